@@ -1,0 +1,91 @@
+"""What a benchmark says: medians, the spread, ratios pair by pair; as a table for people and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import defaultdict
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ways import Run
+
+_NAMES = {"plain": "plain Scrapy, one process", "bound": "the bound, by hand"}
+
+
+def machine() -> dict[str, Any]:
+    """The size of this machine, and the versions that were measured."""
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages * size / 2**30, 1),
+        "processor": _processor(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("scrapy", "scrapyd", "twisted")},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": round(median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
+
+
+def summary(runs: Sequence[Run], base: str = "bound") -> dict[str, dict[str, Any]]:
+    """Way -> wall and CPU seconds, and the ratio to the base way of the same pair (where there is one)."""
+    by_way: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_way[run.way].append(run)
+    bases = {run.pair: run for run in by_way.get(base, [])}
+    found: dict[str, dict[str, Any]] = {}
+    for way, rows in by_way.items():
+        found[way] = {
+            "runs": len(rows),
+            "wall_s": _spread([row.wall_s for row in rows]),
+            "cpu_s": _spread([row.cpu_s for row in rows]),
+            "site_cpu_s": _spread([row.site_cpu_s for row in rows]),
+            "refetched": sum(row.refetched for row in rows),
+        }
+        paired = [(row, bases[row.pair]) for row in rows if row.pair in bases]
+        if paired:
+            found[way]["wall_ratio"] = _spread([row.wall_s / basis.wall_s for row, basis in paired])
+            found[way]["cpu_ratio"] = _spread([row.cpu_s / basis.cpu_s for row, basis in paired])
+    return found
+
+
+def _named(way: str) -> str:
+    return _NAMES.get(way) or f"`sdist crawl` on {way[5:]} nodes"
+
+
+def _shown(spread: dict[str, float] | None, digits: int) -> str:
+    if spread is None:
+        return "-"
+    return f"{spread['median']:.{digits}f} ({spread['min']:.{digits}f}-{spread['max']:.{digits}f})"
+
+
+def table(ways: dict[str, dict[str, Any]]) -> str:
+    """The summary as a Markdown table: medians, with the smallest and largest value behind them."""
+    lines = [
+        "| way | wall s | CPU s | wall / bound | CPU / bound | runs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for way, row in ways.items():
+        cells = [
+            _named(way), _shown(row["wall_s"], 1), _shown(row["cpu_s"], 1), _shown(row.get("wall_ratio"), 2),
+            _shown(row.get("cpu_ratio"), 2), str(row["runs"]),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

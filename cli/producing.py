@@ -1,0 +1,183 @@
+"""The producer's process, seen from outside: its name, its start, whether it lives, its stop.
+
+The rule it keeps: a crawl is in the store before its process is started, so that none runs unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
+from scrapyd_dist.config import STATE_FOLDER, state_dir
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from scrapyd_dist.store import Store
+
+    from .asking import Order
+
+#: longest crawl name minus room for a number behind it
+_LONGEST = 76
+#: seconds between a process's start and its first sign of life; clocks count those in whole ticks
+_SLACK = 2.0
+#: how many of the producer's last words explain its death
+_LOG_LINES = 12
+
+
+def store_path(root: Path) -> Path:
+    """The store of the project in this folder."""
+    return root / STATE_FOLDER / "store.db"
+
+
+def crawl_folder(root: Path, crawl: str) -> Path:
+    """Where the producer's log, the parts and the list of misses of a crawl are."""
+    return root / STATE_FOLDER / "crawls" / crawl
+
+
+def existing_store(root: Path) -> Store:
+    """The project's store, for a command that only looks.
+
+    Raises:
+        NothingMatched: no crawl was ever started here.
+    """
+    path = store_path(root)
+    if not path.exists():
+        raise NothingMatched(f"There are no crawls in {root} yet. `sdist crawl SPIDER` starts one.")
+    return open_store(path)
+
+
+def latest(store: Store) -> Crawl:
+    """The newest crawl."""
+    crawls = store.crawls()
+    if not crawls:
+        raise NothingMatched("There are no crawls yet. `sdist crawl SPIDER` starts one.")
+    return crawls[0]
+
+
+def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
+    """`<spider>-<YYYYMMDDTHHMMSSZ>`, with a number behind it where that is taken."""
+    stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[: _LONGEST - len(stamp) - 1] or "crawl"
+    return next(name for name in _numbered(f"{plain}-{stamp}") if name not in taken)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}-{number}"
+        number += 1
+
+
+def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess.Popen[bytes]]:
+    """Write the crawl down and start its process.
+
+    Raises:
+        ConfigError: the name cannot be used, or is in use.
+    """
+    state_dir(root)
+    now = time.time()
+    with closing(open_store(store_path(root))) as store:
+        taken = {crawl.id for crawl in store.crawls()}
+        if name is not None and check_crawl_name(name) in taken:
+            raise ConfigError(f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another.")
+        crawl = Crawl(
+            id=name or crawl_name(order.spider, datetime.fromtimestamp(now, timezone.utc), taken),
+            project="",
+            spider=order.spider,
+            created=now,
+            options={**_told(order), "cwd": str(root)},
+        )
+        store.add_crawl(crawl)
+        return crawl, spawn(root, store, crawl.id)
+
+
+def _told(order: Order) -> dict[str, Any]:
+    told = asdict(order)
+    del told["spider"]
+    return told
+
+
+def begin_again(root: Path, name: str) -> tuple[Crawl, subprocess.Popen[bytes]]:
+    """Start the process of a crawl again that was stopped, or whose process died.
+
+    Raises:
+        ConfigError: it still runs, or there is nothing to go on with.
+    """
+    with closing(existing_store(root)) as store:
+        crawl = store.crawl(name)
+        if crawl.state is CrawlState.FINISHED:
+            raise ConfigError(f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up.")
+        if crawl.state is CrawlState.REFUSED:
+            raise ConfigError(
+                f"The crawl {name} never started: {crawl.message} Start a new one with `sdist crawl {crawl.spider} …`."
+            )
+        if not crawl.state.ended and lives(crawl):
+            raise ConfigError(f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`.")
+        store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="")
+        return crawl, spawn(root, store, name)
+
+
+def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
+    """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
+    folder = crawl_folder(root, crawl)
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "scrapyd_dist.middlewares.produce", crawl, "--store", str(store_path(root))]
+    with (folder / "producer.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    store.update_crawl(crawl, pid=process.pid, beat=time.time())
+    return process
+
+
+def lives(crawl: Crawl) -> bool:
+    """Whether the producer's process runs, as far as this machine can tell."""
+    from scrapyd_dist.deploy.processes import processes
+
+    process = processes().get(crawl.pid) if crawl.pid is not None else None
+    if process is None:
+        return False
+    # Process ids are used again: one that was started after the last sign of life is somebody else's.
+    born = _born(process.mark)
+    return born is None or born <= (crawl.beat or crawl.created) + _SLACK
+
+
+def _born(mark: str) -> float | None:
+    """Seconds since the epoch at which a process was started; None where the system does not count in ticks."""
+    if not mark.isdecimal():
+        return None
+    with suppress(OSError):
+        for line in Path("/proc/stat").read_text("utf-8").splitlines():
+            if line.startswith("btime "):
+                return int(line.split()[1]) + int(mark) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def interrupt(crawl: Crawl) -> None:
+    """Tell the producer to stop in good order: send what is captured, and say how to resume."""
+    if crawl.pid is not None and lives(crawl):
+        with suppress(ProcessLookupError):
+            os.kill(crawl.pid, signal.SIGINT)
+
+
+def last_words(root: Path, crawl: str) -> str:
+    """The end of the producer's log."""
+    try:
+        text = (crawl_folder(root, crawl) / "producer.log").read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-_LOG_LINES:])

@@ -1,0 +1,164 @@
+"""The egg: the project's packages and our worker half in one zip; the same content gives the same bytes.
+
+Nothing here runs the project or a build tool: files are read and written down. The project's files
+are walked; ours are taken by import spec, since an editable install has them somewhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from scrapyd_dist.errors import ConfigError
+
+from .tree import ProjectFiles, read_project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: All of scrapyd_dist that a worker may import. Few and small: a node compiles them at each start of a job.
+WORKER_MODULES = (
+    "scrapyd_dist",
+    "scrapyd_dist.errors",
+    "scrapyd_dist.payload",
+    "scrapyd_dist.middlewares",
+    "scrapyd_dist.middlewares.addon",
+    "scrapyd_dist.middlewares.codec",
+    "scrapyd_dist.middlewares.distributed",
+    "scrapyd_dist.middlewares.part",
+    "scrapyd_dist.middlewares.targets",
+    "scrapyd_dist.middlewares.worker",
+)
+#: the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
+KEY_NAME = "_key.txt"
+BOOT_PREFIX = "_sdist_boot_"
+#: hexadecimal digits of the content hash that names use: 48 bits tell apart what one project ever deploys
+HASH_DIGITS = 12
+
+_BOOT_SOURCE = "scrapyd_dist.deploy.boot"
+#: the earliest date that a zip can hold
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+_MODE_FILE, _MODE_FOLDER = 0o100644 << 16, 0o040755 << 16 | 0x10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Egg:
+    """A built egg."""
+
+    #: the zip file, as it is uploaded
+    data: bytes
+    #: 12 hexadecimal digits over names and contents, the key included
+    content_hash: str
+    #: dotted names of all Python modules in it, sorted
+    modules: tuple[str, ...]
+    #: paths below the project folder that a reader may miss: hidden files, environments, loose modules
+    left_out: tuple[str, ...]
+
+
+class _Loader(Protocol):
+    def get_data(self, path: str) -> bytes: ...
+
+
+def build(project_root: Path, settings_module: str, *, key: bytes | None = None, worker_half: bool = True) -> Egg:
+    """Build the egg of the project in a folder.
+
+    Args:
+        project_root: the folder that holds scrapy.cfg.
+        settings_module: dotted name of the project's settings module, as scrapy.cfg names it.
+        key: the Fernet key with which workers read what must not be readable; only with the worker half.
+        worker_half: False builds a plain egg, of the project alone.
+
+    Raises:
+        ConfigError: the folder has no package, the settings module is not in it, or a file cannot be read.
+    """
+    if key is not None and not worker_half:
+        raise ValueError("a key travels only with the worker half that reads it")
+    project = read_project(project_root, settings_module, reserved="scrapyd_dist" if worker_half else None)
+    files = dict(project.files)
+    entry = settings_module
+    boot = b""
+    if worker_half:
+        files.update(worker_files(key))
+        boot = _module_source(_BOOT_SOURCE)[1] + _boot_call(settings_module)
+    content_hash = _hash_of({**files, "": boot + settings_module.encode()})
+    if worker_half:
+        entry = f"{BOOT_PREFIX}{content_hash}"
+        files[f"{entry}.py"] = boot
+    modules = _modules_in(files)
+    files.update(_egg_info(project, entry=entry, content_hash=content_hash, modules=modules))
+    return Egg(data=_zipped(files), content_hash=content_hash, modules=modules, left_out=project.left_out)
+
+
+def worker_files(key: bytes | None = None) -> dict[str, bytes]:
+    """The worker half as path inside the egg -> content.
+
+    Raises:
+        ConfigError: this installation lacks one of the modules.
+    """
+    files = dict(_module_source(name) for name in WORKER_MODULES)
+    if key is not None:
+        files[f"scrapyd_dist/{KEY_NAME}"] = key
+    return files
+
+
+def _module_source(name: str) -> tuple[str, bytes]:
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None or spec.loader is None:
+        raise ConfigError(
+            f"Cannot build the egg: this installation of scrapyd-dist lacks the module {name}, "
+            "which the jobs on the nodes need. Install scrapyd-dist again."
+        )
+    path = name.replace(".", "/") + ("/__init__.py" if spec.submodule_search_locations is not None else ".py")
+    return path, cast("_Loader", spec.loader).get_data(spec.origin)
+
+
+def _boot_call(settings_module: str) -> bytes:
+    call = f"start(settings_module={settings_module!r}, boot=__name__, egg=os.path.dirname(os.path.abspath(__file__)))"
+    return f"\n\n{call}\n".encode()
+
+
+def _hash_of(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        for part in (name.encode(), files[name]):
+            # The length first, so that no two lists of files give the same stream of bytes.
+            digest.update(b"%d:" % len(part))
+            digest.update(part)
+    return digest.hexdigest()[:HASH_DIGITS]
+
+
+def _modules_in(files: Iterable[str]) -> tuple[str, ...]:
+    names = (name.removesuffix(".py").removesuffix("/__init__") for name in files if name.endswith(".py"))
+    dotted = (name.split("/") for name in names)
+    return tuple(sorted(".".join(parts) for parts in dotted if all(part.isidentifier() for part in parts)))
+
+
+def _egg_info(project: ProjectFiles, *, entry: str, content_hash: str, modules: tuple[str, ...]) -> dict[str, bytes]:
+    top_level = sorted({module.partition(".")[0] for module in modules})
+    return {
+        # pkg_resources takes the file for an egg only if PKG-INFO is there.
+        "EGG-INFO/PKG-INFO": f"Metadata-Version: 1.1\nName: {project.name}\nVersion: 0+{content_hash}\n".encode(),
+        "EGG-INFO/entry_points.txt": f"[scrapy]\nsettings = {entry}\n".encode(),
+        "EGG-INFO/top_level.txt": "".join(f"{name}\n" for name in top_level).encode(),
+    }
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        # zipimport finds a package without __init__.py only by an entry for its folder.
+        folders = {f"{parent}/": b"" for name in files for parent in list(Path(name).parents)[:-1]}
+        for name, content in sorted({**folders, **files}.items()):
+            info = zipfile.ZipInfo(name, date_time=_ZIP_DATE)
+            info.create_system = 3
+            info.external_attr = _MODE_FOLDER if name.endswith("/") else _MODE_FILE
+            archive.writestr(info, content, compress_type=zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()

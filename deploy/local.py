@@ -1,0 +1,235 @@
+"""Real Scrapyd nodes on this machine, as processes of their own; rule: what was started can be found and ended again.
+
+They live in `nodes/<name>/` of the state folder and outlive the command that started them. Scrapyd
+runs uploaded code for whoever may call it, so each node has a password that only its owner can read.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+import os
+import secrets
+import socket
+import string
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from scrapyd_dist import api
+from scrapyd_dist.errors import ConfigError, DistError, NodeError
+from scrapyd_dist.transports.requests import RequestsTransport
+
+from .processes import is_alive, left_something, started, stop
+from .registry import USERNAME, LocalNode, list_path, locked, read, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from scrapyd_dist.nodes import Node
+
+#: seconds that a node may take to answer for the first time; two cores that start ten at once need it
+START_TIMEOUT = 60.0
+#: seconds that jobs get to end in good order before they are killed
+STOP_GRACE = 10.0
+
+_HOST = "127.0.0.1"
+#: seconds between two questions to a node that is starting
+_LOOK = 0.05
+#: seconds for one such question: who else may have the port by now need not answer it
+_ASK = 5.0
+#: a free port may be taken by somebody else before the node has it
+_PORT_TRIES = 3
+_LOG_LINES = 6
+_INSTALL = "pip install 'scrapyd-dist[local]'"
+
+
+def up(
+    state: Path, count: int, *, slots: int | None = None, python: str | None = None, timeout: float = START_TIMEOUT
+) -> tuple[Node, ...]:
+    """See to it that at least `count` local nodes run, and give all that do.
+
+    Args:
+        state: the state folder.
+        count: how many nodes are wanted.
+        slots: process slots of each new node; by default the cores, divided among `count`.
+        python: the interpreter whose Scrapyd is started; by default this one.
+        timeout: seconds until a new node must answer.
+
+    Raises:
+        ConfigError: Scrapyd is not installed, or `count` or `slots` is below one.
+        DistError: a node ended or did not answer; the others stay.
+    """
+    if count < 1 or (slots is not None and slots < 1):
+        raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
+    if python is None and importlib.util.find_spec("scrapyd") is None:
+        raise ConfigError(_not_installed(sys.executable))
+    with locked(state):
+        # The jobs of a node that was killed live on; it stays in the list until they are gone, so that `down` finds them.
+        known = [node for node in read(state) if left_something(node.leader)]
+        names = _free_names({node.name for node in known}, count - len(_alive(known)))
+        start = _Start(
+            state=state, python=python or sys.executable, slots=slots or max(1, _cores() // count), timeout=timeout
+        )
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
+                results = [pool.submit(start.one, name) for name in names]
+        finally:
+            write(state, known + [result.result() for result in results if result.exception() is None])
+        for result in results:
+            result.result()
+    return running(state)
+
+
+def running(state: Path) -> tuple[Node, ...]:
+    """The local nodes whose process runs, in the order of their names."""
+    return tuple(node.node for node in _alive(read(state)))
+
+
+def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
+    """End all local nodes and their jobs; gives the names of those that ran.
+
+    Args:
+        state: the state folder.
+        grace: seconds that jobs get to close in good order.
+
+    Raises:
+        DistError: one cannot be ended.
+    """
+    if not list_path(state).exists():
+        return ()
+    with locked(state):
+        nodes = read(state)
+        alive = _alive(nodes)
+        # Those that died by themselves may have left jobs.
+        stop((node.leader for node in nodes), grace=grace)
+        left = _alive(nodes)
+        write(state, left)
+    if left:
+        ids = ", ".join(str(node.leader.pid) for node in left)
+        raise DistError(f"These local nodes do not end, though they were killed (process ids): {ids}.")
+    return tuple(node.name for node in alive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What is the same for all nodes of one `up`."""
+
+    state: Path
+    python: str
+    slots: int
+    timeout: float
+
+    def one(self, name: str) -> LocalNode:
+        folder = self.state / "nodes" / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
+        text = string.Template(text).substitute(node_name=name, max_proc=self.slots)
+        # The nearest scrapy.cfg has the last word over ~/.scrapyd.conf, and would otherwise be the user's own:
+        # its [settings] would make Scrapyd run the project's folder in place of the egg.
+        for file in ("scrapyd.conf", "scrapy.cfg"):
+            (folder / file).write_text(text, encoding="utf-8")
+        for _ in range(_PORT_TRIES):
+            node = self._attempt(name, folder)
+            if node is not None:
+                return node
+        raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
+
+    def _attempt(self, name: str, folder: Path) -> LocalNode | None:
+        """One start, up to the first answer; None if its port was taken by another process meanwhile."""
+        port, password = _free_port(), secrets.token_urlsafe(24)
+        with (folder / "scrapyd.log").open("wb") as log:
+            process = self._spawn(folder, log, port, password)
+        leader = started(process.pid, folder)
+        if leader is not None:
+            node = LocalNode(name=name, port=port, password=password, slots=self.slots, leader=leader)
+            try:
+                if self._answers(node.node, process):
+                    process.returncode = 0  # it outlives this object, which would warn about that
+                    return node
+            except BaseException:
+                stop([leader], grace=0)
+                process.poll()
+                raise
+        _explain_end(name, self.python, process.wait(), folder / "scrapyd.log")
+        return None
+
+    def _spawn(self, folder: Path, log: IO[bytes], port: int, password: str) -> subprocess.Popen[bytes]:
+        # A preset SCRAPY_SETTINGS_MODULE would be run in place of the egg's.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
+        ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
+        command = [self.python, "-m", "scrapyd", "--pidfile="]
+        # A session of its own: Ctrl-C in the terminal that started it is not meant for it.
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**kept, **ours},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def _answers(self, node: Node, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until the node answers; False when it ends before."""
+        deadline = time.monotonic() + self.timeout
+        with closing(RequestsTransport()) as transport:
+            while time.monotonic() < deadline:
+                try:
+                    transport.send(node, api.daemonstatus(), timeout=min(_ASK, self.timeout))
+                except NodeError as error:
+                    last = error
+                else:
+                    return True
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK)
+                    return False
+        raise DistError(
+            f"The local node {node.name} did not answer within {self.timeout:g} seconds and was stopped. "
+            f"The last attempt said: {last}"
+        )
+
+
+def _explain_end(name: str, python: str, code: int, log: Path) -> None:
+    """Raise what explains the end of a node; return if another port will help."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if "No module named scrapyd" in text or "No module named 'scrapyd'" in text:
+        raise ConfigError(_not_installed(python))
+    if "CannotListenError" in text or "Couldn't listen" in text:
+        return
+    tail = "\n".join([line for line in text.splitlines() if line.strip()][-_LOG_LINES:])
+    raise DistError(f"The local node {name} ended with exit code {code} before it answered. {log} ends with:\n{tail}")
+
+
+def _not_installed(python: str) -> str:
+    return (
+        f"Local nodes need Scrapyd, which is not installed for {python}. Install it with {_INSTALL}, "
+        "or name nodes of your own: [deploy:NAME] sections in scrapy.cfg, or --node."
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _free_names(taken: set[str], wanted: int) -> list[str]:
+    names = (f"local{number}" for number in range(1, len(taken) + max(0, wanted) + 1))
+    return [name for name in names if name not in taken][: max(0, wanted)]
+
+
+def _alive(nodes: Iterable[LocalNode]) -> list[LocalNode]:
+    return [node for node in nodes if is_alive(node.leader)]

@@ -1,0 +1,150 @@
+"""One egg onto many nodes at the same time; rule: a node that fails stops no other, and no broken egg stays behind.
+
+A version is known by the content hash in its name, so what a node has already is not sent again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Literal
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.transports.requests import RequestsTransport
+
+from .talk import NodeResult, Step, Talk
+from .versions import find_egg, hash_in, save_egg, version_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+    from .egg import Egg
+
+#: DISTRIBUTED_DEPLOY
+Mode = Literal["if-missing", "never"]
+
+#: seconds for all that one node is asked
+NODE_TIMEOUT = 60.0
+MAX_THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollOut:
+    """What came of all nodes, in the order they were given."""
+
+    #: the one name that all good nodes have; None = no good node, or different ones (only mode "never")
+    version: str | None
+    results: tuple[NodeResult, ...]
+
+    @property
+    def ready(self) -> tuple[NodeResult, ...]:
+        return tuple(result for result in self.results if result.error is None)
+
+    @property
+    def failed(self) -> tuple[NodeResult, ...]:
+        return tuple(result for result in self.results if result.error is not None)
+
+    @property
+    def failures(self) -> dict[str, tuple[str, ...]]:
+        """Each reason once -> the names of the nodes it holds for."""
+        found: dict[str, tuple[str, ...]] = {}
+        for result in self.failed:
+            found[result.reason] = (*found.get(result.reason, ()), result.node.name)
+        return found
+
+
+def ensure(
+    nodes: Sequence[Node],
+    project: str,
+    egg: Egg | None,
+    *,
+    spider: str | None = None,
+    mode: Mode = "if-missing",
+    state: Path | None = None,
+    dirty: bool = False,
+    now: datetime | None = None,
+    timeout: float = NODE_TIMEOUT,
+    progress: Callable[[Node, Step], object] = lambda _node, _step: None,
+    transport: Sender | None = None,
+) -> RollOut:
+    """See to it that every node has the egg's code, and can import it.
+
+    Args:
+        nodes: where to; each is asked in a thread of its own, at most 64 at once.
+        project: Scrapyd's name of the project; a node's own `project` goes before it.
+        egg: what to deploy. Mode "never" does without: then any version will do.
+        spider: one that the version must have.
+        mode: "never" uploads nothing and takes the version with our content, else the node's default.
+        state: the state folder; eggs that were uploaded are kept there.
+        dirty: whether a new version's name says that the work tree had uncommitted changes.
+        now: the moment in a new version's name.
+        timeout: seconds for each node.
+        progress: called with each step; from several threads, but never twice at the same time.
+        transport: what sends; by default one of requests.
+
+    Raises:
+        ConfigError: no node, or mode "if-missing" without an egg.
+    """
+    if not nodes:
+        raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
+    if egg is None and mode != "never":
+        raise ConfigError("Nothing to deploy: no egg was built.")
+    tell = _one_at_a_time(progress)
+    with ExitStack() as stack:
+        sender = transport or stack.enter_context(closing(RequestsTransport()))
+        talks = [
+            Talk(
+                node=node,
+                project=node.project or project,
+                egg=egg,
+                spider=spider,
+                timeout=timeout,
+                tell=tell,
+                transport=sender,
+            )
+            for node in nodes
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(talks))))
+        list(pool.map(Talk.ask, talks))
+        if egg is None or mode == "never":
+            return _rolled_out(pool.map(Talk.take_what_is_there, talks))
+        name = _choose(talks, egg, project, state)
+        if name is None:
+            name = version_name(egg.content_hash, now or datetime.now(timezone.utc), dirty=dirty)
+        result = _rolled_out(pool.map(lambda talk: talk.bring(name, egg.data), talks))
+    if state is not None and any(node.uploaded for node in result.results):
+        save_egg(state, project, name, egg.data)
+    return result
+
+
+def _rolled_out(results: Iterable[NodeResult]) -> RollOut:
+    results = tuple(results)
+    versions = {result.version for result in results if result.version is not None}
+    return RollOut(version=versions.pop() if len(versions) == 1 else None, results=results)
+
+
+def _one_at_a_time(progress: Callable[[Node, Step], object]) -> Callable[[Node, Step], object]:
+    lock = threading.Lock()
+
+    def tell(node: Node, step: Step) -> None:
+        with lock:
+            progress(node, step)
+
+    return tell
+
+
+def _choose(talks: Sequence[Talk], egg: Egg, project: str, state: Path | None) -> str | None:
+    """The name that most nodes have for this content, else that of the kept egg."""
+    names = Counter(name for talk in talks for name in talk.versions if hash_in(name) == egg.content_hash)
+    if names:
+        return max(names, key=lambda name: (names[name], name))
+    saved = find_egg(state, project, egg.content_hash) if state is not None else None
+    return saved.version if saved else None

@@ -1,0 +1,60 @@
+"""The spider middleware of the book: a producer's half or a worker's half, by the settings of the process.
+
+Part of the worker half: imports Scrapy and the standard library only; the producer's half is
+imported when a process turns out to be one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import NotConfigured
+
+from scrapyd_dist.payload import START_URLS
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+#: scrapy commands whose crawls are never spread: they look at one page, or run contracts
+LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})
+
+
+def is_worker(settings: BaseSettings) -> bool:
+    """A process that was given a batch crawls it, and nothing else."""
+    return settings.get(START_URLS) is not None
+
+
+def is_producer(settings: BaseSettings) -> bool:
+    """A crawl that is not a worker is spread, unless it is one of Scrapy's looks at a page."""
+    return not is_worker(settings) and settings.getbool("DISTRIBUTED_ENABLED", True) and not _looks_only()
+
+
+def _looks_only() -> bool:
+    program = Path(sys.argv[0] or "").name
+    if program not in {"scrapy", "scrapy.exe", "__main__.py", "cmdline.py", "runner.py"}:
+        return False
+    return next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None) in LOCAL_COMMANDS
+
+
+class Distributed:
+    """Stands for the half that this process needs; `SPIDER_MIDDLEWARES = {"scrapyd_dist.Distributed": 100}`."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Any:
+        """The worker's or the producer's middleware.
+
+        Raises:
+            NotConfigured: this process is neither.
+        """
+        if is_worker(crawler.settings):
+            from .worker import Worker
+
+            return Worker.from_crawler(crawler)
+        if is_producer(crawler.settings):
+            from .producer import Producer
+
+            return Producer.from_crawler(crawler)
+        raise NotConfigured

@@ -1,0 +1,163 @@
+"""What a producer was asked to do: the `DISTRIBUTED_` settings as one frozen value, checked at this one door."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scrapyd_dist.batches import check_crawl_name
+from scrapyd_dist.coordinator import Limits
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy.settings import BaseSettings
+
+DEPLOY_MODES = ("if-missing", "never")
+#: what becomes of a request that cannot travel
+STAY_MODES = ("local", "refuse")
+_CMDLINE = 40  # Scrapy's priority of -s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The settings of a producer. Seconds and counts as in `docs/settings.md`."""
+
+    crawl: str | None = None
+    nodes: tuple[str, ...] = ()  #: named on the command line: targets of scrapy.cfg, or addresses
+    hosts: tuple[str, ...] = ()  #: DISTRIBUTED_TARGET_HOSTS
+    index: str | None = None
+    pages: int | None = None
+    first_page: int = 0
+    shards: int = 1
+    start_urls_file: str | None = None
+    batch_size: int = 1000
+    batch_max_age: float = 30.0
+    feed_url: str | None = None
+    send_feed_url: bool = False  #: whether the feed URL may travel as a setting
+    outputs: tuple[Mapping[str, Any], ...] = ()
+    deploy: str = "if-missing"
+    stay: str = "local"
+    placement: str = "round-robin"
+    max_failed: int = 0
+    store: str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def sharded(self) -> bool:
+        return self.index is not None or self.start_urls_file is not None
+
+
+def read_options(settings: BaseSettings) -> Options:
+    """The options in these settings.
+
+    Raises:
+        ConfigError: a value is not of its kind, or two do not go together.
+    """
+    reader = _Reader(settings)
+    feed_url = settings.get("DISTRIBUTED_TARGET_FEED_URL")
+    options = Options(
+        crawl=check_crawl_name(settings["DISTRIBUTED_CRAWL"]) if settings.get("DISTRIBUTED_CRAWL") else None,
+        nodes=tuple(settings.getlist("DISTRIBUTED_NODES")),
+        hosts=tuple(settings.getlist("DISTRIBUTED_TARGET_HOSTS")),
+        index=settings.get("DISTRIBUTED_INDEX"),
+        pages=reader.whole("DISTRIBUTED_PAGES", None),
+        first_page=reader.whole("DISTRIBUTED_FIRST_PAGE", 0) or 0,
+        shards=reader.whole("DISTRIBUTED_SHARDS", 1),
+        start_urls_file=settings.get("DISTRIBUTED_START_URLS_FILE"),
+        batch_size=reader.at_least("DISTRIBUTED_BATCH_SIZE", 1000, 1),
+        batch_max_age=reader.seconds("DISTRIBUTED_BATCH_MAX_AGE", 30.0),
+        feed_url=feed_url,
+        send_feed_url=_may_travel(feed_url, settings),
+        outputs=tuple(settings.getlist("DISTRIBUTED_OUTPUTS")),
+        deploy=reader.one_of("DISTRIBUTED_DEPLOY", DEPLOY_MODES),
+        stay=reader.one_of("DISTRIBUTED_UNSENDABLE", STAY_MODES),
+        placement=reader.one_of("DISTRIBUTED_PLACEMENT", Placement.KINDS),
+        max_failed=reader.at_least("DISTRIBUTED_MAX_FAILED", 0, 0),
+        store=settings.get("DISTRIBUTED_STORE"),
+        limits=_limits(reader),
+    )
+    _check_together(options)
+    return options
+
+
+def _limits(reader: _Reader) -> Limits:
+    usual = Limits()
+    return Limits(
+        poll=reader.seconds("DISTRIBUTED_POLL_INTERVAL", usual.poll),
+        request_timeout=reader.seconds("DISTRIBUTED_REQUEST_TIMEOUT", usual.request_timeout),
+        node_timeout=reader.seconds("DISTRIBUTED_NODE_TIMEOUT", usual.node_timeout),
+        fleet_timeout=reader.seconds("DISTRIBUTED_FLEET_TIMEOUT", usual.fleet_timeout),
+        start_timeout=reader.seconds("DISTRIBUTED_START_TIMEOUT", usual.start_timeout),
+        max_attempts=reader.at_least("DISTRIBUTED_MAX_ATTEMPTS", usual.max_attempts, 1),
+        max_jobs=reader.at_least("DISTRIBUTED_MAX_JOBS", 0, 0),
+        wait=reader.settings.getbool("DISTRIBUTED_WAIT", True),
+    )
+
+
+def _check_together(options: Options) -> None:
+    if options.index is not None and options.start_urls_file is not None:
+        raise ConfigError("Give either index pages (--index, DISTRIBUTED_INDEX) or a list of them (--start-urls), not both.")
+    if options.index is not None and options.pages is None:
+        raise ConfigError("An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES).")
+    if options.index is None and options.pages is not None:
+        raise ConfigError("A number of pages needs the address of the index: --index TEMPLATE (DISTRIBUTED_INDEX).")
+    if options.index is None and options.start_urls_file is None and options.shards != 1:
+        raise ConfigError(
+            "Shards need to know the index pages: --index TEMPLATE --pages P, or --start-urls FILE"
+            " (DISTRIBUTED_INDEX, DISTRIBUTED_PAGES, DISTRIBUTED_START_URLS_FILE)."
+        )
+
+
+def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
+    """Whether the feed URL can be sent as a setting; one with a password must be on the nodes already."""
+    if feed_url is None:
+        return False
+    if urlsplit(feed_url).password is None:
+        return True
+    if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= _CMDLINE:
+        raise ConfigError(
+            "The feed URL has a password, and a job's settings can be read in its node's process list and job list. Put"
+            " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, instead of the command line."
+        )
+    return False
+
+
+class _Reader:
+    """Reads one setting at a time; what is wrong is told with its name."""
+
+    def __init__(self, settings: BaseSettings) -> None:
+        self.settings = settings
+
+    def whole(self, name: str, default: int | None) -> Any:
+        value = self.settings.get(name)
+        if value is None or value == "":
+            return default
+        if not re.fullmatch(r"-?\d+", str(value).strip()):
+            raise ConfigError(f"{name} is {value!r}, and must be a whole number.")
+        return int(value)
+
+    def at_least(self, name: str, default: int, least: int) -> int:
+        value: int = self.whole(name, default)
+        if value < least:
+            raise ConfigError(f"{name} is {value}, and must be {least} or more.")
+        return value
+
+    def seconds(self, name: str, default: float) -> float:
+        try:
+            value = self.settings.getfloat(name, default)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name} is {self.settings.get(name)!r}, and must be a number of seconds.") from None
+        if not value > 0:
+            raise ConfigError(f"{name} is {value}, and must be more than 0 seconds.")
+        return value
+
+    def one_of(self, name: str, known: tuple[str, ...]) -> str:
+        value = str(self.settings.get(name, known[0]))
+        if value not in known:
+            raise ConfigError(f"{name} is {value!r}; it can be {' or '.join(known)}.")
+        return value

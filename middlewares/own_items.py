@@ -1,0 +1,42 @@
+"""Part 0: the items that the producer's own pages gave, one file for each shard, so that a shard walked again replaces its own."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+from scrapy.exporters import JsonLinesItemExporter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PREFIX = "own-"
+
+
+class OwnItems:
+    """Writes the producer's items below the folder of parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, tuple[IO[bytes], JsonLinesItemExporter]] = {}
+        self.count = 0
+
+    def add(self, item: Any, shard: int) -> None:
+        if shard not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = (self._folder / f"{_PREFIX}{shard}.jl").open("wb")
+            self._files[shard] = (file, JsonLinesItemExporter(file, encoding="utf-8"))
+        self._files[shard][1].export_item(item)
+        self.count += 1
+
+    def flush(self) -> None:
+        for file, _ in self._files.values():
+            file.flush()
+
+    def close(self) -> None:
+        for file, _ in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def parts(self) -> list[Path]:
+        """All files of part 0, those of earlier processes too, in the order of their shards."""
+        return sorted(self._folder.glob(f"{_PREFIX}*.jl"), key=lambda path: int(path.stem.removeprefix(_PREFIX)))

@@ -1,0 +1,111 @@
+"""Which requests are for the fleet: by rule number, by callback name, or by request meta.
+
+Part of the worker half (a worker asks who takes a bare URL): Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scrapy.spiders import CrawlSpider
+
+from scrapyd_dist.errors import ConfigError
+
+from .codec import DEFAULT_CALLBACK, rule_of
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.settings import BaseSettings
+
+#: request meta that marks a target request whatever its callback
+MARK = "distribute"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What makes a request a target request."""
+
+    rules: frozenset[int] = frozenset()
+    callbacks: frozenset[str] = frozenset()
+    how: str = ""  #: how it was found, in words
+
+    def takes(self, request: Request, spider: Spider) -> bool:
+        """Whether this request is for the fleet."""
+        if request.meta.get(MARK):
+            return True
+        rule = rule_of(request, spider)
+        if rule is not None:
+            return rule in self.rules
+        name = DEFAULT_CALLBACK if request.callback is None else getattr(request.callback, "__name__", "")
+        return name in self.callbacks
+
+
+def find_target(spider: Spider, settings: BaseSettings) -> Target:
+    """The target that the settings name, or the only one that can be meant.
+
+    Raises:
+        ConfigError: nothing is named and nothing is plain, or what is named is not there.
+    """
+    rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
+    callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
+    if rule < 0 and not callbacks:
+        return _plain_target(spider, settings)
+    rules: set[int] = set()
+    if rule >= 0:
+        _check_rule(spider, rule)
+        rules.add(rule)
+    for name in callbacks:
+        if not callable(getattr(spider, name, None)):
+            raise ConfigError(f"The spider {spider.name} has no method {name!r} to be the target callback.{_known(spider)}")
+        rules |= {number for number, known in enumerate(_rules(spider)) if _callback_name(known) == name}
+    named = [f"rule {number}" for number in sorted(rules)] + [f"callback {name}" for name in callbacks]
+    return Target(frozenset(rules), frozenset(callbacks), f"{' and '.join(named)} of {spider.name}")
+
+
+def only_rule(spider: Spider | None) -> int | None:
+    """The number of a CrawlSpider's only rule with a callback that does not follow, if there is just one."""
+    fitting = [number for number, rule in enumerate(_rules(spider)) if rule.callback and not rule.follow]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
+    number = only_rule(spider)
+    if number is not None:
+        name = _callback_name(_rules(spider)[number])
+        return Target(frozenset({number}), how=f"rule {number} of {spider.name} ({name}), its only rule that ends at a page")
+    if settings.getbool("DISTRIBUTED_TARGET_BY_META"):
+        return Target(how=f"requests with meta {MARK!r}")
+    raise ConfigError(
+        f"Nothing says which requests of the spider {spider.name} go to the nodes. Name them by rule (--rule N,"
+        " DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or mark them in the"
+        f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META.{_known(spider)}"
+        " To crawl without nodes, set DISTRIBUTED_ENABLED = False."
+    )
+
+
+def _check_rule(spider: Spider, rule: int) -> None:
+    rules = _rules(spider)
+    if rule >= len(rules):
+        raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider)}")
+    if not rules[rule].callback:
+        raise ConfigError(f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}")
+
+
+def _rules(spider: Spider | None) -> list[Any]:
+    return list(spider.rules) if isinstance(spider, CrawlSpider) else []
+
+
+def _callback_name(rule: Any) -> str:
+    return rule.callback if isinstance(rule.callback, str) else getattr(rule.callback, "__name__", "")
+
+
+def _known(spider: Spider) -> str:
+    rules = _rules(spider)
+    if not rules:
+        return f" {type(spider).__name__} has no rules."
+    listed = (
+        f"rule {number}: callback {_callback_name(rule) or 'none'}, {'follows' if rule.follow else 'does not follow'}"
+        for number, rule in enumerate(rules)
+    )
+    return f" Its rules are: {'; '.join(listed)}."

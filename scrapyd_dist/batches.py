@@ -1,0 +1,171 @@
+"""What a crawl is made of (crawl, shard, batch, attempt) and the steps each may take, as one table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.errors import ConfigError, StepRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: what a crawl may be called: the name goes into job ids, URLs and file names on every node
+CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+class CrawlState(str, Enum):
+    """Where a whole crawl stands. The values are what the store keeps."""
+
+    STARTING = "starting"  #: the producer checks the nodes; nothing has been requested yet
+    FINDING = "finding"  #: index pages are being walked, batches are being sent
+    WORKING = "working"  #: the index is done; batches are still out
+    COLLECTING = "collecting"  #: every batch has ended; parts are being merged
+    FINISHED = "finished"  #: the output is closed
+    STOPPED = "stopped"  #: ended early; `sdist resume` goes on from here
+    REFUSED = "refused"  #: never started: the configuration, the nodes or the code were not right
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process works on this crawl any more."""
+        return self in {CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.REFUSED}
+
+
+class BatchState(str, Enum):
+    """Where one batch stands. The values are what the store keeps."""
+
+    SEALED = "sealed"  #: in the store, waits for a node
+    SENT = "sent"  #: an attempt is open: about to be posted, or posted
+    RUNNING = "running"  #: its worker has been heard of
+    DONE = "done"  #: one attempt is accepted
+    FAILED = "failed"  #: the last attempt ended badly; waits for the next one
+    DEAD = "dead"  #: no attempts left
+
+
+#: The allowed steps of a batch. SENT -> SEALED is a post that the node certainly refused.
+#: DEAD -> SEALED is a person's requeue.
+STEPS: Mapping[BatchState, frozenset[BatchState]] = {
+    BatchState.SEALED: frozenset({BatchState.SENT, BatchState.DEAD}),
+    BatchState.SENT: frozenset({BatchState.RUNNING, BatchState.DONE, BatchState.FAILED, BatchState.SEALED}),
+    BatchState.RUNNING: frozenset({BatchState.DONE, BatchState.FAILED}),
+    BatchState.FAILED: frozenset({BatchState.SENT, BatchState.DEAD}),
+    BatchState.DONE: frozenset(),
+    BatchState.DEAD: frozenset({BatchState.SEALED}),
+}
+
+#: a batch in one of these waits for a node
+WAITING = frozenset({BatchState.SEALED, BatchState.FAILED})
+#: a batch in one of these has an attempt out on a node
+OUT = frozenset({BatchState.SENT, BatchState.RUNNING})
+#: a batch in one of these is over
+ENDED = frozenset({BatchState.DONE, BatchState.DEAD})
+
+
+def check_step(old: BatchState, new: BatchState) -> None:
+    """Raise `StepRefused` unless the table allows going from `old` to `new`."""
+    if new not in STEPS[old]:
+        raise StepRefused(f"a batch that is {old.value} cannot become {new.value}")
+
+
+def check_crawl_name(name: str) -> str:
+    """The name itself, or `ConfigError` when it cannot be a crawl's name."""
+    if not CRAWL_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a crawl: it becomes part of job ids and file names on the nodes, so it may only"
+            " have letters, digits, '-' and '_', 80 at most."
+        )
+    return name
+
+
+def job_id(crawl: str, batch: int, attempt: int) -> str:
+    """The Scrapyd job id of one attempt: a node's own job list then explains itself."""
+    return f"{crawl}.b{batch}.a{attempt}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crawl:
+    """One distributed run, as the store keeps it."""
+
+    id: str
+    project: str  #: the project's name on the nodes
+    spider: str
+    state: CrawlState = CrawlState.STARTING
+    created: float  #: seconds since the epoch
+    ended: float | None = None
+    version: str | None = None  #: the code that every attempt of this crawl runs
+    options: Mapping[str, Any] = field(default_factory=dict)  #: what was asked for, JSON
+    pid: int | None = None  #: the producer's process on the machine that has the store
+    beat: float | None = None  #: when the producer was last heard of
+    exit_code: int | None = None
+    message: str = ""  #: one paragraph for people: why it was refused or stopped, and how to go on
+    summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
+
+
+class ShardState(str, Enum):
+    """Where one shard stands. The values are what the store keeps."""
+
+    OPEN = "open"  #: being walked
+    FINISHED = "finished"  #: walked, and all it found is sealed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One start page of the index crawl, and the range of index pages it walks."""
+
+    number: int
+    url: str
+    first_page: int | None = None  #: None when the shard is a URL of a list, not a page number
+    last_page: int | None = None  #: inclusive
+    state: ShardState = ShardState.OPEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A list of requests of one spider that travels as one unit; the payload is kept beside it."""
+
+    number: int
+    size: int  #: requests
+    state: BatchState = BatchState.SEALED
+    attempts: int = 0  #: attempts that may have run
+    sealed_at: float = 0.0
+    reason: str = ""  #: why the last attempt failed
+
+
+class AttemptState(str, Enum):
+    """Where one attempt stands. The values are what the store keeps."""
+
+    SENDING = "sending"  #: written down before the post leaves
+    SENT = "sent"  #: the node said ok
+    RUNNING = "running"
+    ACCEPTED = "accepted"  #: its part counts; one per batch
+    FAILED = "failed"
+    REFUSED = "refused"  #: the node certainly did not take it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One sending of a batch."""
+
+    batch: int
+    number: int
+    job: str
+    node: str  #: the node's name
+    url: str  #: the node's base address, without secrets
+    state: AttemptState = AttemptState.SENDING
+    sent_at: float = 0.0
+    ended_at: float | None = None
+    reason: str = ""
+    report: Mapping[str, Any] = field(default_factory=dict)  #: the worker's report, JSON
+    part: str = ""  #: the fetched part, relative to the crawl's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """A URL that gave no result, and why."""
+
+    url: str
+    kind: str  #: `gone` (the site says it is not there), `failed` (it may be), or `index` (a failed index page)
+    reason: str
+    batch: int = 0  #: 0 for the producer's own requests

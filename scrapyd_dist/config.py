@@ -1,0 +1,253 @@
+"""Reads scrapy.cfg as Scrapy and scrapyd-client do, without importing Scrapy. Rule: no error quotes a line of it."""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.nodes import Node, distinct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The folder in a project, next to scrapy.cfg, where crawls, keys, eggs and local nodes are kept.
+STATE_FOLDER = ".sdist"
+#: The section of scrapy.cfg with our own options.
+OWN_SECTION = "sdist"
+
+_WORDS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectConfig:
+    """What scrapy.cfg says about a project."""
+
+    #: the folder of the closest scrapy.cfg
+    root: Path
+    #: import path of the settings module
+    settings_module: str
+    #: every `[deploy]` and `[deploy:NAME]` with a url, in the file's order, under its target name
+    targets: tuple[Node, ...]
+    #: the `project` of `[deploy]`, where there is one
+    project: str | None
+    #: the `[sdist]` section
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The targets, each url once."""
+        return distinct(self.targets)
+
+    def target(self, name: str) -> Node:
+        """The target of that name.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        for node in self.targets:
+            if node.name == name:
+                return node
+        known = ", ".join(node.name for node in self.targets) or "none"
+        raise ConfigError(f"{self.root / 'scrapy.cfg'} has no target [deploy:{name}]. Its targets: {known}.")
+
+
+def find_root(folder: Path | None = None) -> Path | None:
+    """The closest folder with a scrapy.cfg, from `folder` (default: the current one) upward; None if there is none."""
+    start = (folder or Path.cwd()).resolve()
+    return next((place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None)
+
+
+def load(folder: Path | None = None) -> ProjectConfig:
+    """The configuration of the project that `folder` (default: the current one) lies in.
+
+    As with Scrapy, SCRAPY_SETTINGS_MODULE and SCRAPY_PROJECT in the environment choose the settings module, and
+    the files of the machine and of the user are read before the project's own.
+
+    Raises:
+        ConfigError: there is no scrapy.cfg, it cannot be read, or what it says makes no sense.
+    """
+    root = find_root(folder)
+    if root is None:
+        raise ConfigError(
+            f"There is no scrapy.cfg in {(folder or Path.cwd()).resolve()} or in a folder above it. "
+            "Run this inside a Scrapy project."
+        )
+    parser = read_files([*_shared_files(), root / "scrapy.cfg"])
+    return ProjectConfig(
+        root=root,
+        settings_module=_settings_module(parser, root),
+        targets=targets_of(parser, root),
+        project=_section(parser, "deploy").get("project") or None,
+        options=_section(parser, OWN_SECTION),
+    )
+
+
+def read_files(files: list[Path]) -> configparser.ConfigParser:
+    """The merged sections of those of the files that exist; later ones win.
+
+    Raises:
+        ConfigError: one of them cannot be read. The text names the file and the line, and quotes nothing.
+    """
+    parser = configparser.ConfigParser(interpolation=None)
+    for file in files:
+        if not file.is_file():
+            continue
+        try:
+            parser.read_string(file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as e:
+            why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"{file} cannot be read: {why}.") from e
+        except configparser.Error as e:
+            # Not chained: its text may quote a line with a password.
+            raise ConfigError(f"{file} cannot be read: {_why(e)}.") from None
+    return parser
+
+
+def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...]:
+    """The nodes that `[deploy]` and the `[deploy:NAME]` sections name. Values of `[deploy]` are inherited.
+
+    Args:
+        parser: the sections of scrapy.cfg.
+        root: the folder that a relative `ca` is looked up in.
+
+    Raises:
+        ConfigError: a target has no url or a value that makes no sense.
+    """
+    base = _section(parser, "deploy")
+    targets = {"default": base} if base.get("url") else {}
+    for section in parser.sections():
+        if section.startswith("deploy:"):
+            targets[section.removeprefix("deploy:")] = {**base, **_section(parser, section)}
+    return tuple(_node(name, values, root) for name, values in targets.items())
+
+
+def with_netrc(node: Node) -> Node:
+    """The node with user name and password of ~/.netrc (or the file that NETRC names), if it has none of its own."""
+    if node.username is not None:
+        return node
+    try:
+        entry = netrc.netrc(os.environ.get("NETRC")).authenticators(node.host)
+    except (OSError, netrc.NetrcParseError):
+        # That file serves other programs too; a broken one must not stop those who do not need it.
+        return node
+    return replace(node, username=entry[0], password=entry[2]) if entry and entry[0] else node
+
+
+def state_dir(root: Path) -> Path:
+    """The project's state folder, made if missing: only its owner may enter, and git ignores it.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    folder = root / STATE_FOLDER
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        ignore = folder / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", "utf-8")
+    except OSError as e:
+        raise ConfigError(
+            f"The state folder {folder} cannot be made: {e.strerror}. Crawls are recorded there, so that none is "
+            "lost; make the project's folder writable."
+        ) from e
+    return folder
+
+
+def _shared_files() -> list[Path]:
+    """The files that Scrapy reads before a project's own."""
+    config_home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return [
+        Path("/etc/scrapy.cfg"),
+        Path(config_home).expanduser() / "scrapy.cfg",
+        Path("~/.scrapy.cfg").expanduser(),
+    ]
+
+
+def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
+    preset = os.environ.get("SCRAPY_SETTINGS_MODULE")
+    if preset:
+        return preset
+    key = os.environ.get("SCRAPY_PROJECT") or "default"
+    module = _section(parser, "settings").get(key.lower())
+    if not module:
+        raise ConfigError(
+            f"{root / 'scrapy.cfg'} names no settings module: its [settings] section needs a line like "
+            f"`{key} = myproject.settings`."
+        )
+    return module
+
+
+def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
+    """The section's values, `$NAME` replaced from the environment; empty if there is no such section."""
+    if not parser.has_section(name):
+        return {}
+    # Scrapy reads the file with interpolation, where a percent sign is written twice.
+    return {key: os.path.expandvars(value.replace("%%", "%")) for key, value in parser.items(name)}
+
+
+def _node(name: str, values: Mapping[str, str], root: Path) -> Node:
+    section = f"[deploy:{name}]"
+    url = values.get("url", "").strip()
+    if not url:
+        raise ConfigError(
+            f"The target {section} of scrapy.cfg has no url. Give it a line like `url = http://web1:6800/`, "
+            "or remove the section."
+        )
+    try:
+        node = Node.parse(
+            url,
+            name=name,
+            username=values.get("username") or None,
+            password=values.get("password"),
+            slots=_slots(values.get("slots", "").strip()),
+            verify=_yes_no("verify", values.get("verify", "yes")),
+            ca=_ca(values.get("ca", "").strip(), root),
+            project=values.get("project") or None,
+            version=values.get("version") or None,
+        )
+    except ConfigError as e:
+        raise ConfigError(f"The target {section} of scrapy.cfg: {e}") from e
+    return with_netrc(node)
+
+
+def _slots(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"slots = {text!r} must be a whole number from 1 up: the jobs the node runs at once.")
+    return int(text)
+
+
+def _yes_no(key: str, text: str) -> bool:
+    try:
+        return _WORDS[text.strip().lower()]
+    except KeyError:
+        raise ConfigError(f"{key} = {text!r} must be yes or no.") from None
+
+
+def _ca(text: str, root: Path) -> str | None:
+    if not text:
+        return None
+    file = root / Path(text).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"ca = {text!r} names no file ({file} is not there). It holds the certificates to trust.")
+    return str(file)
+
+
+def _why(error: configparser.Error) -> str:
+    """What is wrong with a configuration file, without a word of its values."""
+    if isinstance(error, configparser.DuplicateSectionError):
+        return f"the section [{error.section}] comes twice, again in line {error.lineno}"
+    if isinstance(error, configparser.DuplicateOptionError):
+        return f"in [{error.section}] the key {error.option!r} comes twice, again in line {error.lineno}"
+    if isinstance(error, configparser.MissingSectionHeaderError):
+        return f"line {error.lineno} stands before the first [section]"
+    if isinstance(error, configparser.ParsingError):
+        lines = ", ".join(str(number) for number, _ in error.errors)
+        return f"line {lines} is neither a [section] nor `key = value`"
+    return "it is no configuration file"

@@ -1,0 +1,56 @@
+"""Feeds that batches wrote to a place of their own (FTP, a shared folder): read back what can be read back."""
+
+from __future__ import annotations
+
+import ftplib
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: seconds that an FTP server may be silent
+FTP_TIMEOUT = 30
+
+
+def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[Path], list[str]]:
+    """Fetch the accepted feeds.
+
+    Args:
+        uris: where the workers wrote, without passwords.
+        template: the feed URL of the project, which has the password if there is one.
+        folder: where the copies go.
+
+    Returns:
+        The copies, in order, and a warning for each feed that could not be read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    copies, warnings = [], []
+    for number, uri in enumerate(uris, 1):
+        parts = urlsplit(uri)
+        try:
+            if parts.scheme in {"", "file"}:
+                copies.append(_local(parts))
+            elif parts.scheme == "ftp":
+                copies.append(_ftp(parts, urlsplit(template), folder / f"{number}.jl"))
+            else:
+                warnings.append(f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back")
+        except (OSError, EOFError, ftplib.Error) as error:
+            warnings.append(f"{uri} is not merged: it could not be read back ({error})")
+    return copies, warnings
+
+
+def _local(parts: SplitResult) -> Path:
+    path = Path(unquote(parts.path))
+    with path.open("rb"):
+        return path
+
+
+def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
+    with ftplib.FTP(timeout=FTP_TIMEOUT) as server:  # noqa: S321 - the user's choice of feed storage
+        server.connect(parts.hostname or "", parts.port or 21)
+        server.login(unquote(account.username or ""), unquote(account.password or ""))
+        with copy.open("wb") as file:
+            server.retrbinary(f"RETR {unquote(parts.path)}", file.write)
+    return copy

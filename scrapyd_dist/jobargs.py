@@ -1,0 +1,60 @@
+"""What a job may be given. The rule it keeps: nothing is sent that a node would accept and then lose without a word."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.payload import ARGUMENT_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Longest sum of all arguments in bytes: Linux allows 2 MiB together with the environment.
+ARGUMENTS_BYTES = 1_900_000
+
+#: Spider arguments that Scrapyd takes for itself or fails on.
+RESERVED_ARGS = frozenset(
+    {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
+)
+
+_JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
+
+
+def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
+    """Refuse, before anything is sent, a job that a node would lose.
+
+    Raises:
+        ConfigError: the id is no file name, an argument's name is taken, or something is too long for the kernel.
+    """
+    if not _JOB_ID.match(jobid) or ".." in jobid:
+        raise ConfigError(
+            f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
+            "with it, if it cannot. Use letters, digits, _, - and single dots, at most 200."
+        )
+    reserved = sorted(RESERVED_ARGS & args.keys())
+    if reserved:
+        raise ConfigError(f"The spider argument {reserved[0]!r} is Scrapyd's own; give yours another name.")
+    sizes = [_argument_bytes(name, value) for name, value in (*settings.items(), *args.items())]
+    if sum(sizes) > ARGUMENTS_BYTES:
+        raise ConfigError(
+            f"The settings and arguments of job {jobid} make {sum(sizes)} bytes; together they may have "
+            f"{ARGUMENTS_BYTES}. Past what the kernel takes, Scrapyd loses a job without a word. "
+            "Make the batch smaller."
+        )
+
+
+def _argument_bytes(name: str, value: str) -> int:
+    if not name or "=" in name or "\0" in name + value:
+        raise ConfigError(f"{name!r} cannot be passed to a job: its name is empty or has a = in it, or there is a NUL.")
+    try:
+        size = len(f"{name}={value}".encode())
+    except UnicodeEncodeError as e:
+        raise ConfigError(f"The value of {name!r} is no valid Unicode text, so no job can be given it.") from e
+    if size > ARGUMENT_MAX:
+        raise ConfigError(
+            f"{name}=… is {size} bytes long and a process argument may have {ARGUMENT_MAX}. "
+            "Scrapyd would say ok, lose the job without a word, and a process slot with it. Make the batch smaller."
+        )
+    return size

@@ -1,0 +1,107 @@
+"""From a batch to the call that posts it: what every job of a crawl is given. Settings of ours win over the user's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapyd_dist import api
+from scrapyd_dist.errors import ConfigError, NodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.fleet import Out
+    from scrapyd_dist.transports import AsyncSender
+
+#: spider arguments that jobs are given by us
+OUR_ARGS = frozenset({"batch"})
+#: settings of the producer's process that its workers must not get
+PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
+#: bytes of a job's log that are read for its last words
+LOG_TAIL = 4096
+_LOG_HEAD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[[^]]+\] (?:ERROR|CRITICAL): ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """What all jobs of a crawl have in common."""
+
+    crawl: str
+    project: str
+    spider: str
+    version: str | None  #: pinned, so that every attempt runs the same code
+    settings: Mapping[str, str] = field(default_factory=dict)
+    args: Mapping[str, str] = field(default_factory=dict)
+    feed: bool = False  #: items go to a feed URL
+    collected: tuple[str, ...] = ()  #: crawls whose files on the nodes may go
+
+
+def check_args(args: Mapping[str, str]) -> None:
+    """Refuse spider arguments that a job cannot be given.
+
+    Raises:
+        ConfigError: a name is Scrapyd's or ours.
+    """
+    taken = sorted((api.RESERVED_ARGS | OUR_ARGS) & args.keys())
+    if taken:
+        raise ConfigError(
+            f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd or scrapyd-dist uses that name itself."
+            " Rename it in the spider and on the command line."
+        )
+
+
+def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
+    """Of the settings given on the command line, those that reach the workers."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in PRODUCERS_SETTINGS and not name.startswith("DISTRIBUTED_")
+    }
+
+
+def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str]) -> api.Call[str]:
+    """The post of one attempt."""
+    node = out.member.node
+    job = {
+        "crawl": spec.crawl,
+        "batch": out.batch.number,
+        "attempt": out.number,
+        "start_by": round(out.start_by + out.member.skew, 1),
+        "feed": spec.feed,
+        "collected": list(spec.collected),
+        "version": spec.version or "",
+    }
+    settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
+    return api.schedule(
+        node.project or spec.project,
+        spec.spider,
+        jobid=out.job,
+        version=spec.version,
+        settings=settings,
+        args={**spec.args, "batch": str(out.batch.number)},
+    )
+
+
+async def last_words(sender: AsyncSender, out: Out, spec: JobSpec, timeout: float) -> str:
+    """The last error in the log of a job that ended without a report, ready to be added to a sentence."""
+    node = out.member.node
+    path = f"logs/{node.project or spec.project}/{spec.spider}/{out.job}.log"
+    try:
+        chunk = await sender.send(node, api.tail(path, LOG_TAIL), timeout=timeout)
+    except NodeError:
+        return ""
+    if chunk is None:
+        return "; it wrote no log"
+    return _last_error(chunk.body.decode(errors="replace"))
+
+
+def _last_error(text: str) -> str:
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "; its log is empty"
+    errors = [line for line in lines if _LOG_HEAD.match(line)]
+    last = lines[-1]
+    return f"; the last line of its log: {(errors or [last])[-1][:300]}"

@@ -1,0 +1,81 @@
+"""Raw files of a node's /logs/, in pieces by Range. Rule: the bytes are the file's own, never decoded or shifted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from scrapyd_dist.call import Call
+from scrapyd_dist.errors import NotFound, NotJson
+from scrapyd_dist.reply import Reply, content_range, judge_raw
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A piece of a raw file. An empty body means that there is nothing new."""
+
+    #: empty when the bytes went to a sink
+    body: bytes = field(repr=False)
+    #: position in the file of the first byte
+    start: int
+    #: size of the whole file, where the server tells it. Below `start`: the file was replaced by a shorter one
+    total: int | None
+    #: the node's clock, UTC, whole seconds
+    date: datetime | None
+
+
+def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> Call[Chunk | None]:
+    """A raw file of the node, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
+
+    Gives None where there is no such file. `path` is not quoted yet.
+    """
+    first = start or 0
+    last = "" if limit is None else str(first + limit - 1)
+    wanted = {} if start is None and limit is None else {"Range": f"bytes={first}-{last}"}
+
+    def read(reply: Reply) -> Chunk | None:
+        return _chunk(reply, first)
+
+    return Call(path=quote(path), read=read, headers=wanted, start=first)
+
+
+def tail(path: str, size: int) -> Call[Chunk | None]:
+    """The last `size` bytes of a raw file of the node; all of a shorter one. None where there is no such file."""
+    return Call(path=quote(path), read=lambda reply: _chunk(reply, None), headers={"Range": f"bytes=-{size}"})
+
+
+def serves_logs() -> Call[bool]:
+    """Whether the node serves a log folder at all.
+
+    The folder itself is made with the first job, so a fresh node answers 404 too, but in other words than
+    a node without logs_dir: only those words are a no.
+    """
+
+    def read(reply: Reply) -> bool:
+        if reply.status == 404:
+            return b"No such child resource" not in reply.body
+        judge_raw(reply)
+        return True
+
+    return Call(path="logs/", read=read)
+
+
+def _chunk(reply: Reply, first: int | None) -> Chunk | None:
+    """The piece in a reply that was asked for from byte `first` on (None: wherever it begins)."""
+    begins, total = content_range(reply)
+    if reply.status == 416:
+        return Chunk(body=b"", start=first or 0, total=total, date=reply.date)
+    try:
+        judge_raw(reply)
+    except NotFound:
+        return None
+    if reply.status == 200:
+        announced = reply.header("content-length") or ""
+        total, begins = int(announced) if announced.isdigit() else None, first or 0
+    if begins is None or (first is not None and begins != first):
+        raise reply.error(NotJson, "another piece of the file than was asked for")
+    return Chunk(body=reply.body, start=begins, total=total, date=reply.date)

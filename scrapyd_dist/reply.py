@@ -1,0 +1,204 @@
+"""What a node answered, and the one door where it is judged: there a foreign reply becomes a value or our error."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    CallRefused,
+    NodeError,
+    NotFound,
+    NotJson,
+    ServerFailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Longest piece of a foreign text that an error quotes, in characters.
+QUOTE = 300
+#: Statuses that carry a raw file.
+RAW_STATUSES = (200, 206)
+
+#: By status, else by its hundreds.
+_STATUS_ERRORS: dict[int, type[NodeError]] = {
+    401: AuthRefused,
+    403: AuthRefused,
+    404: NotFound,
+    4: CallRefused,
+    5: ServerFailed,
+}
+_TRACEBACK = "Traceback (most recent call last):"
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """One whole HTTP reply, not judged yet."""
+
+    #: `str(node)`, for error texts
+    where: str
+    #: the page that was asked, relative to the node's base
+    path: str
+    status: int
+    #: names in lower case
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
+
+    def header(self, name: str) -> str | None:
+        """The value of a header, whatever the case of its name."""
+        return self.headers.get(name.lower())
+
+    @property
+    def date(self) -> datetime | None:
+        """The node's clock by its Date header, in UTC, whole seconds."""
+        try:
+            date = parsedate_to_datetime(self.headers.get("date", ""))
+        except (TypeError, ValueError, IndexError):
+            return None
+        return date.astimezone(timezone.utc) if date.tzinfo else date.replace(tzinfo=timezone.utc)
+
+    def error(self, kind: type[NodeError], why: str) -> NodeError:
+        """The error of this reply: the page and why it is wrong."""
+        return kind.at(self.where, f"{self.path}: {why}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The JSON object of a good reply; its fields are taken by name and kind, and anything else is `NotJson`."""
+
+    reply: Reply
+    values: Mapping[str, Any]
+
+    def text(self, name: str) -> str:
+        value: str = self._field(name, str)
+        return value
+
+    def number(self, name: str) -> int:
+        value: int = self._field(name, int)
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return tuple(self._part(name, item, str) for item in self._field(name, list))
+
+    def documents(self, name: str) -> tuple[Document, ...]:
+        items = self._field(name, list)
+        return tuple(Document(reply=self.reply, values=self._part(name, item, dict)) for item in items)
+
+    def mapping(self, name: str) -> dict[str, str]:
+        return {str(key): str(value) for key, value in self._field(name, dict).items()}
+
+    def time(self, name: str) -> datetime:
+        """A time of the node's local clock, naive, as Scrapyd writes it."""
+        try:
+            return datetime.fromisoformat(self.text(name))
+        except ValueError as e:
+            raise self.wrong(name) from e
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
+
+    def wrong(self, name: str) -> NodeError:
+        return self.reply.error(NotJson, f"the field {name!r} is missing or of the wrong kind")
+
+    def _field(self, name: str, kind: type[Any]) -> Any:
+        return self._part(name, self.values.get(name), kind)
+
+    def _part(self, name: str, value: object, kind: type[Any]) -> Any:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.wrong(name)
+        return value
+
+
+def document(reply: Reply) -> Document:
+    """The door for Scrapyd's JSON pages.
+
+    Raises:
+        NodeError: the subclass that says what the node answered instead.
+    """
+    _judge_status(reply)
+    if reply.status != 200:
+        raise reply.error(NotJson, f"HTTP {reply.status}")
+    try:
+        values = json.loads(reply.body)
+    except (ValueError, RecursionError) as e:
+        text = reply.body.decode("utf-8", "replace").strip()
+        if text.startswith(_TRACEBACK):  # a node with `debug = on` answers every refusal so
+            raise _refused(reply, text) from e
+        raise reply.error(NotJson, f"no JSON but {_quoted(text)}") from e
+    if not isinstance(values, dict) or values.get("status") not in ("ok", "error"):
+        raise reply.error(NotJson, "JSON, but not of Scrapyd")
+    if values["status"] == "error":
+        raise _refused(reply, str(values.get("message", "no reason given")))
+    return Document(reply=reply, values=values)
+
+
+def is_raw(reply: Reply) -> bool:
+    """Whether the body of this reply is the file that was asked for; can be told from the head alone.
+
+    Scrapyd serves its log folder as text/plain; an HTML page is a folder's listing or a proxy's log-in form.
+    """
+    return reply.status in RAW_STATUSES and not (reply.header("content-type") or "").startswith("text/html")
+
+
+def judge_raw(reply: Reply) -> None:
+    """The door for raw files: raises unless `is_raw`."""
+    _judge_status(reply)
+    if not is_raw(reply):
+        what = "a page of HTML" if reply.status in RAW_STATUSES else f"HTTP {reply.status}"
+        raise reply.error(NotJson, f"{what} in place of the file")
+
+
+def content_range(reply: Reply) -> tuple[int | None, int | None]:
+    """First byte and total size as the Content-Range header gives them; None for what it leaves open."""
+    match = _RANGE.match(reply.header("content-range") or "")
+    if not match:
+        return None, None
+    first, _, total = match.groups()
+    return (None if first is None else int(first)), (None if total == "*" else int(total))
+
+
+def said(message: str) -> str:
+    r"""One line of Scrapyd's words: of a traceback only the beginning and the end.
+
+    >>> said("RunnerError: Traceback (most recent call last):\n  File ...\nImportError: no x\n")
+    'RunnerError: ImportError: no x'
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if not lines:
+        return "no reason given"
+    first, last = lines[0], lines[-1]
+    if len(lines) == 1:
+        return first[:QUOTE]
+    if first.endswith(_TRACEBACK):
+        return f"{first.removesuffix(_TRACEBACK)}{last}"[:QUOTE]
+    return f"{first[: QUOTE // 2]} … {last[: QUOTE // 2]}"
+
+
+def _judge_status(reply: Reply) -> None:
+    status = reply.status
+    if 300 <= status < 400:
+        raise reply.error(NotJson, f"HTTP {status}, a redirect, which is not followed")
+    kind = _STATUS_ERRORS.get(status) or _STATUS_ERRORS.get(status // 100)
+    if kind is not None:
+        raise reply.error(kind, f"HTTP {status}")
+
+
+def _refused(reply: Reply, message: str) -> ApiRefused:
+    words = said(message)
+    error = ApiRefused(f"{reply.where}: {ApiRefused.short} {reply.path}: {words}")
+    error.said = words
+    return error
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line[:80] + ("…" if len(line) > 80 else "")) if line else "an empty body"

@@ -1,0 +1,102 @@
+"""What all transports share: the headers of a call and the taking in of its reply. Rule: no IO, one way for all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from scrapyd_dist.errors import CutReply, NotJson
+from scrapyd_dist.reply import Reply, content_range, is_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.nodes import Node
+
+T = TypeVar("T")
+
+#: Most bytes of a reply that are kept in memory. The largest that Scrapyd has is a job list, which echoes batches.
+REPLY_BYTES = 256 * 1024 * 1024
+#: Bytes to read at once.
+PIECE = 64 * 1024
+
+
+def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict[str, str]:
+    """All headers of the request, but for Host and Content-Length."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": "scrapyd-dist", **call.headers}
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    authorization = node.authorization()
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    return headers
+
+
+class Intake(Generic[T]):
+    """Takes in one reply: its head, its bytes as they come, its end; then gives what the call reads from it.
+
+    With a sink the bytes of a raw file go there and are not kept; anything else is kept and judged by the call.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        call: Call[T],
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        sink: Callable[[bytes], object] | None = None,
+    ) -> None:
+        self._call = call
+        self._head = Reply(
+            where=str(node), path=call.path, status=status, headers={name.lower(): value for name, value in headers}
+        )
+        self._body = bytearray()
+        self._take = sink if sink is not None and self._is_wanted() else self._keep
+        self._received = 0
+        # a server that knows no ranges sends the file from its first byte
+        self._unwanted = (call.start or 0) if status == 200 else 0
+
+    def feed(self, piece: bytes) -> None:
+        """The next bytes of the body, as they came over the wire."""
+        self._received += len(piece)
+        if self._unwanted:
+            skipped = min(self._unwanted, len(piece))
+            self._unwanted -= skipped
+            piece = piece[skipped:]
+        if piece:
+            self._take(piece)
+
+    def done(self) -> T:
+        """The reply ended.
+
+        Raises:
+            NodeError: it ended too early, or is not what the call asked for.
+        """
+        announced = self._announced()
+        if announced is not None and self._received < announced:
+            raise self._head.error(CutReply, f"{self._received} of {announced} bytes came")
+        reply = Reply(
+            where=self._head.where,
+            path=self._head.path,
+            status=self._head.status,
+            headers=self._head.headers,
+            body=bytes(self._body),
+        )
+        return self._call.read(reply)
+
+    def _is_wanted(self) -> bool:
+        """Whether the head announces the file, from the byte that was asked for."""
+        begins, _ = content_range(self._head)
+        misplaced = self._head.status == 206 and self._call.start not in (None, begins)
+        return is_raw(self._head) and not misplaced
+
+    def _keep(self, piece: bytes) -> None:
+        if len(self._body) + len(piece) > REPLY_BYTES:
+            raise self._head.error(NotJson, f"it is longer than {REPLY_BYTES} bytes")
+        self._body += piece
+
+    def _announced(self) -> int | None:
+        length = self._head.header("content-length") or ""
+        if self._head.header("transfer-encoding") or not length.isdigit():
+            return None
+        return int(length)

@@ -1,0 +1,184 @@
+"""Sends calls with requests, for code that blocks. Rule: nothing that library decides by itself gets through.
+
+No environment proxies, no netrc, no redirects, no cookies, no decoding, no exception of its own; and no connection is
+kept open, since one that went stale would make a POST ambiguous.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from http.client import HTTPException, RemoteDisconnected
+from typing import TYPE_CHECKING, TypeVar
+
+import requests
+import urllib3
+
+from scrapyd_dist.errors import (
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimeout,
+    CutReply,
+    HostNotFound,
+    NodeError,
+    NoReply,
+    NotJson,
+    TlsRefused,
+)
+from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
+from scrapyd_dist.transports.intake import PIECE, Intake, request_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.nodes import Node
+
+T = TypeVar("T")
+
+# A target says `verify = no` itself; a warning at each call would tell its owner nothing.
+urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+
+class _Session(requests.Session):
+    """One that never looks where a redirect leads: it would swallow the body of the reply for that."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002 - requests' own
+        return None
+
+
+class RequestsTransport:
+    """A `Sender` over requests. It keeps nothing between calls, so any thread may use it."""
+
+    def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
+        self._connect_timeout = connect_timeout
+
+    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        """See `Sender.send`. A body that stalls right behind its head may take as long again."""
+        seconds = call.timeout if timeout is None else timeout
+        return self._exchange(node, call, None, seconds=seconds, deadline=time.monotonic() + seconds)
+
+    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
+        """See `Sender.download`."""
+        return self._exchange(node, call, sink, seconds=silence, deadline=None)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _exchange(
+        self,
+        node: Node,
+        call: Call[T],
+        sink: Callable[[bytes], object] | None,
+        *,
+        seconds: float,
+        deadline: float | None,
+    ) -> T:
+        with _Session() as session:
+            response = self._head(session, node, call, seconds)
+            with response:
+                intake = Intake(node, call, response.status_code, response.headers.items(), sink)
+                # Only the reading is translated: what a sink raises is not the node's doing.
+                for piece in _pieces(response, node, call, seconds, deadline):
+                    intake.feed(piece)
+                return intake.done()
+
+    def _head(self, session: requests.Session, node: Node, call: Call[T], seconds: float) -> requests.Response:
+        """Send the request and wait for the head of the reply."""
+        content_type, body = call.body()
+        session.trust_env = False
+        session.headers.clear()
+        connect = min(self._connect_timeout, seconds)
+        try:
+            return session.request(
+                call.method,
+                node.url_of(call.target),
+                data=body,
+                headers={**request_headers(node, call, content_type), "Connection": "close"},
+                # read counts from the moment the request is sent, so the wait as a whole is `seconds`
+                timeout=urllib3.Timeout(connect=connect, read=seconds, total=seconds),  # type: ignore[arg-type]
+                allow_redirects=False,
+                stream=True,
+                verify=(node.ca or True) if node.verify else False,
+            )
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as e:
+            raise _head_error(e, node, call, connect, seconds) from e
+
+
+def _pieces(
+    response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float | None
+) -> Iterator[bytes]:
+    """The raw body as it comes, until its end or the deadline."""
+    # Older releases of urllib3 can only wait until a piece is full.
+    read = getattr(response.raw, "read1", None) or response.raw.read
+    while True:
+        try:
+            piece = read(PIECE, decode_content=False)
+        except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
+            raise _no_reply(node, call, seconds) from e
+        except (urllib3.exceptions.HTTPError, HTTPException, OSError) as e:
+            raise CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply") from e
+        if not piece:
+            return
+        if deadline is not None and time.monotonic() > deadline:
+            raise _no_reply(node, call, seconds)
+        yield piece
+
+
+def _head_error(error: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
+    """What a failure before the head of the reply means, and whether the request can have left."""
+    if isinstance(error, requests.ConnectTimeout):
+        return ConnectTimeout.at(str(node), f"{connect:g} s")
+    if isinstance(error, requests.Timeout):
+        return _no_reply(node, call, seconds)
+    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+        # requests itself looks for the CA file before it connects
+        return TlsRefused.at(str(node), f"the CA file {node.ca} cannot be read")
+    return _connection_error(error, node, call)
+
+
+def _connection_error(error: Exception, node: Node, call: Call[T]) -> NodeError:
+    where = str(node)
+    causes = list(_causes(error))
+    if _any(causes, requests.exceptions.SSLError) and "EOF" not in str(error):
+        return TlsRefused.at(where, _tls_words(causes))
+    if _any(causes, socket.gaierror) or _any(causes, requests.exceptions.InvalidURL) or _any(causes, UnicodeError):
+        return HostNotFound.at(where)
+    if _any(causes, urllib3.exceptions.NewConnectionError):
+        return ConnectionRefused.at(where, _system_words(causes))
+    if _any(causes, HTTPException) and not _any(causes, RemoteDisconnected):
+        return NotJson.at(where, f"{call.path}: the server does not speak HTTP")
+    return ConnectionLost.at(where, call.path)
+
+
+def _no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
+    return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that it is made of, wherever the libraries keep that."""
+    seen: set[int] = set()
+    queue: list[object] = [error]
+    while queue:
+        item = queue.pop(0)
+        if isinstance(item, BaseException) and id(item) not in seen:
+            seen.add(id(item))
+            queue += [*item.args, getattr(item, "reason", None), item.__cause__, item.__context__]
+            yield item
+
+
+def _any(causes: list[BaseException], kind: type[BaseException]) -> bool:
+    return any(isinstance(cause, kind) for cause in causes)
+
+
+def _system_words(causes: list[BaseException]) -> str:
+    """The operating system's reason, where it is another one than the error's own name says."""
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, ConnectionRefusedError):
+            return cause.strerror
+    return ""
+
+
+def _tls_words(causes: list[BaseException]) -> str:
+    """What OpenSSL or the check of the host name says."""
+    return str(causes[-1])[:200]

@@ -1,0 +1,51 @@
+"""Sends calls from asyncio where there is no Twisted reactor. Rule: a blocking transport does it, in few threads."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapyd_dist.transports import SILENCE
+from scrapyd_dist.transports.requests import RequestsTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+T = TypeVar("T")
+
+#: Calls in the air at once; the others wait for a thread.
+THREADS = 16
+
+
+class ThreadTransport:
+    """An `AsyncSender` over a blocking one.
+
+    A call that is cancelled goes on in its thread until its time-out: whether the node takes it is open.
+    The time-out of a call counts from when a thread takes it up.
+    """
+
+    def __init__(self, sender: Sender | None = None, *, threads: int = THREADS) -> None:
+        self._sender = sender or RequestsTransport()
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="sdist-send")
+
+    async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        """See `Sender.send`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: self._sender.send(node, call, timeout=timeout))
+
+    async def download(
+        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
+    ) -> T:
+        """See `Sender.download`. The sink is called in another thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: self._sender.download(node, call, sink, silence=silence))
+
+    def close(self) -> None:
+        """Let go of the threads; those that wait for a reply end with it."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._sender.close()

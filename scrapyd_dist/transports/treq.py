@@ -1,0 +1,232 @@
+"""Sends calls with treq, in a Twisted reactor. Rule: one time-out for the whole call, no exception of Twisted gets out.
+
+treq's own time-out ends with the head of a reply, so time is kept here. No connection is kept open: one that went stale
+would make a POST ambiguous.
+"""
+
+# mypy: allow-untyped-calls
+# Twisted is typed in part, and a zope interface is no type to mypy: hence Any.
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import treq
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.http import PotentialDataLoss
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import UNKNOWN_LENGTH, IAgent
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from scrapyd_dist.errors import CutReply, NodeError
+from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
+from scrapyd_dist.transports.intake import Intake, request_headers
+from scrapyd_dist.transports.twisted import TimedOut, head_error, no_reply, tls_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.nodes import Node
+
+T = TypeVar("T")
+
+#: What treq is told to ask; `_NodeAgent` knows better.
+_STAND_IN = "http://node.invalid/"
+
+
+class TreqTransport:
+    """An `AsyncSender` over treq."""
+
+    def __init__(
+        self,
+        *,
+        reactor: Any = None,
+        agent: Any = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        wait: Callable[[Deferred[Any]], Awaitable[Any]] | None = None,
+    ) -> None:
+        """Made where a reactor is installed.
+
+        Args:
+            reactor: the installed one unless given.
+            agent: sends all requests, in place of Twisted's own for each kind of TLS.
+            connect_timeout: seconds for a connection.
+            wait: makes of a Deferred what the caller's coroutines can await. By default a Future under the asyncio
+                reactor, the Deferred itself under others, as Scrapy does.
+        """
+        if reactor is None:
+            from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+        self._reactor = reactor
+        self._agent = agent
+        self._agents: dict[tuple[bool, str | None], Any] = {}
+        self._connect_timeout = connect_timeout
+        self._wait = wait or (_as_future if isinstance(reactor, AsyncioSelectorReactor) else _as_it_is)
+
+    async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        """See `Sender.send`."""
+        seconds = call.timeout if timeout is None else timeout
+        return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, None, seconds))))
+
+    async def download(
+        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
+    ) -> T:
+        """See `Sender.download`. The sink is called in the reactor's thread."""
+        return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, sink, silence))))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    async def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
+        started = self._reactor.seconds()
+        response = await self._head(node, call, seconds)
+        intake = Intake(node, call, response.code, _headers(response), sink)
+        left = seconds if sink else seconds - (self._reactor.seconds() - started)
+        body = _Body(self._reactor, intake.feed, max(left, 0.001), renewed=sink is not None)
+        response.deliverBody(body)
+        try:
+            await body.finished
+        except TimedOut as e:
+            raise no_reply(node, call, seconds) from e
+        except _Broken as e:
+            raise CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply") from e
+        return intake.done()
+
+    async def _head(self, node: Node, call: Call[T], seconds: float) -> Any:
+        """Send the request and wait for the head of the reply."""
+        content_type, body = call.body()
+        headers = Headers({name: [value] for name, value in request_headers(node, call, content_type).items()})
+        agent: Any = _NodeAgent(self._agent_for(node), node.url_of(call.target))
+        try:
+            sent = treq.request(
+                call.method,
+                _STAND_IN,
+                headers=headers,
+                data=body,
+                agent=agent,
+                allow_redirects=False,
+                unbuffered=True,
+                reactor=self._reactor,
+            )
+            sent.addTimeout(seconds, self._reactor, onTimeoutCancel=_timed_out)
+            return await sent
+        except NodeError:
+            raise
+        except Exception as e:
+            # Everything that comes up to here is Twisted's, OpenSSL's or hyperlink's.
+            raise head_error(e, node, call, self._connect_timeout, seconds) from e
+
+    def _agent_for(self, node: Node) -> Any:
+        """One agent for each kind of TLS: making one reads certificates."""
+        key = (node.verify, node.ca)
+        if key not in self._agents:
+            self._agents[key] = self._agent or Agent(
+                self._reactor,
+                contextFactory=tls_policy(node),
+                connectTimeout=self._connect_timeout,
+                pool=HTTPConnectionPool(self._reactor, persistent=False),
+            )
+        return self._agents[key]
+
+
+class _Broken(Exception):  # noqa: N818 - a note from the protocol to the coroutine, nobody else sees it
+    """The connection ended before the body did."""
+
+
+@implementer(IAgent)
+class _NodeAgent:
+    """Sends what treq built to the node's very address, and undoes treq's offer to decode the reply.
+
+    treq passes host names through IDNA, where an IPv6 address breaks; and the bytes of a log must be those that
+    Range counts.
+    """
+
+    def __init__(self, agent: Any, url: str) -> None:
+        self._agent = agent
+        self._uri = url.encode("ascii")
+
+    def request(
+        self,
+        method: bytes,
+        uri: bytes,  # noqa: ARG002 - the stand-in
+        headers: Headers | None = None,
+        bodyProducer: Any = None,  # noqa: N803 - IAgent's
+    ) -> Deferred[Any]:
+        headers = headers.copy() if headers is not None else Headers()
+        headers.setRawHeaders(b"Accept-Encoding", [b"identity"])
+        sent: Deferred[Any] = self._agent.request(method, self._uri, headers, bodyProducer)
+        return sent.addCallback(self._undeclared)
+
+    @staticmethod
+    def _undeclared(response: Any) -> Any:
+        response.headers.removeHeader(b"Content-Encoding")
+        return response
+
+
+class _Body(Protocol):
+    """Hands on a body as it comes, until its end, a time-out, or an error of who takes it."""
+
+    def __init__(self, clock: Any, feed: Callable[[bytes], None], seconds: float, *, renewed: bool) -> None:
+        self.finished: Deferred[None] = Deferred(lambda _: self._drop())
+        self._feed = feed
+        self._seconds = seconds
+        self._renewed = renewed
+        self._timer = clock.callLater(seconds, self._end, Failure(TimedOut()))
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
+        if self.finished.called:
+            return
+        if self._renewed:
+            self._timer.reset(self._seconds)
+        try:
+            self._feed(data)
+        except Exception:  # noqa: BLE001 - it goes on to who waits for the body
+            self._end(Failure())
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - Twisted's
+        whole = reason.check(ResponseDone, PotentialDataLoss)
+        self._end(None if whole else Failure(_Broken()))
+
+    def _end(self, result: Failure | None) -> None:
+        if self.finished.called:
+            return
+        self._drop()
+        if result is None:
+            self.finished.callback(None)
+        else:
+            self.finished.errback(result)
+
+    def _drop(self) -> None:
+        if self._timer.active():
+            self._timer.cancel()
+        transport: Any = self.transport
+        if transport is not None:
+            transport.loseConnection()
+
+
+def _headers(response: Any) -> list[tuple[str, str]]:
+    """The headers; Twisted keeps the length apart."""
+    pairs = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, values in response.headers.getAllRawHeaders()
+        for value in values
+    ]
+    return pairs if response.length is UNKNOWN_LENGTH else [*pairs, ("Content-Length", str(response.length))]
+
+
+def _timed_out(result: object, _seconds: float) -> object:
+    """What a call ends with after its time-out: the failure that stopping it gave, wrapped."""
+    return Failure(TimedOut(result.value)) if isinstance(result, Failure) else result
+
+
+def _as_future(deferred: Deferred[Any]) -> Awaitable[Any]:
+    return deferred.asFuture(asyncio.get_running_loop())
+
+
+def _as_it_is(deferred: Deferred[Any]) -> Awaitable[Any]:
+    return deferred

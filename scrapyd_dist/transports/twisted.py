@@ -1,0 +1,141 @@
+"""What Twisted's failures mean, and TLS as a target wants it. Rule: what did not surely stay here has left."""
+
+# mypy: allow-untyped-calls
+# Twisted is typed in part, and a zope interface is no type to mypy: hence Any.
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from OpenSSL import SSL
+from service_identity import CertificateError, VerificationError
+from twisted.internet import error
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
+from twisted.web.client import BrowserLikePolicyForHTTPS
+from twisted.web.iweb import IPolicyForHTTPS
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from scrapyd_dist.errors import (
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimeout,
+    HostNotFound,
+    NodeError,
+    NoReply,
+    NotJson,
+    TlsRefused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.nodes import Node
+
+T = TypeVar("T")
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_TLS_ERRORS = (SSL.Error, VerificationError, CertificateError)
+# The reasons for which a connection ends without the other side having said anything wrong.
+_ENDINGS = (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted)
+
+
+class TimedOut(Exception):  # noqa: N818 - says what happened; never leaves the transport
+    """The time for a call is over; its argument is the exception that stopping it gave."""
+
+
+def head_error(failed: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
+    """What a failure before the head of the reply means, and whether the request can have left."""
+    causes = list(_causes(failed))
+    if any(isinstance(cause, error.ConnectingCancelledError) for cause in causes):
+        return ConnectTimeout.at(str(node), f"{seconds:g} s")
+    if isinstance(failed, TimedOut):
+        return no_reply(node, call, seconds)
+    if isinstance(failed, (error.TimeoutError, error.TCPTimedOutError)):
+        return ConnectTimeout.at(str(node), f"{connect:g} s")
+    return _connection_error(failed, causes, node, call)
+
+
+def _connection_error(failed: Exception, causes: list[BaseException], node: Node, call: Call[T]) -> NodeError:
+    where = str(node)
+    if isinstance(failed, (error.DNSLookupError, UnicodeError)):
+        return HostNotFound.at(where)
+    if isinstance(failed, error.ConnectError):
+        return ConnectionRefused.at(where, _system_words(failed))
+    for cause in causes:
+        if isinstance(cause, _TLS_ERRORS) and "unexpected eof" not in str(cause):
+            return TlsRefused.at(where, _tls_words(cause))
+    if isinstance(causes[-1], (*_ENDINGS, SSL.Error)):
+        return ConnectionLost.at(where, call.path)
+    return NotJson.at(where, f"{call.path}: the server does not speak HTTP")
+
+
+def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
+    """The error of a call that was sent and not answered in time."""
+    return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
+
+
+def tls_policy(node: Node) -> Any:
+    """How certificates of this node are checked: an IPolicyForHTTPS.
+
+    Raises:
+        TlsRefused: the CA file of the target cannot be read.
+    """
+    if not node.verify:
+        return _TrustAll()
+    if node.ca is None:
+        return BrowserLikePolicyForHTTPS()
+    try:
+        found = [Certificate.loadPEM(pem) for pem in _PEM.findall(Path(node.ca).read_bytes())]
+    except (OSError, SSL.Error, ValueError) as e:
+        raise TlsRefused.at(str(node), f"the CA file {node.ca} cannot be read") from e
+    if not found:
+        raise TlsRefused.at(str(node), f"the CA file {node.ca} has no certificate in it")
+    return BrowserLikePolicyForHTTPS(trustRootFromCertificates(found))
+
+
+@implementer(IPolicyForHTTPS)
+class _TrustAll:
+    """`verify = no`."""
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: ARG002, N802 - Twisted's
+        return _Unchecked(hostname)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Unchecked:
+    def __init__(self, hostname: bytes) -> None:
+        self._hostname = hostname
+
+    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002, N802, N803 - Twisted's
+        connection = SSL.Connection(CertificateOptions(verify=False).getContext(), None)
+        connection.set_tlsext_host_name(self._hostname)
+        return connection
+
+
+def _causes(failed: object) -> Iterator[BaseException]:
+    """The exception, and those that Twisted wrapped in it."""
+    if not isinstance(failed, BaseException):
+        return
+    yield failed
+    if isinstance(failed, TimedOut):
+        yield from _causes(failed.args[0])
+    for reason in getattr(failed, "reasons", None) or ():
+        yield from _causes(reason.value)
+
+
+def _system_words(failed: error.ConnectError) -> str:
+    """The operating system's reason, where it is another one than the error's own name says."""
+    if isinstance(failed, error.ConnectionRefusedError):
+        return ""
+    return str(getattr(failed, "string", None) or failed)[:200]
+
+
+def _tls_words(cause: BaseException) -> str:
+    """OpenSSL's own reason: its errors are lists of (library, function, reason)."""
+    if isinstance(cause, SSL.Error) and cause.args and isinstance(cause.args[0], list):
+        return ", ".join(str(entry[-1]) for entry in cause.args[0])[:200]
+    return f"the certificate is not for this host ({type(cause).__name__})"

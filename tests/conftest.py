@@ -1,0 +1,143 @@
+"""The fixtures every test may ask for; what they hand out lives in tests/rig."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.commands import SCRAPY, SDIST, Command, Result
+from rig.environment import node_python as find_node_python
+from rig.ftp import FtpServer
+from rig.nodes import Nodes, ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
+from scrapyd_dist.examples.pages import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def node_python(pytestconfig: pytest.Config) -> Path:
+    """An interpreter with Scrapy and Scrapyd, and without this project."""
+    return find_node_python(pytestconfig.cache.mkdir("node-env"))
+
+
+@pytest.fixture
+def nodes(node_python: Path, tmp_path: Path) -> Iterator[Nodes]:
+    """The maker of nodes, for a test that wants one not yet started."""
+    with closing(Nodes(node_python, tmp_path / "nodes")) as maker:
+        yield maker
+
+
+@pytest.fixture
+def fleet(nodes: Nodes) -> Callable[..., list[ScrapydNode]]:
+    """`fleet(3, max_proc=2, poll_interval=0.5, username=…, password=…, …)`: real nodes, ready, in a list."""
+    return nodes.fleet
+
+
+@pytest.fixture
+def scrapyd_node(nodes: Nodes) -> Callable[..., ScrapydNode]:
+    """`scrapyd_node(max_proc=2, …)`: one real node, ready."""
+    return lambda **options: nodes.fleet(1, **options)[0]
+
+
+@pytest.fixture(scope="module")
+def module_fleet(node_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Like `fleet`, but the nodes live until the last test of the module."""
+    with closing(Nodes(node_python, tmp_path_factory.mktemp("nodes"))) as maker:
+        yield maker.fleet
+
+
+def _site_maker(folder: Path, stack: ExitStack) -> Callable[..., SiteProcess]:
+    def make(items: int = 300, *options: str, **fields: Any) -> SiteProcess:
+        where = folder / f"site{len(list(folder.glob('site*')))}"
+        return stack.enter_context(closing(SiteProcess(where, Site(items=items, **fields), *options)))
+
+    return make
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Callable[..., SiteProcess]]:
+    """`site(300, "--latency=0.1", url_style="long", …)`: the demo site, listening; keywords are the fields of Site."""
+    with ExitStack() as stack:
+        yield _site_maker(tmp_path, stack)
+
+
+@pytest.fixture(scope="module")
+def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SiteProcess]]:
+    """Like `site`, but it lives until the last test of the module."""
+    with ExitStack() as stack:
+        yield _site_maker(tmp_path_factory.mktemp("sites"), stack)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[..., Project]:
+    """`project(nodes=…, settings={…})`: the demo project; with `spiders={module: source}` a small one of only these."""
+
+    def make(
+        *, nodes: Iterable[ScrapydNode] = (), settings: dict[str, Any] | None = None,
+        spiders: dict[str, str] | None = None, name: str = "small", extra: str = "",
+    ) -> Project:  # fmt: skip
+        path = tmp_path / f"project{len(list(tmp_path.glob('project?')))}"
+        made = Project.demo(path) if spiders is None else Project.small(path, name, spiders, {})
+        made.settings(**(settings or {}))
+        made.targets(nodes, extra)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def start_command() -> Iterator[Callable[..., Command]]:
+    """`start_command(project, program, *arguments, env={…})`: started, not awaited; ended with the test."""
+    with ExitStack() as stack:
+
+        def start(
+            project: Project, program: tuple[str, ...], *arguments: object, env: dict[str, str] | None = None
+        ) -> Command:
+            line = [*program, *map(str, arguments)]
+            command = Command(line, cwd=project.path, folder=project.output, home=project.home, env=env)
+            return stack.enter_context(closing(command))
+
+        yield start
+
+
+@pytest.fixture
+def start_cli(start_command: Callable[..., Command]) -> Callable[..., Command]:
+    """`start_cli(project, "crawl", "easy", …)`: `sdist` in the background."""
+    return lambda project, *arguments, **options: start_command(project, SDIST, *arguments, **options)
+
+
+@pytest.fixture
+def start_scrapy(start_command: Callable[..., Command]) -> Callable[..., Command]:
+    """`start_scrapy(project, "crawl", "easy", …)`: `scrapy` in the background."""
+    return lambda project, *arguments, **options: start_command(project, SCRAPY, *arguments, **options)
+
+
+@pytest.fixture
+def run_cli(start_cli: Callable[..., Command]) -> Callable[..., Result]:
+    """`run_cli(project, "crawl", "easy", …, timeout=120)`: `sdist` to its end: code, out, err."""
+    return lambda project, *arguments, timeout=120.0, **options: start_cli(project, *arguments, **options).wait(timeout)
+
+
+@pytest.fixture
+def run_scrapy(start_scrapy: Callable[..., Command]) -> Callable[..., Result]:
+    """`run_scrapy(project, "crawl", "easy", …, timeout=120)`: `scrapy` to its end: code, out, err."""
+    return lambda project, *arguments, timeout=120.0, **options: start_scrapy(project, *arguments, **options).wait(
+        timeout
+    )
+
+
+@pytest.fixture
+def ftp_server(tmp_path: Path) -> Iterator[Callable[..., FtpServer]]:
+    """`ftp_server(user="", password="")`: a real FTP server over a folder; without a user, anonymous may write."""
+    with ExitStack() as stack:
+
+        def make(user: str = "", password: str = "") -> FtpServer:
+            folder = tmp_path / f"ftp{len(list(tmp_path.glob('ftp*')))}"
+            return stack.enter_context(closing(FtpServer(folder, user, password)))
+
+        yield make

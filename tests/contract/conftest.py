@@ -1,0 +1,106 @@
+"""What the contract tests of the transports share: the three senders, as one blocking kind, and bad peers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, closing
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pytest
+from rig.badpeer import BadPeer
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import blockingCallFromThread, deferToThread
+
+from scrapyd_dist.transports.requests import RequestsTransport
+from scrapyd_dist.transports.threads import ThreadTransport
+from scrapyd_dist.transports.treq import TreqTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import AsyncSender, Sender
+
+T = TypeVar("T")
+
+#: seconds for a connection; what waits for this to pass is short, what expects an answer has 20
+CONNECT_TIMEOUT = 1.5
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Tests of the senders run in a thread: pytest-twisted calls them in the reactor, which cannot wait for itself."""
+    if "sender" in pyfuncitem.fixturenames:
+        pyfuncitem.obj = partial(deferToThread, pyfuncitem.obj)
+
+
+class _Blocking:
+    """An AsyncSender for tests that are written once for all: it runs each awaitable to its end."""
+
+    def __init__(self, sender: AsyncSender, run: Callable[[Awaitable[Any]], Any]) -> None:
+        self._sender, self._run = sender, run
+
+    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        result: T = self._run(self._sender.send(node, call, timeout=timeout))
+        return result
+
+    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30) -> T:
+        result: T = self._run(self._sender.download(node, call, sink, silence=silence))
+        return result
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+def _in_reactor(awaitable: Awaitable[T]) -> T:
+    from twisted.internet import reactor
+
+    def start() -> Deferred[Any]:
+        return Deferred.fromFuture(asyncio.ensure_future(awaitable))
+
+    result: Any = blockingCallFromThread(reactor, start)
+    return cast("T", result)
+
+
+def _in_other_loop(awaitable: Awaitable[T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(_coroutine(awaitable)))
+        except BaseException as e:  # noqa: BLE001 - raised again where it was called
+            errors.append(e)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join(120)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+async def _coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@pytest.fixture(params=["requests", "treq", "threads"])
+def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
+    made: Sender
+    if request.param == "requests":
+        made = RequestsTransport(connect_timeout=CONNECT_TIMEOUT)
+    elif request.param == "treq":
+        made = _Blocking(TreqTransport(connect_timeout=CONNECT_TIMEOUT), _in_reactor)
+    else:
+        made = _Blocking(ThreadTransport(RequestsTransport(connect_timeout=CONNECT_TIMEOUT)), _in_other_loop)
+    with closing(made):
+        yield made
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[..., BadPeer]]:
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(closing(BadPeer(*args, **options)))

@@ -1,0 +1,165 @@
+"""Peers that break the rules: each breakage is its own error, which says whether the job may have been accepted."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.badpeer import BadPeer, Connection
+from rig.calls import JOB, PASSWORD, SHORT, failure, node_at, says, steps
+
+from scrapyd_dist import api
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    CallRefused,
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimeout,
+    CutReply,
+    HostNotFound,
+    NodeError,
+    NoReply,
+    NotFound,
+    NotJson,
+    ServerFailed,
+)
+from scrapyd_dist.nodes import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.badpeer import Play
+
+    from scrapyd_dist.transports import Sender
+
+#: what the peer does once the request is there, the error, whether the job may have been accepted
+BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {
+    "reset": (lambda c, _: c.reset(), ConnectionLost, True),
+    "closed without a word": (lambda c, _: None, ConnectionLost, True),
+    "hangs": (lambda c, _: c.hang(), NoReply, True),
+    "hangs in the head": (steps(lambda c: c.say(b"HTTP/1.1 200 OK\r\nContent-Le"), Connection.hang), NoReply, True),
+    "stalls in the body": (steps(lambda c: c.answer(200, b"{", length=99), Connection.hang), NoReply, True),
+    "stalls before the body": (steps(lambda c: c.answer(200, b"", length=99), Connection.hang), NoReply, True),
+    "cut": (lambda c, _: c.answer(200, b'{"status": "ok"', length=99), CutReply, True),
+    "reset in the body": (
+        steps(lambda c: c.answer(200, b"{", length=99), lambda c: c.pause(0.3), Connection.reset),
+        CutReply,
+        True,
+    ),
+    "cut chunks": (
+        lambda c, _: c.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+        CutReply,
+        True,
+    ),
+    "no HTTP": (lambda c, _: c.say(b"SSH-2.0-OpenSSH_9.6\r\n" * 9), NotJson, True),
+    "HTML": (lambda c, _: c.answer(200, b"<html>Log in", "Content-Type: text/html"), NotJson, True),
+    "nothing": (lambda c, _: c.answer(200, b""), NotJson, True),
+    "JSON of another server": (says(hello="world"), NotJson, True),
+    "JSON, but a list": (lambda c, _: c.answer(200, b"[1]"), NotJson, True),
+    "JSON without the field": (says(status="ok"), NotJson, True),
+    "JSON with the wrong kind": (says(status="ok", jobid=7), NotJson, True),
+    "redirect": (lambda c, _: c.answer(302, b"", "Location: /elsewhere"), NotJson, True),
+    "accepted for later": (says(202, status="ok", jobid="x"), NotJson, True),
+    "status error": (says(status="error", message="project 'p' not found"), ApiRefused, False),
+    "401": (lambda c, _: c.answer(401, b"<html>Unauthorized"), AuthRefused, False),
+    "403": (lambda c, _: c.answer(403, b"no"), AuthRefused, False),
+    "404": (lambda c, _: c.answer(404, b"<html>No Such Resource"), NotFound, False),
+    "413": (lambda c, _: c.answer(413, b"too large"), CallRefused, False),
+    "500": (lambda c, _: c.answer(500, b"oops"), ServerFailed, True),
+    "502": (lambda c, _: c.answer(502, b"Bad Gateway"), ServerFailed, True),
+}
+
+
+class TestBadPeers:
+    @pytest.mark.parametrize("name", BREAKAGES)
+    def test_each_breakage_is_its_own_error(self, sender: Sender, peer: Callable[..., BadPeer], name: str) -> None:
+        play, kind, maybe_accepted = BREAKAGES[name]
+        server = peer(play)
+        started = time.monotonic()
+        error = failure(sender, node_at(server.port), JOB, SHORT if kind is NoReply else 20)
+        assert type(error) is kind
+        assert error.maybe_accepted is maybe_accepted
+        assert len(server.requests) == 1  # nothing is sent twice
+        if kind is NoReply:
+            assert SHORT * 0.9 < time.monotonic() - started < SHORT * 2 + 5
+
+    def test_nobody_listens(self, sender: Sender) -> None:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            error = failure(sender, node_at(bound.getsockname()[1]), JOB)
+        assert type(error) is ConnectionRefused
+        assert not error.maybe_accepted
+        assert "connection refused" in str(error)
+
+    def test_nobody_accepts(self, sender: Sender) -> None:
+        with ExitStack() as stack:
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            for _ in range(4):  # the queue of the kernel is full then, and further SYNs are dropped
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(listener.getsockname())
+            error = failure(sender, node_at(listener.getsockname()[1]), JOB)
+        assert type(error) is ConnectTimeout
+        assert not error.maybe_accepted
+
+    def test_no_such_host(self, sender: Sender) -> None:
+        error = failure(sender, Node.parse("nowhere.invalid:6800", username="me", password=PASSWORD), JOB)
+        assert type(error) is HostNotFound
+        assert not error.maybe_accepted
+
+    def test_drops_do_not_renew_the_time_out(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
+        def drip(connection: Connection, _: bytes) -> None:
+            connection.answer(200, b"", length=1000)
+            for _drop in range(100):
+                connection.say(b" ")
+                connection.pause(0.2)
+
+        started = time.monotonic()
+        error = failure(sender, node_at(peer(drip).port), JOB, SHORT)
+        assert type(error) is NoReply
+        assert time.monotonic() - started < SHORT * 2 + 5
+
+    def test_what_is_sent(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
+        server = peer(says(status="ok", jobid="c.b1.a1"))
+        call = api.schedule(
+            "p", "s", jobid="c.b1.a1", version="r1", priority=2, settings={"A": "1=2&ü", "B": ""}, args={"c": "d e"}
+        )
+        assert sender.send(node_at(server.port), call) == "c.b1.a1"
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        headers = {line.split(": ")[0].lower(): line.split(": ")[1] for line in lines[1:]}
+        assert lines[0] == "POST /base/schedule.json HTTP/1.1"
+        assert headers["accept-encoding"] == "identity"
+        assert headers["connection"].lower() == "close"
+        assert headers["content-type"] == "application/x-www-form-urlencoded"
+        assert headers["authorization"] == node_at(1).authorization()
+        assert headers["host"] == f"127.0.0.1:{server.port}"
+        assert body == (
+            b"project=p&spider=s&jobid=c.b1.a1&_version=r1&priority=2.0&setting=A%3D1%3D2%26%C3%BC&setting=B%3D&c=d+e"
+        )
+
+    def test_the_environment_decides_nothing(
+        self, sender: Sender, peer: Callable[..., BadPeer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / ".netrc").write_text("machine 127.0.0.1 login other password other\n", "utf-8")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1/")
+        server = peer(says(status="ok", projects=[]))
+        assert sender.send(Node.parse(f"127.0.0.1:{server.port}"), api.listprojects()) == ()
+        assert b"authorization" not in server.requests[0].lower()
+
+    def test_ipv6(self, sender: Sender) -> None:
+        with socket.socket(socket.AF_INET6) as bound:
+            try:
+                bound.bind(("::1", 0))
+            except OSError:
+                pytest.skip("this machine has no IPv6 loopback")
+            error = failure(sender, Node.parse(f"[::1]:{bound.getsockname()[1]}"), JOB)
+        assert type(error) is ConnectionRefused

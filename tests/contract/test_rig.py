@@ -1,0 +1,124 @@
+"""The rig keeps its word: nodes are real, know nothing of this project, and leave nothing running behind."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.processes import private_environment, with_home
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.commands import Command, Result
+    from rig.ftp import FtpServer
+    from rig.nodes import Nodes, ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+
+def test_a_node_cannot_import_this_project(node_python: Path, tmp_path: Path) -> None:
+    line = [str(node_python), "-c", "import scrapyd_dist"]
+    done = subprocess.run(line, cwd=tmp_path, env=private_environment(tmp_path), check=False, capture_output=True)
+    assert b"No module named 'scrapyd_dist'" in done.stderr
+
+
+def test_nodes_start_empty_and_come_back_on_their_port(fleet: Callable[..., list[ScrapydNode]]) -> None:
+    first, second = fleet(2, username="user", password="p w")
+    assert first.url != second.url
+    assert first.api("listprojects.json")["projects"] == []
+    assert first.request("", auth=None).status == 401
+    url = first.url
+    first.kill()
+    with pytest.raises(OSError, match="refused"):
+        first.api("daemonstatus.json")
+    first.restart()
+    assert (first.url, first.api("daemonstatus.json")["status"]) == (url, "ok")
+
+
+def test_a_paused_node_accepts_and_does_not_answer(scrapyd_node: Callable[..., ScrapydNode]) -> None:
+    node = scrapyd_node()
+    node.pause()
+    with pytest.raises(TimeoutError):
+        node.request("daemonstatus.json", timeout=0.3)
+    node.go_on()
+    assert node.api("daemonstatus.json")["status"] == "ok"
+
+
+def test_jobs_outlive_a_killed_daemon_and_end_with_the_node(
+    nodes: Nodes, project: Callable[..., Project], site: Callable[..., SiteProcess]
+) -> None:
+    running = site(30)
+    running.behave({"/*": "hang"})
+    node = nodes.make(poll_interval=0.1)
+    demo = project(settings={"START_URL": running.start_url})
+    # Without an egg: Scrapyd also serves the project it is started in.
+    for name in ("scrapy.cfg", demo.name):
+        (demo.path / name).rename(node.work / name)
+    node.start()
+    node.wait()
+    job = node.api("schedule.json", project="default", spider="plain", setting=["A=1", "B=2"], jobid="j1")
+    assert job["status"] == "ok", job
+    wait_for(running.hits, 60, "the job's first request")
+    assert list(node.job_pids().values()) == ["j1"]
+    assert [row["id"] for row in node.jobs("running", "default")] == ["j1"]
+    assert "Spider opened" in node.job_log("j1")
+    node.kill()
+    assert list(node.job_pids().values()) == ["j1"]
+    node.close()
+    assert with_home(node.home) == {}
+
+
+def test_a_command_that_is_not_awaited_ends_with_its_test(
+    start_scrapy: Callable[..., Command], project: Callable[..., Project], site: Callable[..., SiteProcess]
+) -> None:
+    running = site(30)
+    running.behave({"/*": "hang"})
+    demo = project()
+    command = start_scrapy(demo, "crawl", "plain", "-a", f"start={running.start_url}")
+    command.wait_text("Spider opened")
+    with pytest.raises(AssertionError, match="still runs"):
+        command.wait(0.1)
+    command.close()
+    assert with_home(demo.home) == {}
+
+
+@pytest.mark.parametrize("spider", ["easy", "plain"])
+def test_the_demo_project_crawls_exactly_the_site(
+    spider: str, run_scrapy: Callable[..., Result], project: Callable[..., Project], site: Callable[..., SiteProcess]
+) -> None:
+    running, demo = site(95, offsite=1, duplicates=2), project()
+    result = run_scrapy(demo, "crawl", spider, "-a", f"start={running.start_url}", "-O", "items.jl")
+    assert (result.code, "ERROR" in result.err) == (0, False), result.err
+    assert running.differences(demo.items("items.jl")) == {}
+    assert set(running.item_hits().values()) == {1}
+    assert not [target for target in running.hits() if "via=partner" in target], "an offsite link was followed"
+
+
+def test_a_small_project_has_only_the_given_spiders(
+    run_scrapy: Callable[..., Result], project: Callable[..., Project]
+) -> None:
+    source = """
+        import scrapy
+
+        class One(scrapy.Spider):
+            name = "one"
+    """
+    small = project(spiders={"one": source}, settings={"DOWNLOAD_DELAY": 3})
+    assert run_scrapy(small, "list").out.split() == ["one"]
+    assert run_scrapy(small, "settings", "--get", "DOWNLOAD_DELAY").out.strip() == "3"
+
+
+@pytest.mark.parametrize("login", [{}, {"user": "writer", "password": "p:w"}])
+def test_scrapy_can_write_a_feed_to_the_ftp_server(
+    login: dict[str, str], ftp_server: Callable[..., FtpServer], run_scrapy: Callable[..., Result],
+    project: Callable[..., Project], site: Callable[..., SiteProcess],
+) -> None:  # fmt: skip
+    running, server = site(5), ftp_server(**login)
+    url = server.url + "/deep/items.jl"
+    result = run_scrapy(project(), "crawl", "plain", "-a", f"start={running.start_url}", "-o", url)
+    assert result.code == 0, result.err
+    assert {name: data.count(b"\n") for name, data in server.files().items()} == {"deep/items.jl": 5}

@@ -1,0 +1,121 @@
+"""A server that keeps to no rule but the test's: for each connection it plays what it was given, byte for byte."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    #: what to do with one connection, given the request that came
+    Play = Callable[["Connection", bytes], None]
+
+
+class Connection:
+    """One accepted connection, in the hands of a play."""
+
+    def __init__(self, sock: socket.socket, over: threading.Event) -> None:
+        self._sock, self._over = sock, over
+
+    def say(self, data: bytes) -> None:
+        """Send bytes."""
+        self._sock.sendall(data)
+
+    def answer(self, status: int, body: bytes, *headers: str, length: int | None = None) -> None:
+        """A whole HTTP reply; `length` is what it claims to be long."""
+        lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}", *headers]
+        self.say("\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)
+
+    def hang(self) -> None:
+        """Do nothing until the test is over."""
+        self._over.wait(60)
+
+    def pause(self, seconds: float) -> None:
+        """Do nothing for a while, less if the test is over."""
+        self._over.wait(seconds)
+
+    def wait_closed(self) -> bytes:
+        """Wait until the other side closes, and give what it said before (nothing: b"")."""
+        try:
+            return self._sock.recv(1)
+        except ConnectionResetError:
+            return b""
+
+    def reset(self) -> None:
+        """Break the connection, so that the other side sees ECONNRESET."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._sock.close()
+
+
+class BadPeer:
+    """Listens on a free port of 127.0.0.1 and plays.
+
+    Attributes:
+        requests: what came, one entry for each connection.
+    """
+
+    def __init__(self, play: Play, tls: ssl.SSLContext | None = None, *, listens: bool = True) -> None:
+        self.requests: list[bytes] = []
+        self._play, self._tls, self._listens = play, tls, listens
+        self._over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """Stop listening, let all plays end, and wait for them."""
+        self._over.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, suppress(OSError):
+            sock.settimeout(60)
+            if self._tls is not None:
+                with self._tls.wrap_socket(sock, server_side=True) as wrapped:
+                    self._read_and_play(wrapped)
+            else:
+                self._read_and_play(sock)
+
+    def _read_and_play(self, sock: socket.socket) -> None:
+        request = _read_request(sock) if self._listens else sock.recv(65536)
+        self.requests.append(request)
+        self._play(Connection(sock, self._over), request)
+
+
+def _read_request(sock: socket.socket) -> bytes:
+    """One whole HTTP request: the head, and as much body as it announces."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = sock.recv(65536)
+        if not piece:
+            return data
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    announced = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    wanted = int(announced[0].split(b":")[1]) if announced else 0
+    while len(body) < wanted:
+        piece = sock.recv(65536)
+        if not piece:
+            break
+        body += piece
+    return head + b"\r\n\r\n" + body

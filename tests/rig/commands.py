@@ -1,0 +1,128 @@
+"""Commands as a user runs them: separate processes with a private HOME, their output in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .processes import end_all, private_environment
+from .waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: as a user's shell would find them, but of the environment that runs the tests
+SDIST = (sys.executable, "-m", "scrapyd_dist")
+SCRAPY = (sys.executable, "-m", "scrapy")
+
+
+class Result(NamedTuple):
+    """How a command ended: exit code (negative: killed by that signal), standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Its standard output, which has to be one JSON document."""
+        return json.loads(self.out)
+
+
+class Command:
+    """A command that runs.
+
+    Args:
+        arguments: program and arguments.
+        cwd: its working directory.
+        folder: where its output is kept; has to exist.
+        home: its private HOME.
+        env: more environment variables.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], *, cwd: Path, folder: Path, home: Path, env: dict[str, str] | None = None
+    ) -> None:
+        self._arguments = arguments
+        number = len(list(folder.glob("command*.out")))
+        self._out, self._err = folder / f"command{number}.out", folder / f"command{number}.err"
+        home.mkdir(parents=True, exist_ok=True)
+        self._home = home
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                arguments,
+                cwd=cwd,
+                env=private_environment(home, env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,  # so that a signal to it is not one to pytest
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also that of its process group."""
+        return self._process.pid
+
+    @property
+    def out(self) -> str:
+        """What it has written to standard output so far."""
+        return self._out.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What it has written to standard error so far."""
+        return self._err.read_text(encoding="utf-8", errors="replace")
+
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def signal(self, number: int = signal.SIGINT) -> None:
+        """Send a signal to the command alone."""
+        os.kill(self.pid, number)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C in a terminal does: SIGINT to its whole process group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def wait(self, timeout: float = 120.0) -> Result:
+        """Wait for its end.
+
+        Raises:
+            AssertionError: when it goes on for longer; the output is in the message.
+        """
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{' '.join(map(str, self._arguments))} still runs after {timeout:g} s\n{self.out}\n{self.err}"
+            ) from None
+        return Result(code, self.out, self.err)
+
+    def wait_text(self, text: str, timeout: float = 60.0) -> None:
+        """Wait until `text` is in its output or errors.
+
+        Raises:
+            AssertionError: when it ends or goes on without.
+        """
+
+        def there() -> bool:
+            if text in self.out or text in self.err:
+                return True
+            if not self.running() and text not in self.out + self.err:
+                raise RuntimeError(f"the command ended without {text!r}:\n{self.out}\n{self.err}")
+            return False
+
+        wait_for(there, timeout, f"{text!r} in the output of {' '.join(map(str, self._arguments[2:6]))}")
+
+    def close(self) -> None:
+        """Kill it, and all that runs with its HOME."""
+        if self.running():
+            self._process.kill()
+        self._process.wait(20)
+        end_all(self._home)

@@ -1,0 +1,241 @@
+"""Real Scrapyd nodes, each with an empty working directory, a private HOME, and an interpreter without this project."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlencode
+
+from .http import Reply, fetch, multipart
+from .processes import end_all, private_environment, with_home
+from .waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_POSTED = {"schedule.json", "cancel.json", "delversion.json", "delproject.json", "addversion.json"}
+
+
+def free_port() -> int:
+    """A port nobody listens on, below those that connections get: so it is still free when a node is restarted."""
+    while True:
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class ScrapydNode:
+    """One Scrapyd daemon.
+
+    Args:
+        name: what scrapy.cfg will call it.
+        python: an interpreter with Scrapyd and without this project.
+        folder: an empty folder of its own; gets `home/`, `work/` (the working directory) and `scrapyd.log`.
+        config: the options of its [scrapyd] section.
+        env: more environment variables for it and its jobs.
+    """
+
+    def __init__(
+        self, name: str, python: Path, folder: Path, config: dict[str, str], env: dict[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.username, self.password = config.get("username", ""), config.get("password", "")
+        self.home, self.work = folder / "home", folder / "work"
+        self.port = 0
+        self._python, self._config, self._env = python, config, env or {}
+        self._log_path = folder / "scrapyd.log"
+        self._log_file: BinaryIO | None = None
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self.home.mkdir(parents=True)
+        self.work.mkdir()
+
+    def __repr__(self) -> str:
+        return f"<node {self.name} {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """The address, with a slash at the end, without user name and password."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        assert self._daemon, f"{self.name} was not started"
+        return self._daemon.pid
+
+    @property
+    def log(self) -> str:
+        """What the daemon wrote to its log."""
+        return self._log_path.read_text(encoding="utf-8", errors="replace") if self._log_path.exists() else ""
+
+    @property
+    def logs_dir(self) -> Path:
+        """The folder behind /logs/."""
+        return self.work / self._config.get("logs_dir", "logs")
+
+    def start(self) -> None:
+        """Start the daemon, on the port it had before if it had one. `wait` tells when it is ready."""
+        self.port = self.port or free_port()
+        lines = {"bind_address": "127.0.0.1", **self._config, "http_port": str(self.port)}
+        text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
+        (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
+        self._log_file = self._log_path.open("ab")
+        self._daemon = subprocess.Popen(
+            [self._python, "-m", "scrapyd", "--pidfile="],
+            cwd=self.work,
+            env=private_environment(self.home, self._env),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log_file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait(self) -> None:
+        """Return when the node answers; another process may have been faster with the port, then take the next."""
+        wait_for(self._answers, 60, f"the start of {self.name}")
+
+    def _answers(self) -> bool:
+        if self._daemon and self._daemon.poll() is not None:
+            if "CannotListenError" not in self.log:
+                raise RuntimeError(f"{self.name} ended while starting:\n{self.log}")
+            self.kill()
+            self._log_path.unlink()
+            self.port = 0
+            self.start()
+            return False
+        return bool(self.api("daemonstatus.json")["status"] == "ok")
+
+    def request(self, path: str, **options: Any) -> Reply:
+        """Any request to the node, with its user name and password; the options are those of `fetch`."""
+        options.setdefault("auth", (self.username, self.password) if self.username else None)
+        return fetch(self.url + path, **options)
+
+    def api(self, endpoint: str, **params: Any) -> dict[str, Any]:
+        """Call an endpoint by its name, like "listjobs.json"; a list as parameter repeats it.
+
+        Returns:
+            The JSON reply, `status: error` included.
+        """
+        query = urlencode(params, doseq=True)
+        if endpoint in _POSTED:
+            form = {"Content-Type": "application/x-www-form-urlencoded"}
+            reply = self.request(endpoint, method="POST", body=query.encode(), headers=form)
+        else:
+            reply = self.request(endpoint + (f"?{query}" if query else ""))
+        assert reply.status == 200, f"{self.name}/{endpoint} answered {reply.status}: {reply.body[:300]!r}"
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
+
+    def add_version(self, project: str, version: str, egg: bytes) -> dict[str, Any]:
+        """Upload an egg."""
+        kind, body = multipart({"project": project, "version": version}, {"egg": egg})
+        reply = self.request("addversion.json", method="POST", body=body, headers={"Content-Type": kind})
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
+
+    def jobs(self, state: str | None = None, project: str | None = None) -> list[dict[str, Any]]:
+        """The rows of listjobs.json, of one state ("pending", "running", "finished") or of all."""
+        answer = self.api("listjobs.json", **({"project": project} if project else {}))
+        assert answer["status"] == "ok", answer
+        return [row for name in ("pending", "running", "finished") if state in {None, name} for row in answer[name]]
+
+    def wait_idle(self, timeout: float = 60.0) -> None:
+        """Return when no job is pending or running."""
+        wait_for(lambda: not self.jobs("pending") and not self.jobs("running"), timeout, f"{self.name} idle")
+
+    def job_pids(self) -> dict[int, str]:
+        """Pid -> job id of all live jobs, also of those that a dead daemon left behind."""
+        found = {}
+        for pid, arguments in with_home(self.home).items():
+            ids = [argument[5:] for argument in arguments if argument.startswith("_job=")]
+            if ids:
+                found[pid] = ids[0]
+        return found
+
+    def job_log(self, job: str) -> str:
+        """The log of a job, "" while there is none."""
+        found = list(self.logs_dir.glob(f"*/*/{job}.log"))
+        return found[0].read_text(encoding="utf-8", errors="replace") if found else ""
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End the daemon by a signal and wait for it; its jobs live on, as they do in real life."""
+        if self._daemon is not None:
+            if self._daemon.poll() is None:
+                os.kill(self._daemon.pid, number)
+            self._daemon.wait(30)
+            self._daemon = None
+        if self._log_file is not None:
+            self._log_file.close()
+            self._log_file = None
+
+    def kill_jobs(self) -> dict[int, str]:
+        """SIGKILL all its jobs, and say which they were."""
+        killed = self.job_pids()
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        return killed
+
+    def pause(self) -> None:
+        """SIGSTOP: the port stays open, nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Start again on the same port, after `kill` or instead of it."""
+        self.kill()
+        self.start()
+        self.wait()
+
+    def close(self) -> None:
+        """Kill the daemon and everything it started."""
+        self.kill()
+        end_all(self.home)
+
+
+class Nodes:
+    """Starts nodes, and stops them all in the end."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self._python, self._folder = python, folder
+        self._all: list[ScrapydNode] = []
+        self._lock = threading.Lock()
+
+    def make(
+        self, *, max_proc: int = 2, poll_interval: float = 0.5, username: str = "", password: str = "",
+        env: dict[str, str] | None = None, python: Path | None = None, **config: str,
+    ) -> ScrapydNode:  # fmt: skip
+        """A node that is not yet started; more options of [scrapyd] by keyword."""
+        with self._lock:
+            name = f"node{len(self._all) + 1}"
+            options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
+            if username:
+                options |= {"username": username, "password": password}
+            node = ScrapydNode(name, python or self._python, self._folder / name, options, env)
+            self._all.append(node)
+            return node
+
+    def fleet(self, count: int, **options: Any) -> list[ScrapydNode]:
+        """Start `count` nodes at the same time, and return them ready; options as of `make`."""
+        nodes = [self.make(**options) for _ in range(count)]
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            node.wait()
+        return nodes
+
+    def close(self) -> None:
+        """Stop all nodes and their jobs."""
+        for node in self._all:
+            node.close()
+        self._all.clear()

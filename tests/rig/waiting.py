@@ -1,0 +1,38 @@
+"""Waiting for something to become true, and telling what was seen last when it does not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+#: seconds between two looks
+STEP = 0.05
+
+
+def wait_for(condition: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
+    """Look again and again until `condition()` is true, and return what it returned.
+
+    A condition that raises an OSError or an AssertionError counts as not yet true.
+
+    Raises:
+        AssertionError: after `timeout` seconds; it names `what` and the last thing seen.
+    """
+    pause, deadline = threading.Event(), time.monotonic() + timeout
+    while True:
+        seen: object
+        try:
+            result = condition()
+            if result:
+                return result
+            seen = result
+        except (OSError, AssertionError) as error:
+            seen = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout:g} s; last seen: {seen!r}")
+        pause.wait(STEP)

@@ -1,0 +1,484 @@
+"""The egg without a node: what goes in, what stays out, and that the same content gives the same bytes."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapyd_dist.deploy import egg as egg_module
+from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
+from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, hash_in, is_dirty, save_egg, version_name
+
+from scrapyd_dist.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+HASH = "0123456789ab"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    write(root, {"scrapy.cfg": "[settings]\ndefault = shop.settings\n", "shop/__init__.py": "", "shop/settings.py": ""})
+    write(root, {"shop/spiders/__init__.py": "", "shop/spiders/one.py": "class One: ...\n"})
+    return root
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def contents(egg: Egg) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(egg.data)) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()}
+
+
+def carried(egg: Egg) -> set[str]:
+    """What of the project is in it."""
+    ours = ("EGG-INFO/", "scrapyd_dist/", "_sdist_boot_")
+    return {name for name in contents(egg) if not name.startswith(ours)}
+
+
+SHOP = {"shop/__init__.py", "shop/settings.py", "shop/spiders/__init__.py", "shop/spiders/one.py"}
+
+
+class TestContents:
+    def test_packages_with_their_data(self, shop: Path) -> None:
+        data = {"shop/data/words.txt": "a", "shop/data/deep/x.json": "{}", "shop/dist/__init__.py": ""}
+        write(shop, {**data, "helper/__init__.py": "", "helper/plain/script.py": ""})
+        assert carried(build(shop, "shop.settings")) == SHOP | set(data) | {
+            "helper/__init__.py",
+            "helper/plain/script.py",
+        }
+
+    def test_loose_modules_stay_and_are_told(self, shop: Path) -> None:
+        write(shop, {"loose.py": "", "setup.py": "", "conftest.py": "", "README.md": "", "docs/index.md": ""})
+        egg = build(shop, "shop.settings")
+        assert carried(egg) == SHOP
+        assert egg.left_out == ("loose.py",)
+
+    def test_loose_modules_go_where_the_settings_are_one(self, tmp_path: Path) -> None:
+        write(tmp_path, {"scrapy.cfg": "", "conf.py": "", "spider.py": "", "setup.py": "", "lib/__init__.py": ""})
+        assert carried(build(tmp_path, "conf")) == {"conf.py", "spider.py", "lib/__init__.py"}
+
+    def test_settings_in_a_folder_without_init(self, tmp_path: Path) -> None:
+        write(tmp_path, {"scrapy.cfg": "", "shop/settings.py": "", "shop/spiders/one.py": ""})
+        assert carried(build(tmp_path, "shop.settings")) == {"shop/settings.py", "shop/spiders/one.py"}
+
+    def test_what_tools_and_people_hide_stays(self, shop: Path) -> None:
+        hidden = [".git/config", ".sdist/eggs/x.egg", "build/__init__.py", "dist/__init__.py", "shop.egg-info/PKG-INFO"]
+        hidden += ["shop/__pycache__/a.pyc", "shop/old.pyc", "shop/node_modules/x/index.js", "shop/CVS/Root", "shop/a~"]
+        told = ["shop/.env", "shop/.git/config", "shop/env/pyvenv.cfg", "shop/env/lib/x.py"]
+        write(shop, dict.fromkeys([*hidden, *told, "venv/pyvenv.cfg", "venv/__init__.py"], ""))
+        egg = build(shop, "shop.settings")
+        assert carried(egg) == SHOP
+        assert egg.left_out == ("shop/.env", "shop/.git", "shop/env", "venv")
+
+    def test_links(self, shop: Path, tmp_path: Path) -> None:
+        write(tmp_path, {"elsewhere/shared/__init__.py": "x = 1\n", "elsewhere/word.txt": "w"})
+        (shop / "shared").symlink_to(tmp_path / "elsewhere/shared")
+        (shop / "shop/word.txt").symlink_to(tmp_path / "elsewhere/word.txt")
+        loops = {"me": ".", "up": "..", "root": "/", "broken": "nowhere", "itself": "itself"}
+        for name, target in loops.items():
+            (shop / "shop" / name).symlink_to(target)
+        (shop / "shop/spiders/again").symlink_to(shop / "shop")
+        os.mkfifo(shop / "shop/pipe")
+        egg = build(shop, "shop.settings")
+        assert carried(egg) == SHOP | {"shared/__init__.py", "shop/word.txt"}
+        assert set(egg.left_out) == {"shop/pipe", "shop/spiders/again", *(f"shop/{name}" for name in loops)}
+
+    def test_a_name_that_is_no_text(self, shop: Path) -> None:
+        Path(os.fsdecode(os.fsencode(shop / "shop") + b"/\xff.txt")).touch()
+        egg = build(shop, "shop.settings")
+        assert carried(egg) == SHOP
+        assert len(egg.left_out) == 1
+        egg.left_out[0].encode()
+
+    def test_names_of_modules(self, shop: Path) -> None:
+        write(shop, {"shop/not-a-module.py": "", "shop/data/table.csv": ""})
+        egg = build(shop, "shop.settings", worker_half=False)
+        assert egg.modules == ("shop", "shop.settings", "shop.spiders", "shop.spiders.one")
+
+    def test_a_copy_of_us_in_the_project_gives_way(self, shop: Path) -> None:
+        write(shop, {"scrapyd_dist/__init__.py": "raise RuntimeError", "scrapyd_dist/mine.py": ""})
+        egg = build(shop, "shop.settings")
+        assert egg.left_out == ("scrapyd_dist",)
+        assert contents(egg)["scrapyd_dist/__init__.py"] == worker_files()["scrapyd_dist/__init__.py"]
+        assert "scrapyd_dist/mine.py" in carried_plain(shop)
+
+
+def carried_plain(root: Path) -> set[str]:
+    return set(contents(build(root, "shop.settings", worker_half=False)))
+
+
+class TestInfo:
+    def test_boot_module_is_the_entry(self, shop: Path) -> None:
+        egg = build(shop, "shop.settings")
+        files = contents(egg)
+        boot = f"_sdist_boot_{egg.content_hash}"
+        assert files["EGG-INFO/entry_points.txt"].decode() == f"[scrapy]\nsettings = {boot}\n"
+        assert files["EGG-INFO/top_level.txt"].decode().split() == [boot, "scrapyd_dist", "shop"]
+        assert "Name: shop\n" in files["EGG-INFO/PKG-INFO"].decode()
+        assert boot in egg.modules
+
+    def test_plain_egg_names_the_settings(self, shop: Path) -> None:
+        files = contents(build(shop, "shop.settings", worker_half=False))
+        assert files["EGG-INFO/entry_points.txt"] == b"[scrapy]\nsettings = shop.settings\n"
+        assert {name.partition("/")[0] for name in files} == {"EGG-INFO", "shop"}
+
+    def test_key(self, shop: Path) -> None:
+        without, with_key, other = (build(shop, "shop.settings", key=key) for key in (None, b"k1", b"k2"))
+        assert f"scrapyd_dist/{KEY_NAME}" not in contents(without)
+        assert contents(with_key)[f"scrapyd_dist/{KEY_NAME}"] == b"k1"
+        assert len({without.content_hash, with_key.content_hash, other.content_hash}) == 3
+        with pytest.raises(ValueError, match="worker half"):
+            build(shop, "shop.settings", key=b"k1", worker_half=False)
+
+    def test_hash_is_in_no_danger_of_a_shifted_border(self, tmp_path: Path) -> None:
+        hashes = set()
+        for number, files in enumerate(({"s/a": "bc", "s/d": ""}, {"s/a": "b", "s/cd": ""}, {"s/ab": "c", "s/d": ""})):
+            root = tmp_path / str(number)
+            write(root, {"scrapy.cfg": "", "s/settings.py": "", **files})
+            hashes.add(build(root, "s.settings").content_hash)
+        assert len(hashes) == 3
+
+
+class TestSameBytes:
+    def test_times_modes_and_order_do_not_matter(self, shop: Path, tmp_path: Path) -> None:
+        first = build(shop, "shop.settings", key=b"k")
+        copy = tmp_path / "copy"
+        files = {path.relative_to(shop).as_posix(): path for path in shop.rglob("*") if path.is_file()}
+        write(copy, {name: files[name].read_text(encoding="utf-8") for name in sorted(files, reverse=True)})
+        for path in copy.rglob("*.py"):
+            os.utime(path, (0, 0))
+            path.chmod(0o755)
+        assert build(copy, "shop.settings", key=b"k") == first
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"shop/settings.py": "A = 1\n"},
+            {"shop/spiders/two.py": ""},
+            {"shop/data.txt": "x"},
+            {"more/__init__.py": ""},
+        ],
+    )
+    def test_any_content_does(self, shop: Path, change: dict[str, str]) -> None:
+        before = build(shop, "shop.settings")
+        write(shop, change)
+        assert build(shop, "shop.settings").content_hash != before.content_hash
+
+    def test_so_does_our_half(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = build(shop, "shop.settings")
+        monkeypatch.setattr(egg_module, "WORKER_MODULES", WORKER_MODULES[:1])
+        assert build(shop, "shop.settings").content_hash != before.content_hash
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("files", "settings", "words"),
+        [
+            ({"notes.txt": ""}, "shop.settings", "no folder beside scrapy.cfg is a Python package"),
+            ({"other/__init__.py": ""}, "shop.settings", "hold no shop/settings.py"),
+            ({"shop/__init__.py": ""}, "shop.settings", "hold no shop/settings.py"),
+            ({"shop/__init__.py": ""}, "../shop", "no dotted Python name"),
+            ({"shop/__init__.py": ""}, "", "no dotted Python name"),
+        ],
+    )
+    def test_no_project(self, tmp_path: Path, files: dict[str, str], settings: str, words: str) -> None:
+        write(tmp_path, {"scrapy.cfg": "", **files})
+        with pytest.raises(ConfigError, match=words):
+            build(tmp_path, settings)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+    def test_unreadable_file(self, shop: Path) -> None:
+        (shop / "shop/settings.py").chmod(0)
+        with pytest.raises(ConfigError, match=r"settings\.py"):
+            build(shop, "shop.settings")
+
+    def test_incomplete_installation(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(egg_module, "WORKER_MODULES", ("scrapyd_dist", "scrapyd_dist.none.such"))
+        with pytest.raises(ConfigError, match=r"lacks the module scrapyd_dist\.none\.such"):
+            build(shop, "shop.settings")
+
+
+def imports_of(path: str, source: bytes) -> set[str]:
+    """All modules that a file may import at run time, at whatever depth, by dotted name."""
+    package = path.removesuffix(".py").removesuffix("/__init__").split("/")
+    if not path.endswith("/__init__.py"):
+        package = package[:-1]
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found.update({base, *(f"{base}.{alias.name}" for alias in node.names)})
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(source))
+    return found
+
+
+def exists(module: str) -> bool:
+    """Whether it is a module, not a name in one; nothing is imported for that."""
+    tree = Path(__file__).parents[2]
+    wings = {"cli", "middlewares", "deploy", "examples"}
+    parts = module.split(".")[1:]
+    base = tree if parts and parts[0] in wings else tree / "scrapyd_dist"
+    path = base.joinpath(*parts)
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+#: what only the producer's process imports, behind a question that a worker answers with no
+PRODUCER_ONLY = {"scrapyd_dist.middlewares.producer"}
+
+
+class TestWorkerHalf:
+    def test_list_has_all_that_it_imports(self) -> None:
+        files = worker_files()
+        wanted = {name for path, source in files.items() for name in imports_of(path, source)}
+        ours = {name for name in wanted if name.split(".")[0] == "scrapyd_dist" and exists(name)}
+        assert ours - set(WORKER_MODULES) - PRODUCER_ONLY == set()
+
+    def test_imports_of_sees_every_form(self) -> None:
+        source = b"""
+import a.b
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import never
+def later():
+    from .x import y
+    from .. import z
+    from scrapyd_dist import payload
+"""
+        found = imports_of("scrapyd_dist/middlewares/worker.py", source)
+        assert {"a.b", "scrapyd_dist.middlewares.x", "scrapyd_dist.z", "scrapyd_dist.payload"} <= found
+        assert "never" not in found
+
+    def test_needs_only_scrapy_and_the_standard_library(self) -> None:
+        wanted = {
+            name.partition(".")[0] for path, source in worker_files().items() for name in imports_of(path, source)
+        }
+        allowed = {
+            "scrapyd_dist",
+            "scrapy",
+            "cryptography",
+            "itemadapter",
+            "twisted",
+            "w3lib",
+        }  # Scrapy brings the last
+        assert wanted - set(sys.stdlib_module_names) <= allowed
+
+    def test_is_taken_by_import_spec(self, tmp_path: Path) -> None:
+        # From a zip there is no folder that could be walked.
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            for path in Path(__file__).parents[2].glob("scrapyd_dist/**/*.py"):
+                archive.write(path, path.relative_to(Path(__file__).parents[2]))
+            for wing in ("middlewares", "deploy"):
+                for path in (Path(__file__).parents[2] / wing).glob("*.py"):
+                    archive.write(path, f"scrapyd_dist/{wing}/{path.name}")
+        code = "from scrapyd_dist.deploy import egg; print(egg.__file__); print(len(egg.worker_files()))"
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "all.zip")}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        file, count = done.stdout.split()
+        assert file.startswith(str(tmp_path))
+        assert int(count) == len(WORKER_MODULES)
+
+
+class TestBoot:
+    """The boot module in a process of its own, with an egg in front of it and, at times, another copy of us."""
+
+    @pytest.fixture
+    def run(self, shop: Path, tmp_path: Path) -> Callable[..., list[str]]:
+        def run(settings: str, code: str, *, installed: str | None = None, preload: str = "") -> list[str]:
+            write(shop, {"shop/settings.py": settings})
+            egg = build(shop, "shop.settings", key=b"the key")
+            (tmp_path / "x.egg").write_bytes(egg.data)
+            folder = tmp_path / "site"
+            folder.mkdir()
+            if installed is not None:
+                write(folder, {"scrapyd_dist/__init__.py": installed, "scrapyd_dist/extra.py": ""})
+            boot = f"_sdist_boot_{egg.content_hash}"
+            lines = [
+                "import importlib, os, sys",
+                f"sys.path.insert(0, {str(folder)!r}); sys.path.append({str(tmp_path / 'x.egg')!r})",
+                preload,
+                f"os.environ['SCRAPY_SETTINGS_MODULE'] = {boot!r}",
+                f"settings = importlib.import_module({boot!r})",
+                code,
+            ]
+            # -I: neither the environment nor the folder of this test is to lend a copy of us
+            command = [sys.executable, "-I", "-c", "\n".join(lines)]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.splitlines()
+
+        return run
+
+    def test_takes_the_place_of_the_users_settings(self, run: Callable[..., list[str]]) -> None:
+        code = "print(settings.__name__, settings.A, settings is sys.modules['shop.settings'])\n"
+        code += "print(os.environ['SCRAPY_SETTINGS_MODULE'], settings.ADDONS)"
+        assert run("A = 1\n", code) == ["shop.settings 1 True", "shop.settings {'scrapyd_dist.Addon': 500}"]
+
+    def test_makes_no_producer_of_a_job_without_a_batch(self, run: Callable[..., list[str]]) -> None:
+        assert run("DISTRIBUTED_ENABLED = True\n", "print(settings.DISTRIBUTED_ENABLED)") == ["False"]
+
+    @pytest.mark.parametrize(
+        ("settings", "addons"),
+        [
+            ("ADDONS = {}", "{'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = None", "{'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = {'other.Addon': 1}", "{'other.Addon': 1, 'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = '{\"other.Addon\": 1}'", "{'other.Addon': 1, 'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = {'scrapyd_dist.Addon': 7}", "{'scrapyd_dist.Addon': 7}"),
+            ("ADDONS = {'scrapyd_dist.Addon': None}", "{'scrapyd_dist.Addon': None}"),
+            ("ADDONS = {'scrapyd_dist.middlewares.addon.Addon': 7}", "{'scrapyd_dist.middlewares.addon.Addon': 7}"),
+            ("SPIDER_MIDDLEWARES = {'scrapyd_dist.Distributed': 100}", "None"),
+            ("SPIDER_MIDDLEWARES = {'other.Distributed': 100}", "{'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = {'scrapyd_distant.Addon': 7}", "{'scrapyd_distant.Addon': 7, 'scrapyd_dist.Addon': 500}"),
+        ],
+    )
+    def test_adds_the_addon_only_once(self, run: Callable[..., list[str]], settings: str, addons: str) -> None:
+        assert run(settings, "print(getattr(settings, 'ADDONS', None))") == [addons]
+
+    def test_knows_classes(self, run: Callable[..., list[str]]) -> None:
+        settings = "from scrapyd_dist import Addon\nclass Mine: ...\nADDONS = {Mine: 1, Addon: 2}\n"
+        assert run(settings, "print([key.__name__ for key in settings.ADDONS])") == ["['Mine', 'Addon']"]
+
+    def test_does_not_touch_the_users_dictionary(self, run: Callable[..., list[str]]) -> None:
+        settings = "BASE = {'other.Addon': 1}\nADDONS = BASE\n"
+        assert run(settings, "print(settings.BASE)") == ["{'other.Addon': 1}"]
+
+    def test_the_eggs_copy_wins(self, run: Callable[..., list[str]]) -> None:
+        code = "import scrapyd_dist.payload; print(scrapyd_dist.payload.__file__); print(scrapyd_dist.__file__)"
+        for line in run("", code, installed="raise RuntimeError('an old copy')"):
+            assert "x.egg/scrapyd_dist/" in line
+
+    def test_even_over_one_already_imported(self, run: Callable[..., list[str]]) -> None:
+        code = "import scrapyd_dist; print(scrapyd_dist.__file__, 'scrapyd_dist.extra' in sys.modules)"
+        (line,) = run("", code, installed="OLD = True", preload="import scrapyd_dist.extra")
+        assert "x.egg/scrapyd_dist/" in line
+        assert line.endswith("False")
+
+    def test_what_the_egg_lacks_is_not_taken_elsewhere(self, run: Callable[..., list[str]]) -> None:
+        code = "try:\n import scrapyd_dist.extra\nexcept ModuleNotFoundError as error:\n print(error.name)"
+        assert run("", code, installed="__path__ = __path__") == ["scrapyd_dist.extra"]
+
+    def test_key_is_readable(self, run: Callable[..., list[str]]) -> None:
+        code = f"from importlib.resources import files\nprint(files('scrapyd_dist').joinpath({KEY_NAME!r}).read_text())"
+        assert run("", code) == ["the key"]
+
+    def test_an_error_in_the_settings_is_the_users_own(self, run: Callable[..., list[str]]) -> None:
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            run("1 / 0\n", "")
+
+
+class TestVersions:
+    def test_name(self) -> None:
+        assert version_name(HASH, NOON) == "20261120T120000Z-0123456789ab"
+        assert version_name(HASH, NOON, dirty=True) == "20261120T120000Z-0123456789ab-dirty"
+        assert version_name(HASH, NOON.astimezone(timezone(timedelta(hours=5)))) == version_name(HASH, NOON)
+
+    @pytest.mark.parametrize("dirty", [False, True])
+    def test_the_hash_is_found_again(self, dirty: bool) -> None:
+        assert hash_in(version_name(HASH, NOON, dirty=dirty)) == HASH
+
+    @pytest.mark.parametrize(
+        "name",
+        ["", "1.0", HASH, f"20261120T120000Z-{HASH}0", f"20261120T120000Z-{HASH.upper()}", "r1-master",
+         f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}", f"20261120T120000Z-{HASH}\n"],
+    )  # fmt: skip
+    def test_other_names_have_none(self, name: str) -> None:
+        assert hash_in(name) is None
+
+    def test_names_sort_by_time_as_text(self) -> None:
+        moments = [NOON - timedelta(days=400), NOON - timedelta(seconds=1), NOON]
+        names = [version_name(digits * 12, moment) for digits, moment in zip("fa0", moments, strict=True)]
+        assert sorted(names) == names
+
+
+class TestKeptEggs:
+    def test_newest_with_this_content(self, tmp_path: Path) -> None:
+        for hour, content in enumerate([HASH, "ff" * 6, HASH]):
+            save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"%d" % hour)
+        found = find_egg(tmp_path, "shop", HASH)
+        assert found
+        assert (found.version, found.path.read_bytes()) == ("20261120T140000Z-0123456789ab", b"2")
+        assert find_egg(tmp_path, "shop", "00" * 6) is None
+        assert find_egg(tmp_path, "other", HASH) is None
+
+    def test_only_the_last_ones_are_kept(self, tmp_path: Path) -> None:
+        names = [version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(KEPT_EGGS + 3)]
+        for name in names:
+            save_egg(tmp_path, "shop", name, b"")
+        assert sorted(path.stem for path in (tmp_path / "eggs/shop").iterdir()) == names[3:]
+
+    def test_only_the_owner_can_read_them(self, tmp_path: Path) -> None:
+        path = save_egg(tmp_path, "shop", version_name(HASH, NOON), b"")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    @pytest.mark.parametrize("project", ["..", ".", "a/b", "../../x"])
+    def test_a_projects_name_is_no_path(self, tmp_path: Path, project: str) -> None:
+        path = save_egg(tmp_path, project, version_name(HASH, NOON), b"x")
+        assert path.resolve().parent.parent == (tmp_path / "eggs").resolve()
+        assert find_egg(tmp_path, project, HASH)
+
+
+class TestDirty:
+    @staticmethod
+    def git(root: Path, *arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+        subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+
+    def test_follows_the_work_tree(self, shop: Path) -> None:
+        self.git(shop, "init")
+        assert is_dirty(shop)
+        self.git(shop, "add", ".")
+        self.git(shop, "commit", "-m", "all")
+        assert not is_dirty(shop)
+        write(shop, {"shop/settings.py": "A = 1\n"})
+        assert is_dirty(shop)
+
+    def test_changes_beside_the_project_do_not_count(self, shop: Path) -> None:
+        self.git(shop.parent, "init")
+        self.git(shop.parent, "add", ".")
+        self.git(shop.parent, "commit", "-m", "all")
+        (shop.parent / "other.txt").touch()
+        assert not is_dirty(shop)
+
+    def test_without_a_repository_or_git(self, shop: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+        assert not is_dirty(shop)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert not is_dirty(shop)
+
+
+def test_a_folder_without_init_can_be_imported_from_the_zip(shop: Path, tmp_path: Path) -> None:
+    write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
+    path = tmp_path / "x.egg"
+    path.write_bytes(build(shop, "shop.settings").data)
+    code = f"import sys; sys.path.append({str(path)!r}); from shop.plain.script import WORD; print(WORD)"
+    done: Any = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "found\n"
