@@ -70,7 +70,7 @@ def up(
     if python is None and importlib.util.find_spec("scrapyd") is None:
         raise ConfigError(_not_installed(sys.executable))
     with locked(state):
-        # The jobs of a node that was killed live on; it stays in the list until they are gone, so that `down` finds them.
+        # The jobs of a node that was killed live on: it stays in the list until they are gone, for `down` to find.
         known = [node for node in read(state) if left_something(node.leader)]
         names = _free_names({node.name for node in known}, count - len(_alive(known)))
         start = _Start(

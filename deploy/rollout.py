@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist import api
+from scrapyd_dist.errors import ConfigError, NodeError
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .talk import NodeResult, Step, Talk
+from .talk import Line, NodeResult, Step, Talk
 from .versions import find_egg, hash_in, save_egg, version_name
 
 if TYPE_CHECKING:
@@ -97,32 +98,37 @@ def ensure(
         raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
     if egg is None and mode != "never":
         raise ConfigError("Nothing to deploy: no egg was built.")
-    tell = _one_at_a_time(progress)
     with ExitStack() as stack:
         sender = transport or stack.enter_context(closing(RequestsTransport()))
-        talks = [
-            Talk(
-                node=node,
-                project=node.project or project,
-                egg=egg,
-                spider=spider,
-                timeout=timeout,
-                tell=tell,
-                transport=sender,
-            )
-            for node in nodes
-        ]
+        line = Line(timeout=timeout, tell=_one_at_a_time(progress), transport=sender)
+        talks = [Talk(node=node, project=node.project or project, egg=egg, spider=spider, line=line) for node in nodes]
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(talks))))
         list(pool.map(Talk.ask, talks))
         if egg is None or mode == "never":
             return _rolled_out(pool.map(Talk.take_what_is_there, talks))
-        name = _choose(talks, egg, project, state)
-        if name is None:
-            name = version_name(egg.content_hash, now or datetime.now(timezone.utc), dirty=dirty)
+        fresh = version_name(egg.content_hash, now or datetime.now(timezone.utc), dirty=dirty)
+        name = _choose(talks, egg, project, state) or fresh
         result = _rolled_out(pool.map(lambda talk: talk.bring(name, egg.data), talks))
     if state is not None and any(node.uploaded for node in result.results):
         save_egg(state, project, name, egg.data)
     return result
+
+
+def present(nodes: Sequence[Node], project: str, egg: Egg | None) -> dict[str, str | None]:
+    """Which of the nodes have the egg's code already: node name -> version, or None. Asks, changes nothing."""
+    if not nodes:
+        return {}
+    sender = RequestsTransport()
+
+    def look(node: Node) -> str | None:
+        try:
+            names = sender.send(node, api.listversions(node.project or project))
+        except NodeError:
+            return None
+        return max((name for name in names if egg and hash_in(name) == egg.content_hash), default=None)
+
+    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(nodes))) as pool:
+        return dict(zip((node.name for node in nodes), pool.map(look, nodes), strict=True))
 
 
 def _rolled_out(results: Iterable[NodeResult]) -> RollOut:

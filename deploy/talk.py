@@ -67,6 +67,17 @@ class BrokenEggError(DistError):
         super().__init__(f"{node}: {reason}{after}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """How nodes are talked to; the same for all of them."""
+
+    #: seconds for everything that one node is asked
+    timeout: float
+    #: told each step
+    tell: Callable[[Node, Step], object]
+    transport: Sender
+
+
 @dataclass(kw_only=True)
 class Talk:
     """One node, from the question what it has to the answer that it is ready; all in one thread."""
@@ -75,10 +86,7 @@ class Talk:
     project: str
     egg: Egg | None
     spider: str | None
-    #: seconds for everything
-    timeout: float
-    tell: Callable[[Node, Step], object]
-    transport: Sender
+    line: Line
     #: what the node has, its default last; after `ask`
     versions: tuple[str, ...] = ()
     _error: DistError | None = None
@@ -86,8 +94,8 @@ class Talk:
 
     def ask(self) -> None:
         """Learn the versions; an error waits for the result."""
-        self._deadline = time.monotonic() + self.timeout
-        self.tell(self.node, Step.ASKING)
+        self._deadline = time.monotonic() + self.line.timeout
+        self.line.tell(self.node, Step.ASKING)
         try:
             self.versions = self._send(api.listversions(self.project), at_most=ASK_TIMEOUT)
         except NodeError as error:
@@ -111,15 +119,15 @@ class Talk:
                 raise self._error
             spiders = work()
         except DistError as error:
-            self.tell(self.node, Step.FAILED)
+            self.line.tell(self.node, Step.FAILED)
             reason = error.reason if isinstance(error, BrokenEggError) else str(error)
             return NodeResult(node=self.node, error=error, reason=reason)
-        self.tell(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
+        self.line.tell(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders)
 
     def _upload(self, version: str, data: bytes) -> tuple[str, ...]:
-        self.tell(self.node, Step.UPLOADING)
+        self.line.tell(self.node, Step.UPLOADING)
         try:
             try:
                 self._send(api.addversion(self.project, version, data))
@@ -138,7 +146,7 @@ class Talk:
                 f"There is no version of the project {self.project} on the node, and uploading is switched off "
                 '(DISTRIBUTED_DEPLOY = "never"). Deploy it first: sdist deploy-all.'
             )
-        self.tell(self.node, Step.CHECKING)
+        self.line.tell(self.node, Step.CHECKING)
         spiders = self._send(api.listspiders(self.project, version))
         if self.spider is not None and self.spider not in spiders:
             raise NothingMatched(
@@ -157,8 +165,8 @@ class Talk:
         return f" The version {version} was removed from it again."
 
     def _send(self, call: Call[T], *, at_most: float = float("inf")) -> T:
-        left = max(min(CHECK_TIMEOUT, self.timeout), self._deadline - time.monotonic())
-        return self.transport.send(self.node, call, timeout=min(left, at_most))
+        left = max(min(CHECK_TIMEOUT, self.line.timeout), self._deadline - time.monotonic())
+        return self.line.transport.send(self.node, call, timeout=min(left, at_most))
 
 
 def _why(error: ApiRefused) -> str:

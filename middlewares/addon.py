@@ -71,5 +71,3 @@ def feed_uri(template: str, batch: int, attempt: int) -> str:
 def has_password(url: str) -> bool:
     """Whether this feed URL must not travel as a setting."""
     return bool(urlsplit(url).password)
-
-

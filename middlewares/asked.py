@@ -61,7 +61,13 @@ def _pairs(argv: list[str], option: str) -> dict[str, str]:
 
 
 def job_spec(
-    asked: Asked, options: Options, crawl: str, project: str, spider: str, version: str | None, collected: tuple[str, ...]
+    asked: Asked,
+    options: Options,
+    crawl: str,
+    project: str,
+    spider: str,
+    version: str | None,
+    collected: tuple[str, ...],
 ) -> JobSpec:
     """What all jobs of the crawl get."""
     settings = dict(asked.settings)
@@ -100,6 +106,20 @@ def shards_of(options: Options, spider: Spider) -> list[Shard]:
     return [Shard(number=0, url="")]
 
 
+def check_spider(spider: Spider) -> None:
+    """Refuse a spider whose jobs would not know that they are workers: they would crawl the index, each of them.
+
+    Raises:
+        ConfigError: its own settings replace the add-ons.
+    """
+    addons = (spider.custom_settings or {}).get("ADDONS")
+    if addons is not None and "scrapyd_dist" not in str(addons):
+        raise ConfigError(
+            f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
+            ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
+        )
+
+
 def _lines(path: Path) -> list[str]:
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -114,8 +134,8 @@ def _check_start(spider: Spider) -> None:
     if legacy is None or hasattr(Spider, "start_requests") or type(spider).start is not Spider.start:
         return
     raise ConfigError(
-        f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it would make"
-        " no request at all. Rename it to `async def start(self)` (the yields stay), or give the index pages with"
+        f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it would"
+        " make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index pages with"
         " --index and --pages."
     )
 
@@ -134,8 +154,8 @@ def loop_sender(settings: BaseSettings) -> AsyncSender:
 
     if not is_asyncio_reactor_installed():
         raise ConfigError(
-            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and a distributed crawl needs Scrapy's"
-            " default one. Remove TWISTED_REACTOR from the settings, or set it to"
+            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and a distributed crawl needs"
+            " Scrapy's default one. Remove TWISTED_REACTOR from the settings, or set it to"
             " twisted.internet.asyncioreactor.AsyncioSelectorReactor."
         )
     from scrapyd_dist.transports.treq import TreqTransport

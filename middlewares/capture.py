@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
-from scrapyd_dist.cutting import Cut, Cutter
 from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by, to_json
 
 from .codec import CannotTravel, to_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
+    from scrapyd_dist.cutting import Cut, Cutter
     from scrapyd_dist.payload import RequestValue
 
 #: characters of JSON from which a single request is weighed before it is taken
@@ -51,7 +51,7 @@ class Capture:
         self.counts: Counter[str] = Counter()  #: since they were last written down; SEALED is counted with its batch
         self.reasons: Counter[str] = Counter()  #: why requests stayed
 
-    def remember(self, fingerprints: Iterator[bytes]) -> None:
+    def remember(self, fingerprints: Iterable[bytes]) -> None:
         """What an earlier process sealed."""
         self._seen.update(fingerprints)
 
@@ -78,7 +78,6 @@ class Capture:
             return self._fate(Fate.OFFSITE), None
         fingerprint = None
         if not request.dont_filter:
-            assert self._crawler.request_fingerprinter
             fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
             if fingerprint in self._seen:
                 return self._fate(Fate.DUPLICATE), None

@@ -42,7 +42,8 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
         value["method"] = request.method
     if request.headers:
         value["headers"] = {
-            name.decode("latin-1"): [item.decode("latin-1") for item in items] for name, items in request.headers.items()
+            name.decode("latin-1"): [item.decode("latin-1") for item in items]
+            for name, items in request.headers.items()
         }
     left = LOCAL_META if rule is None else LOCAL_META | {"rule"}
     meta = {name: item for name, item in request.meta.items() if name not in left}

@@ -103,8 +103,9 @@ class Index:
         return misses
 
     def short(self) -> tuple[list[str], list[str]]:
-        """Walks that ended before their last page: those that must be a loss, and the last one, which may be the site's end."""
-        losses, ends = [], []
+        """Walks that ended before their last page: sure losses, and the last walk, which may be the site's end."""
+        losses: list[str] = []
+        ends: list[str] = []
         last = max(self.walks, default=0)
         for number, walk in self.walks.items():
             end = walk.shard.last_page

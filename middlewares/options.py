@@ -101,7 +101,9 @@ def _limits(reader: _Reader) -> Limits:
 
 def _check_together(options: Options) -> None:
     if options.index is not None and options.start_urls_file is not None:
-        raise ConfigError("Give either index pages (--index, DISTRIBUTED_INDEX) or a list of them (--start-urls), not both.")
+        raise ConfigError(
+            "Give either index pages (--index, DISTRIBUTED_INDEX) or a list of them (--start-urls), not both."
+        )
     if options.index is not None and options.pages is None:
         raise ConfigError("An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES).")
     if options.index is None and options.pages is not None:
@@ -122,7 +124,7 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
     if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= _CMDLINE:
         raise ConfigError(
             "The feed URL has a password, and a job's settings can be read in its node's process list and job list. Put"
-            " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, instead of the command line."
+            " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, not on the command line."
         )
     return False
 

@@ -1,12 +1,13 @@
-"""Part 0: the items that the producer's own pages gave, one file for each shard, so that a shard walked again replaces its own."""
+"""Part 0: the items of the producer's own pages, a file for each shard; a shard walked again replaces its own."""
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from scrapy.exporters import JsonLinesItemExporter
 
 if TYPE_CHECKING:
+    from io import BytesIO
     from pathlib import Path
 
 _PREFIX = "own-"
@@ -24,7 +25,7 @@ class OwnItems:
         if shard not in self._files:
             self._folder.mkdir(parents=True, exist_ok=True)
             file = (self._folder / f"{_PREFIX}{shard}.jl").open("wb")
-            self._files[shard] = (file, JsonLinesItemExporter(file, encoding="utf-8"))
+            self._files[shard] = (file, JsonLinesItemExporter(cast("BytesIO", file), encoding="utf-8"))
         self._files[shard][1].export_item(item)
         self.count += 1
 

@@ -16,12 +16,13 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.exporters import JsonLinesItemExporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from io import BytesIO
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Part:
         self.path = folder / f"{name}.jl"
         self._growing = folder / f"{name}.jl.part"
         self._file = _HashedFile(self._growing)
-        self._exporter = JsonLinesItemExporter(self._file, encoding="utf-8")
+        self._exporter = JsonLinesItemExporter(cast("BytesIO", self._file), encoding="utf-8")
         self.items = 0
 
     def add(self, item: Any) -> None:

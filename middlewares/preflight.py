@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist import api, config
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import local, rollout, versions
 from scrapyd_dist.deploy.key import state_key
+
+from scrapyd_dist import api, config
 from scrapyd_dist.errors import AuthRefused, ConfigError, DistError, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.fleet import Member
 from scrapyd_dist.nodes import Node, distinct
 from scrapyd_dist.transports.requests import RequestsTransport
 
@@ -102,7 +105,9 @@ def _named(text: str, project: Project) -> Node:
         return targets[text]
     if not any(mark in text for mark in ".:/") and text != "localhost":
         known = ", ".join(targets) or "none"
-        raise ConfigError(f"There is no target [deploy:{text}] in scrapy.cfg (there are: {known}), and {text!r} is no address.")
+        raise ConfigError(
+            f"There is no target [deploy:{text}] in scrapy.cfg (there are: {known}), and {text!r} is no address."
+        )
     return config.with_netrc(Node.parse(text))
 
 
@@ -145,8 +150,8 @@ def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
     silent = [p.node.name for p in up if not p.logs]
     if silent and not feed:
         raise ConfigError(
-            f"There is no log folder (/logs/) on {', '.join(silent)}, so items have no way home from there. Set logs_dir"
-            " in scrapyd.conf there, or give a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL)."
+            f"There is no log folder (/logs/) on {', '.join(silent)}, so items have no way home from there. Set"
+            " logs_dir in scrapyd.conf there, or give a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL)."
         )
     return warnings
 
@@ -195,7 +200,9 @@ def _build(options: Options, project: Project) -> tuple[Egg | None, bytes | None
     return eggs.build(project.root, project.settings_module, key=key), key
 
 
-def roll_out(options: Options, project: Project, nodes: Sequence[Node], egg: Egg | None, spider: str) -> rollout.RollOut:
+def roll_out(
+    options: Options, project: Project, nodes: Sequence[Node], egg: Egg | None, spider: str
+) -> rollout.RollOut:
     """Bring the code to these nodes.
 
     Raises:
@@ -225,6 +232,38 @@ def _not_runnable(result: rollout.RollOut) -> DistError:
 def _common_version(result: rollout.RollOut) -> str | None:
     names = [node.version for node in result.ready if node.version]
     return result.version or (max(names, key=names.count) if names else None)
+
+
+def members_of(prepared: Prepared) -> list[Member]:
+    """The nodes as the coordinator knows them at the start."""
+    members = []
+    for found in prepared.probes:
+        member = Member(node=found.node, unfit=prepared.unready.get(found.node.name, ""))
+        if found.error is not None:
+            member.missed(str(found.error), time.time())
+        member.prepared = member.up and not member.unfit
+        members.append(member)
+    return members
+
+
+def bring(options: Options, project: Project, node: Node, prepared: Prepared, spider: str) -> str:
+    """Bring the crawl's code to a node that was not there at the start; empty, or why it cannot be used.
+
+    Raises:
+        NodeError: it does not answer after all.
+    """
+    found = probe([node], timeout=options.limits.request_timeout)[0]
+    if found.error is not None:
+        raise found.error
+    if not found.logs and options.feed_url is None:
+        return f"{node.name} has no log folder, so items have no way home from there"
+    try:
+        result = roll_out(options, project, [node], prepared.egg, spider)
+    except DistError as error:
+        return str(error)
+    if prepared.version and result.version != prepared.version:
+        return f"{node.name} has the version {result.version}, and this crawl runs {prepared.version}"
+    return ""
 
 
 def describe(prepared: Prepared) -> list[dict[str, Any]]:

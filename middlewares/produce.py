@@ -11,7 +11,6 @@ import json
 import logging
 import sys
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import CrawlState
@@ -57,7 +56,9 @@ def _crawl(crawl: str, store: str) -> int:
 
 def _broken(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)
-    place = next((f" ({f.filename}, line {f.lineno})" for f in reversed(where) if "site-packages" not in f.filename), "")
+    place = next(
+        (f" ({f.filename}, line {f.lineno})" for f in reversed(where) if "site-packages" not in f.filename), ""
+    )
     return f"The project cannot be loaded: {type(error).__name__}: {error}{place}. Nothing was started."
 
 
@@ -84,9 +85,13 @@ def _check_spider(settings: Settings, spider: str) -> None:
         known = sorted(SpiderLoader.from_settings(settings).list())
     if spider in known:
         return
-    broken = next((str(w.message).strip().splitlines()[-1] for w in caught if "Could not load spiders" in str(w.message)), "")
+    broken = next(
+        (str(w.message).strip().splitlines()[-1] for w in caught if "Could not load spiders" in str(w.message)), ""
+    )
     listed = ", ".join(known) or "none"
-    raise NothingMatched(f"There is no spider {spider!r} in this project; there are: {listed}.{' ' + broken if broken else ''}")
+    raise NothingMatched(
+        f"There is no spider {spider!r} in this project; there are: {listed}.{' ' + broken if broken else ''}"
+    )
 
 
 def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> None:
@@ -102,7 +107,7 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
     try:
         execute(list(argv), settings)
     except SystemExit as end:
-        if end.code == 2:  # noqa: PLR2004 - a usage error of Scrapy's, which it has printed
+        if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None
 
 
@@ -115,7 +120,7 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in request.get("spider_settings", {}).items():
             settings.set(name, value, priority="cmdline")
         _check_spider(settings, request["spider"])
-        return {"plan": plan(settings, request["spider"], request.get("args", {}), Path.cwd())}
+        return {"plan": plan(settings, request["spider"], request.get("args", {}))}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a project that cannot be imported can fail in any way

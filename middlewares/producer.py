@@ -68,13 +68,13 @@ class Producer:
             for shard in index.unfinished():
                 yield self._index_request(Request(shard.url, dont_filter=True), shard.number)
             return
-        shard = next(iter(index.unfinished()), None)
-        if shard is None:
+        if not index.unfinished():
             return
+        own = index.unfinished()[0].number
         async for output in start:
             if not isinstance(output, Request):
                 yield output
-            elif (kept := self._sort(output, shard.number)) is not None:
+            elif (kept := self._sort(output, own)) is not None:
                 yield kept
 
     def _index_request(self, request: Request, shard: int) -> Request:
@@ -139,7 +139,6 @@ class Producer:
         shard = meta[SHARD]
         following = self._run.index.lost(shard, meta[PAGE], url, reason)
         if following is not None and not self._run.index.is_border(following):
-            assert self._crawler.engine
             self._crawler.engine.crawl(self._index_request(Request(following, dont_filter=True), shard))
 
     def _local_failed(self, errback: Any, failure: Failure) -> Any:
@@ -183,8 +182,10 @@ def take_outputs(settings: BaseSettings) -> None:
         output = _as_output(str(uri), feed, settings)
         if output is None:
             left[uri] = feed
-            logger.warning("FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri)))
-        elif not outputs or settings.getpriority("FEEDS") == 40:  # noqa: PLR2004 - Scrapy's priority of the command line
+            logger.warning(
+                "FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri))
+            )
+        elif not outputs or settings.getpriority("FEEDS") == 40:
             outputs.append(output)
     settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
     settings.set("FEEDS", json.dumps(left), priority="cmdline")

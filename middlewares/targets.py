@@ -57,7 +57,9 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
         rules.add(rule)
     for name in callbacks:
         if not callable(getattr(spider, name, None)):
-            raise ConfigError(f"The spider {spider.name} has no method {name!r} to be the target callback.{_known(spider)}")
+            raise ConfigError(
+                f"The spider {spider.name} has no method {name!r} to be the target callback.{_known(spider)}"
+            )
         rules |= {number for number, known in enumerate(_rules(spider)) if _callback_name(known) == name}
     named = [f"rule {number}" for number in sorted(rules)] + [f"callback {name}" for name in callbacks]
     return Target(frozenset(rules), frozenset(callbacks), f"{' and '.join(named)} of {spider.name}")
@@ -73,7 +75,9 @@ def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
     number = only_rule(spider)
     if number is not None:
         name = _callback_name(_rules(spider)[number])
-        return Target(frozenset({number}), how=f"rule {number} of {spider.name} ({name}), its only rule that ends at a page")
+        return Target(
+            frozenset({number}), how=f"rule {number} of {spider.name} ({name}), its only rule that ends at a page"
+        )
     if settings.getbool("DISTRIBUTED_TARGET_BY_META"):
         return Target(how=f"requests with meta {MARK!r}")
     raise ConfigError(
@@ -89,7 +93,9 @@ def _check_rule(spider: Spider, rule: int) -> None:
     if rule >= len(rules):
         raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider)}")
     if not rules[rule].callback:
-        raise ConfigError(f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}")
+        raise ConfigError(
+            f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}"
+        )
 
 
 def _rules(spider: Spider | None) -> list[Any]:

@@ -226,7 +226,6 @@ class Worker:
         spider = self._crawler.spider
         if not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - how Scrapy marks its own
             return False
-        assert self._crawler.stats
         self._crawler.stats.inc_value("distributed/links_not_followed")
         return True
 
@@ -263,14 +262,14 @@ class Worker:
             self._close_spider("disk-full")
 
     def _close_spider(self, reason: str) -> None:
-        engine = self._crawler.engine
-        assert engine
+        engine, spider = self._crawler.engine, self._crawler.spider
+        assert spider
         if hasattr(engine, "close_spider_async"):
             from scrapy.utils.defer import deferred_from_coro
 
             deferred_from_coro(engine.close_spider_async(reason=reason))
         else:  # Scrapy 2.13
-            engine.close_spider(self._crawler.spider, reason)
+            engine.close_spider(spider, reason)
 
     def _scheduled(self, request: Request) -> None:
         # Scrapy filters a redirect that leaves the site without a word: no signal, no failure.
@@ -305,7 +304,6 @@ class Worker:
         return {**self._head("running"), **self.account.progress()}
 
     def _final(self, part: dict[str, Any] | None) -> dict[str, Any]:
-        assert self._crawler.stats
         stats = self._crawler.stats.get_stats()
         return {
             **self._head("ended"),

@@ -55,26 +55,23 @@ async def fetch_part(
     Raises:
         PartLost: the node was lost, or the file is not what its worker said.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     growing = folder / f"{job}.jl.part"
-    growing.unlink(missing_ok=True)
     deadline = time.monotonic() + patience
     with growing.open("wb") as file:
-        while file.tell() < part.bytes:
-            call = api.fetch(part_path(crawl, job), start=file.tell())
+        while (begin := file.tell()) < part.bytes:
+            call = api.fetch(part_path(crawl, job), start=begin)
             try:
-                if await sender.download(node, call, file.write) is None:
-                    raise PartLost(f"the part of {job} is not on {node.name} any more")
+                chunk = await sender.download(node, call, file.write)
             except NodeError as error:
                 if time.monotonic() > deadline:
                     raise PartLost(f"the part of {job} could not be fetched: {error}") from error
                 await asyncio.sleep(RETRY_PAUSE)
-            if file.tell() > part.bytes or time.monotonic() > deadline:
-                break
+                continue
+            if chunk is None or file.tell() == begin:
+                raise PartLost(f"the part of {job} on {node.name} is gone, or shorter than its worker said")
         file.flush()
         os.fsync(file.fileno())
     if await asyncio.get_running_loop().run_in_executor(None, _sha256, growing) != part.sha256:
-        growing.unlink()
         raise PartLost(f"the part of {job} is not what its worker wrote (its hash differs)")
     growing.replace(folder / f"{job}.jl")
     return f"{job}.jl"
@@ -104,7 +101,7 @@ class Output:
             ConfigError: its format is not known.
         """
         found = format or FORMATS.get(Path(path).suffix.lower())
-        if found not in FORMATS.values():
+        if found is None or found not in FORMATS.values():
             raise ConfigError(
                 f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
             )

@@ -89,6 +89,7 @@ class Coordinator:
     fault: BaseException | None = None  #: an error of ours, never of a node
 
     def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._waiting: deque[Batch] = deque()
         self._avoid: dict[int, str] = {}
         self._open: set[int] = set()
@@ -112,7 +113,12 @@ class Coordinator:
             if batch.state in WAITING:
                 self._open.add(batch.number)
                 self._waiting.append(batch)
-        outs = {a.batch: a for a in await self.store(db.attempts, crawl, {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING})}
+        outs = {
+            a.batch: a
+            for a in await self.store(
+                db.attempts, crawl, {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING}
+            )
+        }
         for batch in await self.store(db.batches, crawl, OUT):
             self._open.add(batch.number)
             await self._take_up(batch, outs[batch.number])
@@ -260,7 +266,9 @@ class Coordinator:
             logger.error("%s gets no more work: %s", member.node, error)
         else:
             self._lost_touch(member, error)
-        await self.store(self.store.store.refused, self.spec.crawl, out.batch.number, out.number, str(error), time.time())
+        await self.store(
+            self.store.store.refused, self.spec.crawl, out.batch.number, out.number, str(error), time.time()
+        )
         self._avoid[out.batch.number] = member.node.name
         self._waiting.appendleft(out.batch)
         self._wake[id(member)].set()
@@ -404,7 +412,13 @@ class Coordinator:
             async with self._fetches:
                 try:
                     part = await fetch_part(
-                        self.sender, out.member.node, self.spec.crawl, out.job, report.part, self.folder, self.limits.node_timeout
+                        self.sender,
+                        out.member.node,
+                        self.spec.crawl,
+                        out.job,
+                        report.part,
+                        self.folder,
+                        self.limits.node_timeout,
                     )
                 except PartLost as error:
                     await self._give_up(out.batch, out.number, str(error), out.member.node.name)
@@ -452,7 +466,10 @@ class Coordinator:
         """INT once ends a job in order; once more ends it at once, and what it has is not wanted."""
         for _ in range(2):
             call = api.cancel(member.node.project or self.spec.project, job)
-            if await self.sender.send(member.node, call, timeout=self.limits.request_timeout) is not api.JobState.RUNNING:
+            if (
+                await self.sender.send(member.node, call, timeout=self.limits.request_timeout)
+                is not api.JobState.RUNNING
+            ):
                 return
 
     async def _give_up(self, batch: Batch, number: int, reason: str, node: str = "") -> None:

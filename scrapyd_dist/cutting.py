@@ -1,4 +1,4 @@
-"""Cutting a stream of requests into batches, by count and by age. (By encoded size: `payload.fit`.)"""
+"""Cutting a stream of requests into batches, by count and by age; by encoded size it is `payload.fit`."""
 
 from __future__ import annotations
 

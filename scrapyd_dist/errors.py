@@ -1,7 +1,5 @@
 """Every exception of scrapyd-dist, under one root; each knows the exit code it ends a command with."""
 
-# ruff: noqa: N818 - a name says what happened, and `except NotFound` reads well without "Error"
-
 from __future__ import annotations
 
 from typing import ClassVar

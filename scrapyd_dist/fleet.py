@@ -112,7 +112,7 @@ class Member:
 
 
 class Placement:
-    """Which node gets the next batch: in turn (`round-robin`), or where the fewest jobs are per slot (`least-loaded`)."""
+    """Which node gets the next batch: `round-robin`, or `least-loaded`: fewest jobs per process slot."""
 
     KINDS = ("round-robin", "least-loaded")
 

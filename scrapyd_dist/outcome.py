@@ -137,7 +137,9 @@ def refusal(report: Report, size: int, *, feed: bool) -> str:
 def misses(report: Report, batch: int) -> list[Miss]:
     """The URLs of an accepted attempt that gave no result. What nothing was heard of has failed."""
     gone = [Miss(url=url, kind="gone", reason=reason, batch=batch) for url, reason in report.gone]
-    failed = [Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended]
+    failed = [
+        Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended
+    ]
     return gone + failed
 
 

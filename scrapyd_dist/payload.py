@@ -36,7 +36,9 @@ OPEN_HEADERS = frozenset(
     {"accept", "accept-encoding", "accept-language", "content-type", "referer", "user-agent", "x-requested-with"}
 )
 #: fields of a request value that anybody may read
-OPEN_FIELDS = frozenset({"url", "rule", "callback", "errback", "method", "priority", "dont_filter", "encoding", "flags"})
+OPEN_FIELDS = frozenset(
+    {"url", "rule", "callback", "errback", "method", "priority", "dont_filter", "encoding", "flags"}
+)
 OPEN_META = frozenset({"link_text"})
 
 #: a request as JSON: at least `url`; see `scrapyd_dist.middlewares.codec` for the fields

@@ -21,15 +21,14 @@ class Template:
         places = len(_PLACE.findall(self.text))
         if places != 1:
             raise ConfigError(
-                f"The index address {self.text!r} needs one place for the page number, and has {places or 'none'}: write"
-                " it like index_%d.html, index_%05d.html or ?page={page}. (In a shell, quote the address.)"
+                f"The index address {self.text!r} needs one place for the page number, and has {places or 'none'}:"
+                " write it like index_%d.html, index_%05d.html or ?page={page}. (In a shell, quote the address.)"
             )
 
     @property
     def _width(self) -> int:
-        match = _PLACE.search(self.text)
-        assert match
-        return int(match[1] or match[2] or 0)
+        widths = [number or page for number, page in _PLACE.findall(self.text)]
+        return int(widths[0] or 0)
 
     def url(self, page: int) -> str:
         """The address of one page."""

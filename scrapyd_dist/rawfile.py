@@ -58,7 +58,8 @@ def serves_logs() -> Call[bool]:
     def read(reply: Reply) -> bool:
         if reply.status == 404:
             return b"No such child resource" not in reply.body
-        judge_raw(reply)
+        if reply.status != 200:  # a listing is HTML, which judge_raw takes for a proxy's page
+            judge_raw(reply)
         return True
 
     return Call(path="logs/", read=read)

@@ -204,7 +204,9 @@ class SqliteStore:
         return [_batch(row) for row in self._db.execute(query, (crawl, *values))]
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        row = self._db.execute("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, number)).fetchone()
+        row = self._db.execute(
+            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, number)
+        ).fetchone()
         if row is None:
             raise NothingMatched(f"crawl {crawl} has no batch {number}.")
         settings: dict[str, str] = json.loads(row[0])

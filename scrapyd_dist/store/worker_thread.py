@@ -32,4 +32,3 @@ class StoreThread:
         """Wait for what is under way and close the store."""
         self._pool.submit(self.store.close).result()
         self._pool.shutdown()
-

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import treq
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
@@ -23,10 +23,10 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IAgent
 from zope.interface import implementer  # type: ignore[import-untyped]
 
-from scrapyd_dist.errors import CutReply, NodeError
+from scrapyd_dist.errors import CutReply
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
 from scrapyd_dist.transports.intake import Intake, request_headers
-from scrapyd_dist.transports.twisted import TimedOut, head_error, no_reply, tls_policy
+from scrapyd_dist.transports.twisted import TimedOut, head_error, no_reply, tls_policy, was_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,7 +86,7 @@ class TreqTransport:
         started = self._reactor.seconds()
         response = await self._head(node, call, seconds)
         intake = Intake(node, call, response.code, _headers(response), sink)
-        left = seconds if sink else seconds - (self._reactor.seconds() - started)
+        left = seconds if sink is not None else seconds - (self._reactor.seconds() - started)
         body = _Body(self._reactor, intake.feed, max(left, 0.001), renewed=sink is not None)
         response.deliverBody(body)
         try:
@@ -115,10 +115,10 @@ class TreqTransport:
             )
             sent.addTimeout(seconds, self._reactor, onTimeoutCancel=_timed_out)
             return await sent
-        except NodeError:
-            raise
         except Exception as e:
-            # Everything that comes up to here is Twisted's, OpenSSL's or hyperlink's.
+            if was_cancelled(e):
+                raise CancelledError from e
+            # Everything else that comes up to here is Twisted's or OpenSSL's.
             raise head_error(e, node, call, self._connect_timeout, seconds) from e
 
     def _agent_for(self, node: Node) -> Any:
@@ -134,7 +134,7 @@ class TreqTransport:
         return self._agents[key]
 
 
-class _Broken(Exception):  # noqa: N818 - a note from the protocol to the coroutine, nobody else sees it
+class _Broken(Exception):
     """The connection ended before the body did."""
 
 

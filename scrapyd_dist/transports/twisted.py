@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from OpenSSL import SSL
 from service_identity import CertificateError, VerificationError
 from twisted.internet import error
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
 from twisted.web.client import BrowserLikePolicyForHTTPS
@@ -43,7 +44,7 @@ _TLS_ERRORS = (SSL.Error, VerificationError, CertificateError)
 _ENDINGS = (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted)
 
 
-class TimedOut(Exception):  # noqa: N818 - says what happened; never leaves the transport
+class TimedOut(Exception):
     """The time for a call is over; its argument is the exception that stopping it gave."""
 
 
@@ -71,6 +72,12 @@ def _connection_error(failed: Exception, causes: list[BaseException], node: Node
     if isinstance(causes[-1], (*_ENDINGS, SSL.Error)):
         return ConnectionLost.at(where, call.path)
     return NotJson.at(where, f"{call.path}: the server does not speak HTTP")
+
+
+def was_cancelled(failed: Exception) -> bool:
+    """Whether the caller gave up, rather than time ran out or something failed."""
+    kinds = (CancelledError, error.ConnectingCancelledError)
+    return not isinstance(failed, TimedOut) and any(isinstance(cause, kinds) for cause in _causes(failed))
 
 
 def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:

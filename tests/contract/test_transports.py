@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import time
 import zipfile
@@ -13,7 +12,7 @@ import pytest
 import pytest_twisted
 from rig.calls import JOB, PASSWORD, node_at, says
 from rig.waiting import wait_for
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThread
 
 from scrapyd_dist import api
@@ -24,7 +23,7 @@ from scrapyd_dist.transports.treq import TreqTransport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rig.badpeer import BadPeer
+    from rig.badpeer import BadPeer, Connection
     from rig.nodes import ScrapydNode
 
     from scrapyd_dist.call import Call
@@ -194,13 +193,21 @@ async def test_treq_can_be_awaited_without_asyncio(peer: Callable[..., BadPeer])
     assert await Deferred.fromCoroutine(transport.send(node_at(server.port), api.listprojects())) == ("a",)
 
 
+@pytest.mark.parametrize(
+    "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"], ids=["before", "in the body"]
+)
 @pytest_twisted.ensureDeferred
-async def test_treq_lets_go_when_cancelled(peer: Callable[..., BadPeer]) -> None:
+async def test_treq_lets_go_when_cancelled(peer: Callable[..., BadPeer], head: bytes) -> None:
     closed: list[bytes] = []
-    server = peer(lambda connection, _: closed.append(connection.wait_closed()))
-    sending = asyncio.ensure_future(TreqTransport().send(node_at(server.port), JOB))
+
+    def play(connection: Connection, _: bytes) -> None:
+        connection.say(head)
+        closed.append(connection.wait_closed())
+
+    server = peer(play)
+    sending = Deferred.fromCoroutine(TreqTransport(wait=lambda sent: sent).send(node_at(server.port), JOB))
     await deferToThread(wait_for, lambda: server.requests, 10, "the request")
     sending.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await Deferred.fromFuture(sending)
+    with pytest.raises(CancelledError):
+        await sending
     await deferToThread(wait_for, lambda: closed == [b""], 10, "the connection to be closed")

@@ -1,0 +1,83 @@
+"""Which nodes a command is about: the targets of scrapy.cfg, else the local nodes that run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.config import STATE_FOLDER
+from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NoNodeReachable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.errors import DistError
+    from scrapyd_dist.nodes import Node
+
+#: seconds that the project's settings may take to load
+SETTINGS_TIMEOUT = 60
+
+
+def nodes_of(project: ProjectConfig) -> tuple[Node, ...]:
+    """The nodes; empty when nothing names one and no local one runs."""
+    from scrapyd_dist.deploy import local
+
+    return project.nodes or local.running(project.root / STATE_FOLDER)
+
+
+def no_nodes(project: ProjectConfig) -> ConfigError:
+    """What to do about a project without nodes."""
+    return ConfigError(
+        f"{project.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1] with "
+        "url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
+    )
+
+
+def project_name(project: ProjectConfig, chosen: str | None) -> str:
+    """Scrapyd's name of the project: chosen, else that of [deploy], else BOT_NAME.
+
+    Raises:
+        ConfigError: the settings module cannot be loaded.
+    """
+    if chosen or project.project:
+        return chosen or project.project or ""
+    return _bot_name(project.root)
+
+
+def _bot_name(root: Path) -> str:
+    # In a process of its own: only Scrapy knows how the settings come together, and the project's code runs.
+    command = [sys.executable, "-m", "scrapy", "settings", "--get", "BOT_NAME"]
+    try:
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, check=False, timeout=SETTINGS_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"The project's settings did not load within {SETTINGS_TIMEOUT} seconds. Name the project with -p, or by "
+            "`project = NAME` in [deploy] of scrapy.cfg."
+        ) from None
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        return lines[-1]
+    why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+    raise ConfigError(
+        f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why} Correct them, or name the project "
+        "with -p."
+    )
+
+
+def exit_code(total: int, errors: Sequence[DistError]) -> int:
+    """The exit code of a command that asked all nodes: 0, 3 when some failed, else what kept all of them away."""
+    if not errors:
+        return 0
+    if len(errors) < total:
+        return 3
+    # A node that answered and said no has more to tell than those that did not answer.
+    told = [error for error in errors if isinstance(error, ApiRefused) or not isinstance(error, NodeError)]
+    if told:
+        return told[0].exit_code
+    return 6 if any(error.exit_code == 6 for error in errors) else NoNodeReachable.exit_code

@@ -1,0 +1,163 @@
+"""What the store knows of this crawl, and how the producer writes it down; rule: nothing else here writes the store."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime, timezone
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Crawl, CrawlState, Miss
+from scrapyd_dist.collect import Output
+from scrapyd_dist.delivery import PARTS
+from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.payload import fit
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.worker_thread import StoreThread
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from scrapyd_dist.batches import Batch, Shard
+    from scrapyd_dist.cutting import Cut
+
+    from .options import Options
+    from .preflight import Project
+
+STORE_FILE = "store.db"
+#: crawls whose files on the nodes may go are named to the workers, at most so many
+COLLECTED = 20
+
+
+class Record:
+    """One crawl's row, shards, batches, counts and misses."""
+
+    id: str
+    folder: Path  #: the crawl's own, in the state folder
+
+    def __init__(self, options: Options, project: Project) -> None:
+        self._options = options
+        self._project = project
+        self.thread = StoreThread(open_store(options.store or project.state / STORE_FILE))
+        self._db = self.thread.store
+        self.started = time.time()
+        self.counts: dict[str, int] = {}
+        self.batches = 0
+        self.state = CrawlState.STARTING
+        self._misses: list[Miss] = []
+
+    @property
+    def parts(self) -> Path:
+        return self.folder / PARTS
+
+    async def take_row(self, spider: str) -> None:
+        """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
+        self.id = self._options.crawl or await self._free_id(spider)
+        try:
+            row = await self.thread(self._db.crawl, self.id)
+        except NothingMatched:
+            row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started)
+            await self.thread(self._db.add_crawl, row)
+        self.started = row.created
+        self.folder = self._project.state / "crawls" / self.id
+        self.folder.mkdir(parents=True, exist_ok=True)
+        await self._update(project=self._project.name, pid=os.getpid(), ended=None, exit_code=None, message="")
+
+    async def _free_id(self, spider: str) -> str:
+        name = "".join(c if (c.isascii() and c.isalnum()) or c in "_-" else "-" for c in spider)[:50]
+        base = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+        taken = {crawl.id for crawl in await self.thread(self._db.crawls)}
+        names = chain([base], (f"{base}-{number}" for number in count(2)))
+        return next(free for free in names if free not in taken)
+
+    async def take_shards(self, shards: Sequence[Shard]) -> list[Shard]:
+        """The shards of this crawl: these when it begins, its own when it goes on."""
+        if not await self.thread(self._db.shards, self.id):
+            await self.thread(self._db.add_shards, self.id, shards)
+        self.counts = await self.thread(self._db.counts, self.id)
+        self.batches = len(await self.thread(self._db.batches, self.id))
+        return await self.thread(self._db.shards, self.id)
+
+    async def fingerprints(self) -> list[bytes]:
+        """What an earlier process sealed."""
+        return await self.thread(lambda: list(self._db.fingerprints(self.id)))
+
+    async def collected(self) -> tuple[str, ...]:
+        """Other crawls whose items are home: their files on the nodes may go."""
+        crawls = await self.thread(self._db.crawls)
+        return tuple(c.id for c in crawls if c.state is CrawlState.FINISHED and c.id != self.id)[:COLLECTED]
+
+    async def seal(self, cut: Cut, key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep a cut, in as many batches as its encoded size needs."""
+        batches, start = [], 0
+        for values, payload in fit(cut.values, key=key):
+            prints = [one for one in cut.fingerprints[start : start + len(values)] if one is not None]
+            start += len(values)
+            counts = {**counts, "sealed": len(values)}
+            batch = await self.thread(
+                self._db.seal,
+                self.id,
+                payload,
+                size=len(values),
+                fingerprints=prints,
+                now=time.time(),
+                counts=counts,
+            )
+            self._add(counts)
+            counts = {}
+            self.batches += 1
+            batches.append(batch)
+        return batches
+
+    def _add(self, counts: dict[str, int]) -> None:
+        for name, value in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + value
+
+    def missed(self, *misses: Miss) -> None:
+        """Remember misses until the next `write_down`."""
+        self._misses += misses
+
+    async def write_down(self, counts: dict[str, int]) -> None:
+        """Counts since the last time, and the misses that are not in the store yet."""
+        if counts:
+            self._add(counts)
+            await self.thread(self._db.count, self.id, counts)
+        misses, self._misses = self._misses, []
+        if misses:
+            await self.thread(self._db.add_misses, self.id, misses)
+
+    async def finish_shards(self, numbers: Collection[int]) -> None:
+        await self.thread(self._db.finish_shards, self.id, numbers)
+
+    async def enter(self, state: CrawlState, summary: dict[str, Any], **changes: Any) -> None:
+        """Write the state and the summary down; the heartbeat for whoever watches."""
+        self.state = state
+        await self._update(state=state, beat=time.time(), summary=summary, **changes)
+
+    async def end(self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None = None) -> None:
+        """No process works on this crawl any more."""
+        self.state = state
+        changes: dict[str, Any] = {} if summary is None else {"summary": summary}
+        await self._update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
+
+    async def _update(self, **changes: Any) -> None:
+        await self.thread(self._db.update_crawl, self.id, **changes)
+
+    async def for_delivery(self) -> dict[str, Any]:
+        """What `delivery.deliver` needs of the store."""
+        return {
+            "attempts": await self.thread(self._db.attempts, self.id),
+            "misses": await self.thread(self._db.misses, self.id),
+        }
+
+    def outputs(self) -> list[Output]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+        asked = [
+            Output.named(o["path"], overwrite=o["overwrite"], format=o.get("format")) for o in self._options.outputs
+        ]
+        return asked or ([] if self._options.feed_url else [Output.named(Path.cwd() / f"{self.id}.jl")])
+
+    def close(self) -> None:
+        self.thread.close()

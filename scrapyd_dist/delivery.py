@@ -1,0 +1,74 @@
+"""The end of a crawl: accepted parts and feeds become the outputs, the manifest and the list of misses. Blocking."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import Attempt, AttemptState, Miss
+from scrapyd_dist.collect import Output, merge
+from scrapyd_dist.feeds import read_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+PARTS = "parts"  #: folder of parts, below the crawl's own
+MISSES = "misses.jsonl"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivered:
+    """What was written."""
+
+    items: int
+    outputs: tuple[str, ...]
+    misses: str | None  #: path of the list of URLs without a result, if there are any
+    warnings: tuple[str, ...] = ()
+
+
+def deliver(
+    folder: Path,
+    *,
+    own: Sequence[Path],
+    attempts: Sequence[Attempt],
+    misses: Sequence[Miss],
+    outputs: Sequence[Output],
+    feed_url: str | None,
+) -> Delivered:
+    """Write everything that a finished crawl leaves behind.
+
+    Args:
+        folder: the crawl's own, in the state folder.
+        own: the files of part 0, the producer's items.
+        attempts: all of the crawl; only accepted ones count.
+        misses: URLs without a result.
+        outputs: the merged files that were asked for.
+        feed_url: where batches wrote, when they did not write parts.
+    """
+    accepted = sorted((a for a in attempts if a.state is AttemptState.ACCEPTED), key=lambda a: a.batch)
+    parts = [*own, *(folder / PARTS / a.part for a in accepted if a.part)]
+    warnings: list[str] = []
+    if feed_url is not None:
+        feeds = [uri for attempt in accepted for uri in attempt.report.get("feeds", ())]
+        (folder / MANIFEST).write_text(json.dumps({"schema": 1, "feeds": feeds}, indent=1), "utf-8")
+        copies, warnings = read_back(feeds, feed_url, folder / "feeds") if outputs else ([], [])
+        parts += copies
+    items = merge(parts, outputs) if outputs else sum(a.report.get("items", 0) for a in accepted)
+    return Delivered(
+        items=items,
+        outputs=tuple(str(output.path) for output in outputs),
+        misses=_write_misses(folder / MISSES, misses),
+        warnings=tuple(warnings),
+    )
+
+
+def _write_misses(path: Path, misses: Sequence[Miss]) -> str | None:
+    if not misses:
+        path.unlink(missing_ok=True)
+        return None
+    rows = ({"url": m.url, "kind": m.kind, "reason": m.reason, "batch": m.batch} for m in misses)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return str(path)

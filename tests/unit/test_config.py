@@ -1,0 +1,245 @@
+"""scrapy.cfg: found as Scrapy finds it, read as scrapyd-client reads it, and never quoted in an error."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapyd_dist import config
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.nodes import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SETTINGS = "[settings]\ndefault = shop.settings\n"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with nothing in it, and none of the variables that Scrapy heeds."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    for name in ("SCRAPY_PROJECT", "SCRAPY_SETTINGS_MODULE", "XDG_CONFIG_HOME", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Write scrapy.cfg and give its folder; a [settings] section is there already."""
+
+    def make(text: str, start: str = SETTINGS) -> Path:
+        root = tmp_path / "project"
+        root.mkdir(exist_ok=True)
+        (root / "scrapy.cfg").write_text(start + text, "utf-8")
+        return root
+
+    return make
+
+
+class TestFinding:
+    def test_the_closest_one_upward(self, write: Callable[[str], Path], tmp_path: Path) -> None:
+        (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = farther.settings\n", "utf-8")
+        root = write("")
+        deep = root / "shop" / "spiders"
+        deep.mkdir(parents=True)
+        assert config.find_root(deep) == root
+        assert config.load(deep).settings_module == "shop.settings"
+        assert config.load(deep).root == root
+
+    def test_the_current_folder_is_where_it_begins(
+        self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = write("")
+        monkeypatch.chdir(root)
+        assert config.load().root == root
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert config.find_root(tmp_path) is None
+        with pytest.raises(ConfigError, match=r"no scrapy\.cfg") as caught:
+            config.load(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
+    def test_a_folder_of_that_name_is_none(self, tmp_path: Path) -> None:
+        (tmp_path / "scrapy.cfg").mkdir()
+        assert config.find_root(tmp_path) is None
+
+    @pytest.mark.parametrize("name", [".scrapy.cfg", ".config/scrapy.cfg"])
+    def test_the_users_file_is_read_first(self, write: Callable[[str], Path], home: Path, name: str) -> None:
+        file = home / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("[deploy:mine]\nurl = http://mine:1/\n[deploy:both]\nurl = http://mine:2/\n", "utf-8")
+        root = write("[deploy:both]\nurl = http://project:2/\n")
+        urls = {node.name: node.url for node in config.load(root).targets}
+        assert urls == {"mine": "http://mine:1", "both": "http://project:2"}
+
+
+class TestSettingsModule:
+    def test_the_environment_chooses(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        root = write("Other = other.settings\n")
+        monkeypatch.setenv("SCRAPY_PROJECT", "Other")
+        assert config.load(root).settings_module == "other.settings"
+        monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "third.settings")
+        assert config.load(root).settings_module == "third.settings"
+
+    def test_one_that_is_not_there(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        root = write("")
+        monkeypatch.setenv("SCRAPY_PROJECT", "unknown")
+        with pytest.raises(ConfigError, match=r"needs a line like `unknown = myproject\.settings`"):
+            config.load(root)
+
+
+class TestTargets:
+    def test_as_scrapy_startproject_writes_it(self, write: Callable[[str], Path]) -> None:
+        found = config.load(write("\n[deploy]\n#url = http://localhost:6800/\nproject = shop\n"))
+        assert (found.targets, found.project) == ((), "shop")
+
+    def test_deploy_is_inherited_and_named_default_if_it_has_a_url(self, write: Callable[[str], Path]) -> None:
+        found = config.load(
+            write(
+                "[deploy:before]\nurl = http://web0:6800/\n"
+                "[deploy]\nurl = http://web1:6800/\nusername = me\npassword = hush\nproject = shop\nversion = GIT\n"
+                "slots = 4\n"
+                "[deploy:two]\nurl = https://web2/base/\npassword = other\nverify = no\nslots = 8\nproject = second\n"
+                "[deploy:alias]\n"
+            )
+        )
+        by_name = {node.name: node for node in found.targets}
+        assert list(by_name) == ["default", "before", "two", "alias"]
+        default, two = by_name["default"], by_name["two"]
+        assert (default.url, default.username, default.password) == ("http://web1:6800", "me", "hush")
+        assert (default.slots, default.verify, default.version, default.project) == (4, True, "GIT", "shop")
+        assert (two.url, two.username, two.password) == ("https://web2/base", "me", "other")
+        assert (two.slots, two.verify, two.project) == (8, False, "second")
+        assert [node.name for node in found.nodes] == ["default", "before", "two"]
+        assert found.target("two") is two
+        with pytest.raises(ConfigError, match="Its targets: default, before, two, alias"):
+            found.target("three")
+
+    def test_the_environment_fills_in(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NODE_HOST", "web7")
+        monkeypatch.setenv("NODE_PASSWORD", "hu$sh%")
+        text = "[deploy:x]\nurl = http://$NODE_HOST:6800/\nusername = me\npassword = ${NODE_PASSWORD}\n"
+        (node,) = config.load(write(text)).targets
+        assert (node.url, node.password) == ("http://web7:6800", "hu$sh%")
+
+    @pytest.mark.parametrize(("written", "meant"), [("50%", "50%"), ("50%%", "50%"), ("%(home)s", "%(home)s")])
+    def test_percent_signs(self, write: Callable[[str], Path], written: str, meant: str) -> None:
+        (node,) = config.load(write(f"[deploy:x]\nurl = web1\nusername = me\npassword = {written}\n")).targets
+        assert node.password == meant
+
+    def test_a_ca_file_lies_beside_scrapy_cfg(self, write: Callable[[str], Path]) -> None:
+        root = write("[deploy:x]\nurl = https://web1/\nca = ca.pem\n")
+        (root / "ca.pem").touch()
+        assert config.load(root).targets[0].ca == str(root / "ca.pem")
+
+    @pytest.mark.parametrize(
+        ("lines", "why"),
+        [
+            ("username = me", r"\[deploy:x\] of scrapy\.cfg has no url"),
+            ("url =", "has no url"),
+            ("url = ftp://web1", "only http and https"),
+            ("url = web1\nslots = many", "slots = 'many'"),
+            ("url = web1\nslots = 0", "slots = '0'"),
+            ("url = web1\nslots = -2", "slots = '-2'"),
+            ("url = web1\nslots = ٣", "slots"),
+            ("url = web1\nverify = maybe", "yes or no"),
+            ("url = web1\nca = nothing.pem", "names no file"),
+        ],
+    )
+    def test_what_makes_no_sense(self, write: Callable[[str], Path], lines: str, why: str) -> None:
+        with pytest.raises(ConfigError, match=why) as caught:
+            config.load(write(f"[deploy:x]\n{lines}\n"))
+        assert "[deploy:x]" in str(caught.value)
+
+    @pytest.mark.parametrize(("word", "verify"), [("yes", True), ("TRUE", True), ("0", False), ("Off", False)])
+    def test_yes_and_no(self, write: Callable[[str], Path], word: str, verify: bool) -> None:
+        assert config.load(write(f"[deploy:x]\nurl = web1\nverify = {word}\n")).targets[0].verify is verify
+
+    def test_our_own_section(self, write: Callable[[str], Path]) -> None:
+        assert config.load(write("[sdist]\nshards = 20\n")).options == {"shards": "20"}
+        assert config.load(write("")).options == {}
+
+
+class TestBrokenFiles:
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("[deploy:x]\nurl=a\n[deploy:x]\npassword = hush\n", r"\[deploy:x\] comes twice, again in line 5"),
+            ("[deploy:x]\nurl=a\npassword = hush\npassword = hush2\n", "'password' comes twice, again in line 6"),
+            ("[deploy:x]\nhush hush\n", "line 4 is neither"),
+            ("[deploy:x]\nhush\nurl=a\nhush2\n", "line 4, 6"),
+        ],
+    )
+    def test_the_line_is_named_and_not_quoted(self, write: Callable[[str], Path], text: str, why: str) -> None:
+        root = write(text)
+        with pytest.raises(ConfigError, match=why) as caught:
+            config.load(root)
+        assert str(root / "scrapy.cfg") in str(caught.value)
+        assert "hush" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+    def test_a_value_before_any_section(self, tmp_path: Path) -> None:
+        (tmp_path / "scrapy.cfg").write_text("password = hush\n", "utf-8")
+        with pytest.raises(ConfigError, match="line 1 stands before") as caught:
+            config.load(tmp_path)
+        assert "hush" not in str(caught.value)
+
+    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+        (tmp_path / "scrapy.cfg").write_bytes(b"[settings]\ndefault = \xff\xfe\n")
+        with pytest.raises(ConfigError, match="not UTF-8"):
+            config.load(tmp_path)
+
+
+class TestNetrc:
+    @pytest.fixture
+    def netrc(self, home: Path) -> Path:
+        file = home / ".netrc"
+        file.write_text("machine web1 login me password hush\n", "utf-8")
+        file.chmod(0o600)
+        return file
+
+    @pytest.mark.usefixtures("netrc")
+    def test_it_knows_the_host(self, write: Callable[[str], Path]) -> None:
+        text = "[deploy:x]\nurl = http://web1:6800/\n[deploy:y]\nurl = http://web2/\n"
+        known, unknown = config.load(write(text)).targets
+        assert (known.username, known.password, unknown.username) == ("me", "hush", None)
+
+    @pytest.mark.usefixtures("netrc")
+    def test_the_target_goes_first(self, write: Callable[[str], Path]) -> None:
+        (node,) = config.load(write("[deploy:x]\nurl = http://you:other@web1/\n")).targets
+        assert (node.username, node.password) == ("you", "other")
+
+    def test_another_file(self, netrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        elsewhere = netrc.rename(netrc.parent / "elsewhere")
+        assert config.with_netrc(Node.parse("web1")).username is None
+        monkeypatch.setenv("NETRC", str(elsewhere))
+        assert config.with_netrc(Node.parse("web1")).username == "me"
+
+    def test_a_broken_one_stops_nobody(self, netrc: Path) -> None:
+        netrc.write_text("nonsense hush\n", "utf-8")
+        assert config.with_netrc(Node.parse("web1")).username is None
+
+
+class TestStateFolder:
+    def test_it_is_ours_alone(self, tmp_path: Path) -> None:
+        folder = config.state_dir(tmp_path)
+        assert folder == tmp_path / ".sdist"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert (folder / ".gitignore").read_text("utf-8") == "*\n"
+
+    def test_what_is_there_stays(self, tmp_path: Path) -> None:
+        folder = config.state_dir(tmp_path)
+        (folder / ".gitignore").write_text("mine\n", "utf-8")
+        assert config.state_dir(tmp_path) == folder
+        assert (folder / ".gitignore").read_text("utf-8") == "mine\n"
+
+    def test_where_none_can_be(self, tmp_path: Path) -> None:
+        (tmp_path / ".sdist").write_text("a file", "utf-8")
+        with pytest.raises(ConfigError, match="cannot be made"):
+            config.state_dir(tmp_path)
