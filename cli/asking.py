@@ -200,7 +200,7 @@ def pairs(option: str, texts: list[str] | tuple[()]) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise ConfigError(f"{option} {text!r} is not of the form NAME=VALUE. Write it like {option} category=books.")
+            raise ConfigError(f"{option} {text!r} is not of the form NAME=VALUE, as in {option} category=books.")
         found[name] = value
     return found
 
@@ -223,8 +223,8 @@ def _refuse_password(url: str) -> None:
     if password is not None:
         raise ConfigError(
             "The feed URL (--feed) has a password, and everybody on this machine and on the nodes could read it in the "
-            "process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, and leave "
-            "--feed out."
+            "process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, and "
+            "leave --feed out."
         )
 
 

@@ -97,12 +97,12 @@ def plan(asked: Asked, as_json: Json = False) -> None:
     from scrapyd_dist.config import load
 
     from .planning import show
-    from .speaking import put_json, say
+    from .speaking import complain, put_json
 
     root = load().root
     answer = _ask_for_plan(root, asked.order(Path.cwd()))
     if "plan" not in answer:
-        say(str(answer.get("error", "No plan came back.")))
+        complain(str(answer.get("error", "No plan came back.")))
         raise typer.Exit(int(answer.get("exit_code", 1)))
     if as_json:
         put_json(answer["plan"])

@@ -66,7 +66,6 @@ def demo(
         stack.callback(say, "Everything that the demo started is stopped.")
         site = stack.enter_context(_site(items))
         stack.enter_context(_nodes(project, nodes))
-        stack.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)  # the clearing up is not to be broken off
         _command(project, "deploy-all")
         _command(project, *_crawl(site))
         _judge(project, items, nodes, time.monotonic() - began)
@@ -89,7 +88,9 @@ def make_project(folder: Path) -> Path:
 
     folder = folder.absolute()
     if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already and is not the demo's. Name another folder: sdist demo --dir NAME.")
+        raise ConfigError(
+            f"{folder} is there already and is not the demo's. Name another folder: sdist demo --dir NAME."
+        )
     with as_file(files("scrapyd_dist.examples").joinpath("properties_project")) as source:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).write_text("Made by `sdist demo`, which writes into this folder again.\n", encoding="utf-8")
@@ -127,8 +128,9 @@ def _site(items: int) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _nodes(project: Path, count: int) -> Iterator[None]:
     """Local nodes, which end with all that runs for this project."""
-    from scrapyd_dist.config import state_dir
     from scrapyd_dist.deploy import local
+
+    from scrapyd_dist.config import state_dir
 
     from .speaking import say
 
@@ -139,6 +141,8 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
             say(f"  {node.name}  {node.url}")
         yield
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the clearing up is not to be broken off
         _stop_crawls(project)
         local.down(state, grace=GRACE)
 
@@ -146,6 +150,7 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
 def _stop_crawls(project: Path) -> None:
     """End producers that still run: a crawl outlives the command that watched it."""
     from scrapyd_dist.deploy.processes import Leader, processes, stop
+
     from scrapyd_dist.store import open_store
 
     from .producing import lives, store_path
@@ -178,7 +183,10 @@ def _command(project: Path, *arguments: str) -> None:
     _echo(project, *arguments)
     # A session of its own: after Ctrl-C here nobody is to be asked whether the crawl shall go on.
     process = subprocess.Popen(
-        [sys.executable, "-m", "scrapyd_dist", *arguments], cwd=project, stdin=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-m", "scrapyd_dist", *arguments],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         code = process.wait()
@@ -214,8 +222,9 @@ def _same(row: dict[str, Any], item: dict[str, str] | None) -> bool:
 
 def _judge(project: Path, items: int, nodes: int, took: float) -> None:
     """Say what came home; an error if that is not what the site has."""
-    from scrapyd_dist.errors import DistError
     from scrapyd_dist.examples.pages import Site
+
+    from scrapyd_dist.errors import DistError
 
     from .speaking import put
     from .words import clock, counted

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
-    from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.deploy.rollout import RollOut
     from scrapyd_dist.deploy.talk import NodeResult
+
+    from scrapyd_dist.config import ProjectConfig
 
 #: seconds for all that one node is asked
 TIMEOUT = 60.0
@@ -61,9 +62,10 @@ def deploy_all(
 def _roll_out(found: ProjectConfig, name: str, nodes: Any, timeout: float, *, chosen: bool, quiet: bool) -> RollOut:
     from dataclasses import replace
 
-    from scrapyd_dist.config import state_dir
     from scrapyd_dist.deploy import egg, rollout, versions
     from scrapyd_dist.deploy.key import state_key
+
+    from scrapyd_dist.config import state_dir
 
     from .speaking import say
 
@@ -97,9 +99,9 @@ def _show(result: RollOut) -> None:
 
 
 def _say_failures(result: RollOut) -> None:
-    from .speaking import say
+    from .speaking import complain, say
 
     for reason, names in result.failures.items():
-        say(reason if len(names) == 1 else f"{', '.join(names)}: {reason}")
+        complain(reason if len(names) == 1 else f"{', '.join(names)}: {reason}")
     if result.failures and result.ready:
         say("The others have it. Once that is put right, run `sdist deploy-all` again: it goes to those that lack it.")

@@ -16,12 +16,12 @@ from scrapyd_dist import __version__
 from scrapyd_dist.errors import DistError
 
 from . import crawl, demo, deploying, nodes
+from .speaking import complain, put
 
 _DEBUG = "--debug"
 
 app = typer.Typer(
     name="sdist",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -31,18 +31,17 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"scrapyd-dist {__version__}")
+        put(f"scrapyd-dist {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def top(
-    version: Annotated[  # noqa: ARG001 - its callback does it
-        Optional[bool], typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    version: Annotated[
+        Optional[bool],
+        typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True),
     ] = None,
-    debug: Annotated[  # noqa: ARG001 - main() looks for it, so that it works behind any command
-        bool, typer.Option(_DEBUG, help="Show tracebacks; works behind any command.")
-    ] = False,
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks; works behind any command.")] = False,
 ) -> None:
     """Spread one Scrapy crawl over a fleet of Scrapyd nodes, and bring the items home as one file.
 
@@ -56,7 +55,7 @@ def version() -> None:
 
     Example: sdist version
     """
-    print(f"scrapyd-dist {__version__}")
+    put(f"scrapyd-dist {__version__}")
 
 
 for _module in (crawl, deploying, nodes, demo):
@@ -66,7 +65,7 @@ for _module in (crawl, deploying, nodes, demo):
 def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     arguments = [text for text in sys.argv[1:] if text != _DEBUG]
-    code = _run(arguments, debug=len(arguments) < len(sys.argv) - 1)
+    code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -76,14 +75,10 @@ def main() -> NoReturn:
 
 def _run(arguments: list[str], *, debug: bool) -> int:
     try:
-        typer.main.get_command(app)(args=arguments, prog_name="sdist")
+        # Without the library's own error boxes: an error is one paragraph, which can be searched for.
+        code = typer.main.get_command(app)(args=arguments, prog_name="sdist", standalone_mode=False)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except DistError as error:
-        if debug:
-            raise
-        print(f"sdist: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -92,14 +87,26 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        print(
-            f"sdist: something went wrong that scrapyd-dist has no words for ({text}). Run the same with {_DEBUG} to see "
-            "where, and please report it.",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+        return _told(error)
+    return code if isinstance(code, int) else 0
+
+
+def _told(error: Exception) -> int:
+    """Say what went wrong in a paragraph; gives the exit code."""
+    if isinstance(error, DistError):
+        complain(str(error))
+        return error.exit_code
+    if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "sdist"
+        complain(f"{error.format_message()} Try: {path} --help")
+        return int(getattr(error, "exit_code", 2))
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    complain(
+        f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with {_DEBUG} to see where, "
+        "and please report it."
+    )
+    return 1
 
 
 def _close_pipe() -> None:

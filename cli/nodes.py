@@ -130,8 +130,9 @@ def up(
 
     Example: sdist nodes up 3 --slots 2
     """
-    from scrapyd_dist.config import load, state_dir
     from scrapyd_dist.deploy import local
+
+    from scrapyd_dist.config import load, state_dir
 
     from .render import table
     from .speaking import put_json, say
@@ -153,8 +154,9 @@ def down() -> None:
 
     Example: sdist nodes down
     """
-    from scrapyd_dist.config import STATE_FOLDER, load
     from scrapyd_dist.deploy import local
+
+    from scrapyd_dist.config import STATE_FOLDER, load
 
     from .speaking import say
 

@@ -71,5 +71,7 @@ def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
         code = f"would get {plan.get('version') or 'it'}" if node.get("name") in to_deploy else "has it"
         remark = node.get("reason") or ("" if node.get("logs", True) else "serves no /logs/: needs --feed")
         up = node.get("state") == "up"
-        rows.append((node.get("name"), node.get("state"), node.get("slots"), code if up else "-", node.get("url"), remark))
+        rows.append(
+            (node.get("name"), node.get("state"), node.get("slots"), code if up else "-", node.get("url"), remark)
+        )
     return rows

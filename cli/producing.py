@@ -35,6 +35,7 @@ _LONGEST = 76
 _SLACK = 2.0
 #: how many of the producer's last words explain its death
 _LOG_LINES = 12
+_ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 
 def store_path(root: Path) -> Path:
@@ -93,7 +94,9 @@ def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess
     with closing(open_store(store_path(root))) as store:
         taken = {crawl.id for crawl in store.crawls()}
         if name is not None and check_crawl_name(name) in taken:
-            raise ConfigError(f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another.")
+            raise ConfigError(
+                f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another."
+            )
         crawl = Crawl(
             id=name or crawl_name(order.spider, datetime.fromtimestamp(now, timezone.utc), taken),
             project="",
@@ -120,7 +123,9 @@ def begin_again(root: Path, name: str) -> tuple[Crawl, subprocess.Popen[bytes]]:
     with closing(existing_store(root)) as store:
         crawl = store.crawl(name)
         if crawl.state is CrawlState.FINISHED:
-            raise ConfigError(f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up.")
+            raise ConfigError(
+                f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
+            )
         if crawl.state is CrawlState.REFUSED:
             raise ConfigError(
                 f"The crawl {name} never started: {crawl.message} Start a new one with `sdist crawl {crawl.spider} …`."
@@ -175,9 +180,11 @@ def interrupt(crawl: Crawl) -> None:
 
 
 def last_words(root: Path, crawl: str) -> str:
-    """The end of the producer's log."""
+    """The last thing that the producer's log calls an error, else its end; a few lines at most."""
     try:
         text = (crawl_folder(root, crawl) / "producer.log").read_text("utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join([line for line in text.splitlines() if line.strip()][-_LOG_LINES:])
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [at for at, line in enumerate(lines) if _ERROR.search(line)]
+    return "\n".join(lines[errors[-1] :][:_LOG_LINES] if errors else lines[-_LOG_LINES:])

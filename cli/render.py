@@ -31,7 +31,9 @@ def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
     """The table as lines, in columns that are as wide as their widest cell."""
     everything = [[heading.upper() for heading in headings], *rows]
     widths = [max(len(row[column]) for row in everything) for column in range(len(headings))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything
+    ]
 
 
 def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

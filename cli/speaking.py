@@ -15,6 +15,11 @@ def say(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def complain(text: str) -> None:
+    """What went wrong: one paragraph on standard error."""
+    say(f"sdist: {text}")
+
+
 def put(text: str) -> None:
     """A line of what was asked for."""
     print(text, flush=True)

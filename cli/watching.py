@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from scrapyd_dist.errors import DistError
 
-
 from . import words
 from .producing import crawl_folder, existing_store, interrupt, last_words, lives
-from .speaking import ask, can_ask, on_terminal, put, put_json, say
+from .speaking import ask, can_ask, complain, on_terminal, put, put_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +172,7 @@ class Eye:
         """The crawl at its end."""
         with closing(view):
             deadline = time.monotonic() + timeout if timeout is not None else float("inf")
-            look_at_process = time.monotonic() + ALIVE_EVERY
+            look_at_process = time.monotonic()
             while True:
                 row, now = self.store.crawl(self.crawl), time.monotonic()
                 view.show(row, now)
@@ -235,7 +234,7 @@ def sum_up(root: Path, row: Crawl, manner: Manner) -> int:
     never_started = not row.summary
     if never_started or manner.quiet or manner.as_json:
         if row.message and code:
-            say(row.message)
+            complain(row.message)
         return code
     for line in words.closing(row, misses_of(root, row.id)):
         put(line)
@@ -255,5 +254,3 @@ def misses_of(root: Path, crawl: str) -> Iterator[dict[str, Any]]:
 def alive_state(row: Crawl) -> str:
     """The state of a crawl in a word; `died` when no process stands behind it any more."""
     return row.state.value if row.state.ended or lives(row) else "died"
-
-

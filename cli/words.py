@@ -109,6 +109,8 @@ def counted(count: int, one: str, many: str = "") -> str:
 def progress_line(crawl: Crawl, items_rate: float, requests_rate: float) -> str:
     """One line about a crawl that runs."""
     summary = crawl.summary
+    if not number(summary, "urls_found") and crawl.state is CrawlState.STARTING:
+        return f"{crawl.id}: starting"
     outlook, done = Outlook.of(crawl), number(summary, "requests", "done")
     nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
     up = sum(node.get("state") == "up" for node in nodes)

@@ -93,10 +93,10 @@ class Index:
         self.failed += 1
         self.misses.append(Miss(url=url, kind="index", reason=reason))
         page = self._template.page(url) if self._template else None
-        if page is None or self._template is None or page >= (walk.shard.last_page or 0):
+        if page is None or self._template is None:
             return None
         walk.furthest = max(walk.furthest, page)
-        return self._template.url(page + 1)
+        return None if page >= (walk.shard.last_page or 0) else self._template.url(page + 1)
 
     def take_misses(self) -> list[Miss]:
         misses, self.misses = self.misses, []
