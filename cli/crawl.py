@@ -62,8 +62,9 @@ def crawl(
 ) -> None:
     """Spread one crawl over the nodes, watch it, and bring the items home as one file.
 
-    The code is uploaded to nodes that lack it, the index is crawled here, and the pages it leads to
-    are crawled by jobs on the nodes. The crawl runs in a process of its own: Ctrl-C ends only the watching.
+    The code is uploaded to nodes that lack it. The index is crawled here, and
+    the pages that it leads to by jobs on the nodes. The crawl runs in a process
+    of its own, so Ctrl-C ends only the watching.
 
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
@@ -90,7 +91,8 @@ def crawl(
 def plan(asked: Asked, as_json: Json = False) -> None:
     """Show what `sdist crawl` with the same options would do, without doing it.
 
-    Which shard starts where, which nodes take part and get the code, how large batches become, and what to know before.
+    Which shard starts where, which nodes take part and would get the code, how
+    large a batch may become, and what to know before the start.
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """
@@ -142,7 +144,8 @@ def resume(
 ) -> None:
     """Go on with a crawl that was stopped, or whose process died.
 
-    Batches that are done stay done; jobs that still run on the nodes are found again, not started twice.
+    Batches that are done stay done. Jobs that still run on the nodes are found
+    again, not started twice.
 
     Example: sdist resume easy-20260102T030405Z
     """

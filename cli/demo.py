@@ -97,8 +97,8 @@ def make_project(folder: Path) -> Path:
         shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     if load(folder).nodes:
         raise ConfigError(
-            "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run it where these files are "
-            "not read, for example: HOME=$(mktemp -d) sdist demo"
+            "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run it where these files "
+            "are not read, for example: HOME=$(mktemp -d) sdist demo"
         )
     return folder
 
@@ -114,8 +114,7 @@ def _site(items: int) -> Iterator[dict[str, Any]]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     with process:
         try:
-            assert process.stdout
-            line = process.stdout.readline()
+            line = process.stdout.readline() if process.stdout else b""
             if not line:
                 raise DistError("The demo site did not start; its own words are above.")
             said: dict[str, Any] = json.loads(line)
@@ -236,7 +235,7 @@ def _judge(project: Path, items: int, nodes: int, took: float) -> None:
         raise DistError(f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this.")
     put(
         f"\nThe demo worked: {counted(items, 'item')} in {path},\n"
-        f"exactly those of the site, each once, crawled by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
+        f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
         "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
     )
 

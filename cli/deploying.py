@@ -34,8 +34,8 @@ def deploy_all(
 ) -> None:
     """Build the project once and upload it to all nodes at the same time.
 
-    A node that has this code already is left alone; one that cannot import it does not keep it.
-    Exit code 0 when all nodes have it, 3 when some do.
+    A node that has this code already is left alone; one that cannot import it
+    does not keep it. Exit code 0 when all nodes have it, 3 when some do.
 
     Example: sdist deploy-all -p properties
     """

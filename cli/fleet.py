@@ -31,8 +31,8 @@ def nodes_of(project: ProjectConfig) -> tuple[Node, ...]:
 def no_nodes(project: ProjectConfig) -> ConfigError:
     """What to do about a project without nodes."""
     return ConfigError(
-        f"{project.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1] with "
-        "url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
+        f"{project.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1] "
+        "with url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
     )
 
 
@@ -65,8 +65,8 @@ def _bot_name(root: Path) -> str:
         return lines[-1]
     why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
     raise ConfigError(
-        f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why} Correct them, or name the project "
-        "with -p."
+        f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why} Correct them, or name the "
+        "project with -p."
     )
 
 

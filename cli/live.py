@@ -62,7 +62,7 @@ def _bars(crawl: Crawl) -> Table:
     done, batches = words.number(crawl.summary, "batches", "done"), words.number(crawl.summary, "batches", "total")
     grid = Table.grid(padding=(0, 1))
     for label, value, whole in (("index", pages, total), ("batches", done, batches)):
-        bar = ProgressBar(total=whole or 1, completed=value if whole else 0, width=_BAR_WIDTH)
+        bar = ProgressBar(total=whole or 1, completed=value if whole else 0, width=_BAR_WIDTH, complete_style="green")
         grid.add_row(label, bar, f"{value:,} of {whole:,}" if whole else f"{value:,}")
     return grid
 

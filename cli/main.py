@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from contextlib import suppress
 from typing import Annotated, NoReturn, Optional
 
@@ -41,25 +42,27 @@ def top(
         Optional[bool],
         typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True),
     ] = None,
+    # It works behind any command, since main() looks for it; here it is only told.
     debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks; works behind any command.")] = False,
 ) -> None:
     """Spread one Scrapy crawl over a fleet of Scrapyd nodes, and bring the items home as one file.
 
-    In a Scrapy project: `sdist nodes up 3` starts nodes here, `sdist crawl SPIDER` crawls; `sdist demo` shows it all.
+    In a Scrapy project: `sdist nodes up 3` starts nodes on this machine,
+    `sdist crawl SPIDER` crawls with them. `sdist demo` shows it all.
     """
 
 
-@app.command()
-def version() -> None:
+for _module in (demo, crawl, nodes, deploying):
+    _module.register(app)
+
+
+@app.command("version", rich_help_panel="Help")
+def version_() -> None:
     """Print the version.
 
     Example: sdist version
     """
     put(f"scrapyd-dist {__version__}")
-
-
-for _module in (crawl, deploying, nodes, demo):
-    _module.register(app)
 
 
 def main() -> NoReturn:
@@ -84,9 +87,11 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except BrokenPipeError:
         _close_pipe()
         return 1
-    except Exception as error:
+    except typer.Abort:
+        return 130
+    except Exception as error:  # noqa: BLE001 - no traceback may reach a user who did not ask for one
         if debug:
-            raise
+            traceback.print_exc()
         return _told(error)
     return code if isinstance(code, int) else 0
 
@@ -99,7 +104,7 @@ def _told(error: Exception) -> int:
     if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
-        complain(f"{error.format_message()} Try: {path} --help")
+        complain(f"{str(error.format_message()).rstrip('.')}. Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(

@@ -35,10 +35,11 @@ def nodes(
     as_json: Json = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a node gets to answer.", min=0.1)] = TIMEOUT,
 ) -> None:
-    """List the nodes: which are up, what they have to do, how fast they answer. See also `nodes up`, `nodes down`.
+    """List the nodes, or start and stop local ones: `nodes up`, `nodes down`.
 
-    These are the targets of scrapy.cfg or, where it names none, the local nodes. All are asked at once.
-    Exit code 0 when all are up, 3 when some are not, 5 when none is.
+    These are the targets of scrapy.cfg or, where it names none, the local nodes.
+    All are asked at once. Exit code 0 when all are up, 3 when some are not,
+    5 when none is, 6 when none lets us in.
 
     Example: sdist nodes
     """
@@ -124,9 +125,10 @@ def up(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start real Scrapyd nodes on this machine, each on a free port of 127.0.0.1 with a password of its own.
+    """Start real Scrapyd nodes on this machine, each with a port and a password of its own.
 
-    They stay until `sdist nodes down`, and are what `sdist crawl` uses when scrapy.cfg names no node.
+    They stay until `sdist nodes down`, and are what `sdist crawl` uses when
+    scrapy.cfg names no node.
 
     Example: sdist nodes up 3 --slots 2
     """

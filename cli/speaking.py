@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ def put_json(document: Mapping[str, Any]) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether somebody sees standard error as it is written."""
-    return sys.stderr.isatty()
+    """Whether standard error is a terminal that can be drawn on."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def can_ask() -> bool:

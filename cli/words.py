@@ -1,4 +1,4 @@
-"""A crawl in words: the line while it runs, and what is said at its end. Values in, text out; no IO."""
+"""A crawl in words: the line while it runs, and what is said at its end. Values in, text out."""
 
 from __future__ import annotations
 
@@ -180,9 +180,8 @@ def _nodes(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for node in summary.get("nodes") or ():
         reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
-        lines.append(
-            f"{node.get('name')}: {counted(number(node, 'jobs'), 'job')}, {counted(number(node, 'items'), 'item')}{reason}"
-        )
+        jobs, items = counted(number(node, "jobs"), "job"), counted(number(node, "items"), "item")
+        lines.append(f"{node.get('name')}: {jobs}, {items}{reason}")
     return lines
 
 

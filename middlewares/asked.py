@@ -12,7 +12,7 @@ from scrapy import Spider
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
-from scrapyd_dist.posting import JobSpec, check_args, passed_on
+from scrapyd_dist.posting import check_args, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,29 +60,12 @@ def _pairs(argv: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def job_spec(
-    asked: Asked,
-    options: Options,
-    crawl: str,
-    project: str,
-    spider: str,
-    version: str | None,
-    collected: tuple[str, ...],
-) -> JobSpec:
-    """What all jobs of the crawl get."""
+def job_settings(asked: Asked, options: Options) -> dict[str, str]:
+    """The settings that all jobs of the crawl get besides their batch."""
     settings = dict(asked.settings)
     if options.feed_url is not None and options.send_feed_url:
         settings["DISTRIBUTED_TARGET_FEED_URL"] = options.feed_url
-    return JobSpec(
-        crawl=crawl,
-        project=project,
-        spider=spider,
-        version=version,
-        settings=settings,
-        args=asked.args,
-        feed=options.feed_url is not None,
-        collected=collected,
-    )
+    return settings
 
 
 def template_of(options: Options) -> Template | None:

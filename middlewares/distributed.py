@@ -36,7 +36,21 @@ def _looks_only() -> bool:
     program = Path(sys.argv[0] or "").name
     if program not in {"scrapy", "scrapy.exe", "__main__.py", "cmdline.py", "runner.py"}:
         return False
-    return next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None) in LOCAL_COMMANDS
+    return _scrapy_command() in LOCAL_COMMANDS
+
+
+def _scrapy_command() -> str:
+    """Scrapy takes the command's name out of `sys.argv`; what the process was started with still has it."""
+    started = sys.orig_argv[-len(sys.argv) :]
+    at = _first_word(started)
+    if started[:at] + started[at + 1 :] == sys.argv[1:]:
+        return started[at]
+    left = [*sys.argv[1:], ""]
+    return left[_first_word(left)]
+
+
+def _first_word(arguments: list[str]) -> int:
+    return next((at for at, text in enumerate(arguments) if not text.startswith("-")), 0)
 
 
 class Distributed:

@@ -32,11 +32,11 @@ FOLDER = "_sdist"
 TICK = 1.0
 
 
-def crawl_folder(log_file: str | None, crawl: str) -> Path | None:
-    """`<logs_dir>/_sdist/<crawl>`, given `<logs_dir>/<project>/<spider>/<job>.log`; None without a log file."""
+def crawl_folder(log_file: str | None, home: str) -> Path | None:
+    """`<logs_dir>/_sdist/<home>`, given `<logs_dir>/<project>/<spider>/<job>.log`; None without a log file."""
     if not log_file:
         return None
-    return Path(log_file).resolve().parents[2] / FOLDER / crawl
+    return Path(log_file).resolve().parents[2] / FOLDER / home
 
 
 class _HashedFile:
@@ -138,14 +138,14 @@ def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None
 
     Args:
         folder: this crawl's own folder, which stays.
-        collected: crawls whose parts were all fetched and checked.
+        collected: folders of crawls whose parts were all fetched and checked.
         keep_days: for the others, which may still be wanted.
     """
-    home = set(collected)
+    done = set(collected)
     oldest = time.time() - keep_days * 86_400
     for other in _siblings(folder):
         with contextlib.suppress(OSError):
-            if other.name in home or other.stat().st_mtime < oldest:
+            if other.name in done or other.stat().st_mtime < oldest:
                 shutil.rmtree(other, ignore_errors=True)
 
 

@@ -9,7 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, CrawlState, Miss
+from scrapyd_dist.batches import Crawl, CrawlState, Miss, home_of
 from scrapyd_dist.collect import Output
 from scrapyd_dist.delivery import PARTS
 from scrapyd_dist.errors import NothingMatched
@@ -47,6 +47,11 @@ class Record:
         self.batches = 0
         self.state = CrawlState.STARTING
         self._misses: list[Miss] = []
+
+    @property
+    def home(self) -> str:
+        """The crawl's folder in the nodes' logs."""
+        return home_of(self.id, self.started)
 
     @property
     def parts(self) -> Path:
@@ -87,7 +92,8 @@ class Record:
     async def collected(self) -> tuple[str, ...]:
         """Other crawls whose items are home: their files on the nodes may go."""
         crawls = await self.thread(self._db.crawls)
-        return tuple(c.id for c in crawls if c.state is CrawlState.FINISHED and c.id != self.id)[:COLLECTED]
+        done = (crawl for crawl in crawls if crawl.state is CrawlState.FINISHED and crawl.id != self.id)
+        return tuple(home_of(crawl.id, crawl.created) for crawl in done)[:COLLECTED]
 
     async def seal(self, cut: Cut, key: bytes | None, counts: dict[str, int]) -> list[Batch]:
         """Keep a cut, in as many batches as its encoded size needs."""

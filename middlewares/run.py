@@ -18,9 +18,10 @@ from scrapyd_dist.cutting import Cutter
 from scrapyd_dist.delivery import deliver
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.fleet import Placement
+from scrapyd_dist.posting import JobSpec
 from scrapyd_dist.summary import IndexProgress, Snapshot, exit_code, summary
 
-from .asked import asked_for, check_spider, job_spec, loop_sender, shards_of, template_of
+from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
 from .capture import Capture
 from .exits import exit_code as process_exit
 from .index import Index
@@ -104,9 +105,7 @@ class Run:
         self.capture.remember(await record.fingerprints())
         self._own = OwnItems(record.parts)
         self.coordinator = Coordinator(
-            spec=job_spec(
-                asked, options, record.id, project.name, spider.name, prepared.version, await record.collected()
-            ),
+            spec=await self._spec(asked, prepared),
             members=members_of(prepared),
             store=record.thread,
             sender=self._sender,
@@ -121,6 +120,20 @@ class Run:
         await self._enter(CrawlState.FINDING, version=prepared.version)
         self._start("tick", self._tick())
         self._say_hello(prepared)
+
+    async def _spec(self, asked: Asked, prepared: Prepared) -> JobSpec:
+        assert self._crawler.spider
+        return JobSpec(
+            crawl=self.record.id,
+            home=self.record.home,
+            project=self._project.name,
+            spider=self._crawler.spider.name,
+            version=prepared.version,
+            settings=job_settings(asked, self.options),
+            args=asked.args,
+            feed=self.options.feed_url is not None,
+            collected=await self.record.collected(),
+        )
 
     async def _prepare_late(self, member: Member) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""

@@ -65,9 +65,10 @@ class Job:
     crawl: str
     batch: int
     attempt: int
+    home: str = ""  #: the crawl's folder of files in this node's logs
     start_by: float = 0.0  #: seconds since the epoch after which it must not start; 0 for no limit
     feed: bool = False  #: items go to the project's feed URL instead of the log folder
-    collected: list[str] = field(default_factory=list)  #: crawls whose files on this node may go
+    collected: list[str] = field(default_factory=list)  #: folders of other crawls, which may go
     version: str = ""
 
     @property
@@ -235,7 +236,7 @@ class Worker:
         if self._job is None:
             return
         settings = self._crawler.settings
-        self._folder = crawl_folder(settings.get("LOG_FILE"), self._job.crawl)
+        self._folder = crawl_folder(settings.get("LOG_FILE"), self._job.home or self._job.crawl)
         if self._folder is None:
             self._problem = self._problem or "This node writes no log files, so there is no way home for items."
             return

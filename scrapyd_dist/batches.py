@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,6 +80,15 @@ def check_crawl_name(name: str) -> str:
     return name
 
 
+def home_of(crawl: str, created: float) -> str:
+    """The name of a crawl's folder in the nodes' logs.
+
+    A name may come again (another project, a store that was thrown away): the moment of its making tells
+    the crawls apart, so that nobody takes the files of one for those of the other.
+    """
+    return f"{crawl}.{hashlib.sha256(repr(created).encode()).hexdigest()[:8]}"
+
+
 def job_id(crawl: str, batch: int, attempt: int) -> str:
     """The Scrapyd job id of one attempt: a node's own job list then explains itself."""
     return f"{crawl}.b{batch}.a{attempt}"
@@ -142,6 +152,25 @@ class AttemptState(str, Enum):
     ACCEPTED = "accepted"  #: its part counts; one per batch
     FAILED = "failed"
     REFUSED = "refused"  #: the node certainly did not take it
+
+
+#: The allowed steps of an attempt. REFUSED -> SENDING is its number used again, on any node.
+ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
+    AttemptState.SENDING: frozenset(
+        {AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED, AttemptState.REFUSED}
+    ),
+    AttemptState.SENT: frozenset({AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED}),
+    AttemptState.RUNNING: frozenset({AttemptState.ACCEPTED, AttemptState.FAILED}),
+    AttemptState.ACCEPTED: frozenset(),
+    AttemptState.FAILED: frozenset(),
+    AttemptState.REFUSED: frozenset({AttemptState.SENDING}),
+}
+
+
+def check_attempt_step(old: AttemptState, new: AttemptState) -> None:
+    """Raise `StepRefused` unless the table allows going from `old` to `new`."""
+    if new not in ATTEMPT_STEPS[old]:
+        raise StepRefused(f"an attempt that is {old.value} cannot become {new.value}")
 
 
 @dataclass(frozen=True, kw_only=True)

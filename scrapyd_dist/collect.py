@@ -36,14 +36,14 @@ class PartLost(DistError):
 
 
 async def fetch_part(
-    sender: AsyncSender, node: Node, crawl: str, job: str, part: Part, folder: Path, patience: float
+    sender: AsyncSender, node: Node, home: str, job: str, part: Part, folder: Path, patience: float
 ) -> str:
     """Bring one part home, going on where a broken connection left off.
 
     Args:
         sender: the way to the node.
         node: where the part is.
-        crawl: the crawl's id.
+        home: the crawl's folder on the nodes.
         job: the attempt's job id.
         part: what its worker says of it.
         folder: where parts are kept.
@@ -59,7 +59,7 @@ async def fetch_part(
     deadline = time.monotonic() + patience
     with growing.open("wb") as file:
         while (begin := file.tell()) < part.bytes:
-            call = api.fetch(part_path(crawl, job), start=begin)
+            call = api.fetch(part_path(home, job), start=begin)
             try:
                 chunk = await sender.download(node, call, file.write)
             except NodeError as error:

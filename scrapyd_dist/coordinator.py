@@ -138,6 +138,7 @@ class Coordinator:
             member=member,
             since=attempt.sent_at,
             start_by=now + self.limits.start_timeout,
+            posted=True,
         )
         member.out[out.job] = out
 
@@ -255,6 +256,7 @@ class Coordinator:
                 return
         self.tally.sent += 1
         await self.store(db.sent, crawl, out.batch.number, out.number)
+        out.posted = True
         self._wake[id(out.member)].set()
 
     async def _refused(self, out: Out, error: NodeError) -> None:
@@ -281,16 +283,17 @@ class Coordinator:
         logger.warning("%s: it is not known whether job %s was accepted (%s); asking", out.member.node, out.job, error)
         while True:
             try:
-                state = await self._status(out)
+                if await self._status(out) is not None or await self._report(out) is not None:
+                    return True
             except NodeError as again:
                 self._lost_touch(out.member, again)
+                if not self._sending:
+                    return False  # it is in the store as being sent: a resumed crawl asks for it
                 if time.time() > deadline:
                     await self._failed(out, f"nobody knows whether {out.member.node.name} took it ({error})")
                     return False
                 await asyncio.sleep(self.limits.poll)
                 continue
-            if state is not None:
-                return True
             await self._failed(out, f"{out.member.node.name} did not take it ({error})")
             return False
 
@@ -338,7 +341,7 @@ class Coordinator:
             await self._cancel(member, member.cancel_later[0])
             member.cancel_later.pop(0)
         for out in list(member.out.values()):
-            if out.job in member.out and out.batch.number in self._open:
+            if out.posted and out.job in member.out and out.batch.number in self._open:
                 await self._look_at(out)
 
     async def _look_at(self, out: Out) -> None:
@@ -348,7 +351,7 @@ class Coordinator:
             if report.ended:
                 self._end(out, report)
                 return
-            if out.heard(report, now):
+            if out.heard(report, now) and out.batch.state is not BatchState.RUNNING:
                 await self.store(self.store.store.running, self.spec.crawl, out.batch.number, out.number)
                 out.batch = replace(out.batch, state=BatchState.RUNNING)
             if now - out.changed < FRESH:
@@ -359,7 +362,7 @@ class Coordinator:
         await self._ask_about(out, now)
 
     async def _report(self, out: Out) -> Report | None:
-        call = api.fetch(report_path(self.spec.crawl, out.job))
+        call = api.fetch(report_path(self.spec.home, out.job))
         chunk = await self.sender.send(out.member.node, call, timeout=self.limits.request_timeout)
         if chunk is None:
             return None
@@ -414,7 +417,7 @@ class Coordinator:
                     part = await fetch_part(
                         self.sender,
                         out.member.node,
-                        self.spec.crawl,
+                        self.spec.home,
                         out.job,
                         report.part,
                         self.folder,
@@ -507,7 +510,7 @@ class Coordinator:
         if member.down_since is None or time.time() - member.down_since < self.limits.node_timeout:
             return
         for out in list(member.out.values()):
-            if out.batch.number in self._open:
+            if out.posted and out.batch.number in self._open:
                 await self._failed(out, f"{member.node.name} has not answered for {self.limits.node_timeout:.0f} s")
 
     def _check_dark(self) -> None:

@@ -29,6 +29,7 @@ class Out:
     member: Member
     since: float  #: seconds since the epoch when it was sent
     start_by: float  #: seconds since the epoch, by our clock, after which it must not start
+    posted: bool = False  #: the fate of its post is known; until then only who posts it may end it
     report: Report | None = None
     changed: float = 0.0  #: when its report last changed, by our clock
     unknown_since: float | None = None  #: since when the node says it knows no such job

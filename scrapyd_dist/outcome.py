@@ -57,14 +57,14 @@ class Report:
         return self.done + self.missed
 
 
-def report_path(crawl: str, job: str) -> str:
+def report_path(home: str, job: str) -> str:
     """Where a job's report is on its node."""
-    return f"{FOLDER}/{crawl}/{job}.json"
+    return f"{FOLDER}/{home}/{job}.json"
 
 
-def part_path(crawl: str, job: str) -> str:
+def part_path(home: str, job: str) -> str:
     """Where a job's part is on its node. Its name is ours: what a report says of it is not followed."""
-    return f"{FOLDER}/{crawl}/{job}.jl"
+    return f"{FOLDER}/{home}/{job}.jl"
 
 
 def read_report(data: bytes) -> Report:
@@ -78,7 +78,7 @@ def read_report(data: bytes) -> Report:
         if document["schema"] != 1:
             raise BadReport(f"a report of schema {document['schema']} is not known here")
         return _report(document)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadReport(f"a worker's report cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -30,13 +30,14 @@ class JobSpec:
     """What all jobs of a crawl have in common."""
 
     crawl: str
+    home: str  #: the crawl's folder in the nodes' logs
     project: str
     spider: str
     version: str | None  #: pinned, so that every attempt runs the same code
     settings: Mapping[str, str] = field(default_factory=dict)
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
-    collected: tuple[str, ...] = ()  #: crawls whose files on the nodes may go
+    collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may go
 
 
 def check_args(args: Mapping[str, str]) -> None:
@@ -69,6 +70,7 @@ def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str]) -> api.Call[st
         "crawl": spec.crawl,
         "batch": out.batch.number,
         "attempt": out.number,
+        "home": spec.home,
         "start_by": round(out.start_by + out.member.skew, 1),
         "feed": spec.feed,
         "collected": list(spec.collected),

@@ -21,6 +21,7 @@ from scrapyd_dist.batches import (
     Miss,
     Shard,
     ShardState,
+    check_attempt_step,
     check_step,
 )
 from scrapyd_dist.errors import NothingMatched, StoreError
@@ -217,6 +218,9 @@ class SqliteStore:
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         with self._step():
             self._move(crawl, attempt.batch, BatchState.SENT, attempts=attempt.number)
+            old = self._attempt_state(crawl, attempt.batch, attempt.number)
+            if old is not None:
+                check_attempt_step(old, AttemptState.SENDING)
             self._db.execute(
                 "INSERT INTO attempts (crawl, batch, number, job, node, url, state, sent_at)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -288,15 +292,25 @@ class SqliteStore:
         assignments = ", ".join(f"{name} = :{name}" for name in changes)
         self._db.execute(
             f"UPDATE batches SET {assignments} WHERE crawl = :crawl AND number = :number",  # noqa: S608 - own names
-            {**changes, "crawl": crawl, "number": batch},
+            {**_storable(changes), "crawl": crawl, "number": batch},
         )
 
+    def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None:
+        row = self._db.execute(
+            "SELECT state FROM attempts WHERE crawl = ? AND batch = ? AND number = ?", (crawl, batch, number)
+        ).fetchone()
+        return None if row is None else AttemptState(row["state"])
+
     def _attempt(self, crawl: str, batch: int, number: int, state: AttemptState, **changes: Any) -> None:
+        old = self._attempt_state(crawl, batch, number)
+        if old is None:
+            raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
+        check_attempt_step(old, state)
         changes["state"] = state.value
         assignments = ", ".join(f"{name} = :{name}" for name in changes)
         self._db.execute(
             f"UPDATE attempts SET {assignments} WHERE crawl = :crawl AND batch = :batch AND number = :number",  # noqa: S608 - own names
-            {**changes, "crawl": crawl, "batch": batch, "number": number},
+            {**_storable(changes), "crawl": crawl, "batch": batch, "number": number},
         )
 
     # misses
@@ -308,7 +322,7 @@ class SqliteStore:
     def _add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         self._db.executemany(
             "INSERT INTO misses VALUES (?, ?, ?, ?, ?)",
-            [(crawl, miss.batch, miss.url, miss.kind, miss.reason) for miss in misses],
+            [(crawl, miss.batch, _text(miss.url), miss.kind, _text(miss.reason)) for miss in misses],
         )
 
     def misses(self, crawl: str) -> list[Miss]:
@@ -332,8 +346,17 @@ def _in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tup
     return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]
 
 
+def _text(text: str) -> str:
+    """Text that a database can hold: error messages of spiders may have halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _text(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
 def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
-    stored = dict(row)
+    stored = _storable(row)
     for name in ("options", "summary"):
         if name in stored:
             stored[name] = json.dumps(dict(stored[name]))

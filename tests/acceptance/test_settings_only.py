@@ -1,0 +1,176 @@
+"""The way in by settings only: one line in settings.py, then `scrapy` as ever; no command of ours, no server."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+
+@pytest.fixture(scope="module")
+def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2)
+
+
+@pytest.fixture(scope="module")
+def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+    return module_site(90)
+
+
+@pytest.fixture
+def site_now(the_site: SiteProcess) -> SiteProcess:
+    the_site.reset()
+    return the_site
+
+
+def test_one_line_and_targets_in_scrapy_cfg(
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site_now: SiteProcess,
+) -> None:
+    it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
+    assert done.code == 0, done.err
+    assert site_now.differences(it.items("items.jl")) == {}
+    assert_each_page_once(site_now)
+    summary = last_crawl(it).summary
+    assert summary["state"] == "finished"
+    assert summary["items"] == summary["sealed"] == 90
+    assert all(node["jobs"] for node in summary["nodes"]), "the work was not spread"
+
+
+@pytest.mark.black_box
+def test_hosts_in_settings_go_before_scrapy_cfg(
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site_now: SiteProcess,
+) -> None:
+    hosts = [f"127.0.0.1:{nodes_up[1].port}"]  # the book's form: HOST:PORT
+    settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, "DISTRIBUTED_TARGET_HOSTS": hosts, **QUICK}
+    it = project(nodes=nodes_up[:1], settings=settings)
+    done = run_scrapy(it, "crawl", "easy", "-O", "out/items.json")
+    assert done.code == 0, done.err
+    assert site_now.differences(json.loads((it.path / "out/items.json").read_text())) == {}
+    rows = last_crawl(it).summary["nodes"]
+    assert [row["url"].rstrip("/") + "/" for row in rows] == [nodes_up[1].url]
+
+
+@pytest.mark.black_box
+def test_without_an_output_the_items_are_in_a_file_named_by_the_crawl(
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site_now: SiteProcess,
+) -> None:
+    it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    done = run_scrapy(it, "crawl", "easy")
+    assert done.code == 0, done.err
+    assert site_now.differences(it.items(f"{last_crawl(it).id}.jl")) == {}
+
+
+@pytest.mark.black_box
+def test_feeds_of_the_settings_become_the_merged_output(
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site_now: SiteProcess,
+) -> None:
+    settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK}
+    it = project(nodes=nodes_up, settings={**settings, "FEEDS": {"all.csv": {"format": "csv", "overwrite": True}}})
+    assert run_scrapy(it, "crawl", "easy").code == 0
+    with (it.path / "all.csv").open(newline="") as file:
+        assert site_now.differences(csv.DictReader(file)) == {}
+
+
+TWO_SPIDERS = """
+    from scrapy.linkextractors import LinkExtractor
+    from scrapy.spiders import CrawlSpider, Rule
+    from properties.items import property_from
+    from properties.spiders.starting import StartHere
+
+    class Both(StartHere, CrawlSpider):
+        rules = (
+            Rule(LinkExtractor(restrict_xpaths='//a[@itemprop="url"]', allow=r"[02468]\\.html$"), callback="even"),
+            Rule(LinkExtractor(restrict_css="a.next")),
+            Rule(LinkExtractor(restrict_xpaths='//a[@itemprop="url"]', allow=r"[13579]\\.html$"), callback="odd"),
+        )
+
+        def even(self, response):
+            yield property_from(response)
+
+        odd = even
+
+    class Evens(Both):
+        name = "evens"
+        custom_settings = {"DISTRIBUTED_TARGET_RULE": 0}
+
+    class Odds(Both):
+        name = "odds"
+        custom_settings = {"DISTRIBUTED_TARGET_RULE": 2}
+"""
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(("spider", "kept"), [("evens", 1), ("odds", 0)])
+def test_custom_settings_name_the_target_of_each_spider(
+    spider: str,
+    kept: int,
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site_now: SiteProcess,
+) -> None:
+    it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    it.spider("two", TWO_SPIDERS)
+    done = run_scrapy(it, "crawl", spider, "-o", "items.jl")
+    assert done.code == 0, done.err
+    assert site_now.differences(it.items("items.jl")) == {}
+    assert_each_page_once(site_now)
+    assert last_crawl(it).summary["sealed"] == 45
+    (part,) = (it.path / ".sdist").rglob("own-*.jl")
+    own = [json.loads(line) for line in part.read_text().splitlines()]
+    assert {int(item["number"]) % 2 for item in own} == {kept}, "the other rule's pages are the producer's"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["list"], "easy"),
+        (["fetch", "--nolog", "DETAIL"], "span class"),
+        (["parse", "--spider=easy", "-c", "parse_item", "--nolog", "DETAIL"], "'number': '7'"),
+        (["shell", "--nolog", "-c", "response.css('span.number::text').get()", "DETAIL"], "7"),
+        pytest.param(["check", "easy"], "OK", marks=pytest.mark.black_box),
+        pytest.param(["view", "--help"], "Usage", marks=pytest.mark.black_box),
+        pytest.param(["crawl", "easy", "-s", "DISTRIBUTED_ENABLED=False", "-o", "x.jsonl"], "", marks=[
+            pytest.mark.black_box]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_look_at_a_page_stays_here(
+    command: list[str],
+    told: str,
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    site_now: SiteProcess,
+) -> None:
+    it = project(settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    done = run_scrapy(it, *(site_now.detail(7) if word == "DETAIL" else word for word in command))
+    assert done.code == 0, done.err
+    assert told in done.out + done.err
+    assert crawls(it) == []
+    assert not (it.path / ".sdist").exists()
+    if command[0] == "crawl":
+        assert site_now.differences(it.items("x.jsonl")) == {}

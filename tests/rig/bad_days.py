@@ -1,0 +1,115 @@
+"""What tests of bad days share: settings that notice trouble within seconds, and looks into a crawl under way."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.store import open_store
+
+from .crawls import ADDON, QUICK, crawls
+from .waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from scrapyd_dist.batches import Attempt, Batch, Crawl
+
+    from .commands import Command
+    from .nodes import ScrapydNode
+    from .projects import Project
+    from .sites import SiteProcess
+
+#: a node is lost after seconds, and a job takes long enough to be hurt
+IMPATIENT: Mapping[str, Any] = {
+    **QUICK,
+    "DISTRIBUTED_BATCH_SIZE": 50,
+    "DISTRIBUTED_NODE_TIMEOUT": 4,
+    "DISTRIBUTED_FLEET_TIMEOUT": 5,
+    "DISTRIBUTED_REQUEST_TIMEOUT": 4,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+    "ADDONS": ADDON,
+}
+#: the merged file of every crawl here
+ITEMS = "items.jl"
+
+
+def arguments(way: str, site: SiteProcess, shards: int = 4) -> list[str]:
+    """The command line of a crawl: by settings only, or by the command of ours."""
+    if way == "scrapy":
+        return ["crawl", "easy", "-o", ITEMS]
+    pages = site.site.pages
+    index = ["--index", site.template, "--pages", str(pages), "--shards", str(min(shards, pages))]
+    return ["crawl", "easy", *index, "-o", ITEMS, "--json"]
+
+
+def begin(
+    way: str, project: Project, site: SiteProcess, *, scrapy: Callable[..., Command], cli: Callable[..., Command]
+) -> Command:
+    """Start a crawl of the site, either way, and wait until it has a row in the store."""
+    command = (scrapy if way == "scrapy" else cli)(project, *arguments(way, site))
+    wait_for(lambda: crawls(project), 60, "the crawl in the store")
+    return command
+
+
+def attempts(project: Project, *states: AttemptState) -> list[Attempt]:
+    """The attempts of the newest crawl; all of them when no state is named."""
+    row = _row(project)
+    with closing(open_store(project.path / ".sdist" / "store.db")) as store:
+        return store.attempts(row.id, states)
+
+
+def batches(project: Project) -> list[Batch]:
+    """The batches of the newest crawl."""
+    row = _row(project)
+    with closing(open_store(project.path / ".sdist" / "store.db")) as store:
+        return store.batches(row.id)
+
+
+def _row(project: Project) -> Crawl:
+    return crawls(project)[0]
+
+
+def accepted_on(project: Project, node: str = "") -> list[Attempt]:
+    """The accepted attempts of a node, or of all."""
+    return [a for a in attempts(project, AttemptState.ACCEPTED) if node in {"", a.node}]
+
+
+def running_on(project: Project, node: str = "") -> list[Attempt]:
+    """The attempts of a node, or of all, that are at work."""
+    return [a for a in attempts(project, AttemptState.RUNNING) if node in {"", a.node}]
+
+
+def wait_accepted(project: Project, count: int = 1, node: str = "", timeout: float = 90) -> list[Attempt]:
+    """Wait until this many attempts of a node, or of all, were accepted."""
+
+    def enough() -> list[Attempt]:
+        found = accepted_on(project, node)
+        return found if len(found) >= count else []
+
+    return wait_for(enough, timeout, f"{count} accepted attempts on {node or 'any node'}")
+
+
+def wait_running(project: Project, node: str = "", timeout: float = 90) -> list[Attempt]:
+    """Wait until an attempt of a node, or of any, is at work."""
+    return wait_for(lambda: running_on(project, node), timeout, f"a job at work on {node or 'any node'}")
+
+
+def busy_workers(node: ScrapydNode) -> dict[int, str]:
+    """Pid -> job id of its workers that have begun, and have more than half of their batch to go."""
+
+    def has_long_to_go(job: str) -> bool:
+        path = node.logs_dir / "_sdist" / job.partition(".")[0] / f"{job}.json"
+        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"done": 0}
+        return bool(0 < report["done"] < report["requests"] / 2)
+
+    return {pid: job for pid, job in node.job_pids().items() if has_long_to_go(job)}
+
+
+def assert_exact(project: Project, site: SiteProcess) -> None:
+    """The merged file holds the site's items, each once; each batch has one accepted attempt."""
+    assert site.differences(project.items(ITEMS)) == {}
+    counted = [attempt.batch for attempt in accepted_on(project)]
+    assert sorted(counted) == sorted(batch.number for batch in batches(project))

@@ -1,0 +1,91 @@
+"""What tests of whole crawls share: quick settings, the crawl's row in the store, and what its account must add up to."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from scrapyd_dist.batches import Crawl
+
+    from .nodes import ScrapydNode
+    from .projects import Project
+    from .sites import SiteProcess
+
+#: the one line that makes a project's crawls distributed
+ADDON = {"scrapyd_dist.Addon": 500}
+#: a crawl that takes seconds
+QUICK: Mapping[str, Any] = {
+    "DISTRIBUTED_POLL_INTERVAL": 0.3,
+    "DISTRIBUTED_BATCH_SIZE": 40,
+    "DISTRIBUTED_REQUEST_TIMEOUT": 10,
+    "RETRY_TIMES": 1,
+    "DISTRIBUTED_MIN_FREE": 1,
+}
+
+
+def crawls(project: Project) -> list[Crawl]:
+    """All crawls of a project, the newest first; none when it has no store yet."""
+    path = project.path / ".sdist" / "store.db"
+    if not path.exists():
+        return []
+    with closing(open_store(path)) as store:
+        return store.crawls()
+
+
+def last_crawl(project: Project) -> Crawl:
+    """The newest crawl; its summary has to balance."""
+    row = crawls(project)[0]
+    if row.summary:
+        assert_balanced(row.summary)
+    return row
+
+
+def assert_balanced(summary: Mapping[str, Any]) -> None:
+    """Every URL that was found is accounted for, to the unit."""
+    sorted_in = {name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")}
+    assert summary["urls_found"] == sum(sorted_in.values()), summary
+    if summary["state"] == "finished":
+        batches = summary["batches"]
+        assert batches["done"] + batches["dead"] == batches["total"], summary
+        assert summary["requests"]["done"] + summary["dead_urls"] == summary["sealed"], summary
+
+
+def misses(project: Project) -> list[dict[str, Any]]:
+    """The rows of the newest crawl's list of URLs without a result."""
+    path = crawls(project)[0].summary["misses"]
+    if path is None:
+        return []
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a path from JSON
+        return [json.loads(line) for line in file]
+
+
+def assert_each_page_once(site: SiteProcess, *, without: Iterable[int] = ()) -> None:
+    """The site's log: every index page and every detail page was asked for, each once."""
+    hits = site.hits()
+    index = {site.site.index_path(page): 1 for page in range(site.site.pages)}
+    assert {path: hits.get(path, 0) for path in index} == index
+    expected = {number: 1 for number in range(site.site.items) if number not in set(without)}
+    found = site.item_hits()
+    assert {number: found[number] for number in expected} == expected
+
+
+def assert_nothing_left(project: Project, nodes: Iterable[ScrapydNode] = ()) -> None:
+    """No crawl that seems to run, no job on a node, no half-written file."""
+    assert [row.id for row in crawls(project) if not row.state.ended] == []
+    for node in nodes:
+        assert node.jobs() == []
+    left = [path for path in project.path.rglob("*") if path.name.endswith((".part", ".jl"))]
+    assert left == []
+
+
+def assert_one_paragraph(text: str) -> None:
+    """What a command says when it refuses: words in one line, and no traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert "Traceback" not in text, text
+    assert len(lines) == 1, text

@@ -1,0 +1,222 @@
+"""Scrapyd nodes in memory, for tests of the coordinator alone: replies are judged by the real api, time is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapyd_dist.api import JobState
+from scrapyd_dist.errors import NoReply
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.reply import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.errors import NodeError
+
+T = TypeVar("T")
+
+_JOB = re.compile(r".*\.b(\d+)\.a(\d+)")
+
+
+@dataclass(kw_only=True)
+class ModelJob:
+    """A job as its node knows it."""
+
+    id: str
+    size: int
+    settings: dict[str, str]
+    args: dict[str, str]
+    state: JobState = JobState.PENDING
+    forgotten: bool = False  #: the node was restarted: it answers that it knows no such job
+
+    @property
+    def batch(self) -> int:
+        match = _JOB.fullmatch(self.id)
+        assert match
+        return int(match[1])
+
+
+@dataclass(kw_only=True)
+class ModelNode:
+    """One node: what it was asked, what it runs, and how it misbehaves."""
+
+    name: str
+    node: Node
+    slots: int = 2
+    quick: bool = True  #: a job is done as soon as it was posted
+    down: type[NodeError] | None = None  #: what every call to it gives
+    posts: list[str] = field(default_factory=list)  #: job ids, also those that were not taken
+    cancels: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)  #: paths
+    jobs: dict[str, ModelJob] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    #: what to do with the next posts instead of taking them
+    plays: list[Callable[[ModelNode, ModelJob], None]] = field(default_factory=list)
+    edit: Callable[[dict[str, Any]], None] = lambda _: None  #: changes a report before it is written
+
+    # what a worker does
+
+    def start(self, job: str, *, done: int = 0) -> None:
+        """The job runs, and has reported `done` requests."""
+        self.jobs[job].state = JobState.RUNNING
+        self._report(job, state="running", done=done, items=done)
+
+    def finish(self, job: str, *, part: bytes | None = None, sha256: str | None = None, **fields: Any) -> None:
+        """The job ends in order: its part is there, then its report."""
+        found = self.jobs[job]
+        found.state = JobState.FINISHED
+        lines = b"".join(b'{"batch": %d, "item": %d}\n' % (found.batch, n) for n in range(found.size))
+        content = lines if part is None else part
+        self.files[f"{self._base(job)}.jl"] = content
+        described = {
+            "file": f"{job}.jl",
+            "items": found.size,
+            "bytes": len(content),
+            "sha256": sha256 or hashlib.sha256(content).hexdigest(),
+        }
+        usual = {"done": found.size, "items": found.size, "finish_reason": "finished", "part": described}
+        self._report(job, **{"state": "ended", **usual, **fields})
+
+    def die(self, job: str) -> None:
+        """The job ends without a word more."""
+        self.jobs[job].state = JobState.FINISHED
+
+    def _base(self, job: str) -> str:
+        return f"logs/_sdist/{job.split('.')[0]}/{job}"
+
+    def _report(self, job: str, **fields: Any) -> None:
+        found = self.jobs[job]
+        report = {"schema": 1, "updated": 1.0, "requests": found.size, "done": 0, "missed": 0, "pages": 0, "items": 0}
+        # All that a real worker tells comes back, so that a coordinator may ask for any of it.
+        told = json.loads(found.settings["DISTRIBUTED_JOB"])
+        report |= {**told, **fields, "pages": fields.get("done", 0)}
+        self.edit(report)
+        self.files[f"{self._base(job)}.json"] = json.dumps(report).encode()
+
+    # what Scrapyd does
+
+    def answer(self, call: Call[T]) -> T:
+        self.calls.append(call.path)
+        if self.down is not None:
+            raise self.down.at(str(self.node))
+        if call.path.startswith("logs/"):
+            return call.read(self._file(call))
+        page = {
+            "daemonstatus.json": self._daemonstatus,
+            "schedule.json": self._schedule,
+            "status.json": self._status,
+            "cancel.json": self._cancel,
+        }[call.path]
+        return call.read(self._reply(page(call)))
+
+    def _reply(self, values: dict[str, Any]) -> Reply:
+        body = json.dumps({"status": "ok", "node_name": self.name, **values}).encode()
+        return Reply(where=str(self.node), path="", status=200, body=body)
+
+    def _file(self, call: Call[Any]) -> Reply:
+        content = self.files.get(call.path.replace("%20", " "))
+        if content is None:
+            return Reply(where=str(self.node), path=call.path, status=404)
+        start = call.start or 0
+        if start and start >= len(content):
+            headers = {"content-range": f"bytes */{len(content)}"}
+            return Reply(where=str(self.node), path=call.path, status=416, headers=headers)
+        headers = {"content-type": "text/plain", "content-range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        status = 206 if "Range" in call.headers else 200
+        return Reply(where=str(self.node), path=call.path, status=status, headers=headers, body=content[start:])
+
+    def _daemonstatus(self, _: Call[Any]) -> dict[str, Any]:
+        states = [job.state for job in self.jobs.values() if not job.forgotten]
+        return {state.value: states.count(state) for state in JobState}
+
+    def _schedule(self, call: Call[Any]) -> dict[str, Any]:
+        data = dict(call.data)
+        settings = dict(value.split("=", 1) for name, value in call.data if name == "setting")
+        args = {name: value for name, value in data.items() if name not in {"project", "spider", "jobid", "_version", "setting"}}
+        size = len(json.loads(settings["DISTRIBUTED_START_URLS"]))
+        job = ModelJob(id=data["jobid"], size=size, settings=settings, args=args)
+        self.posts.append(job.id)
+        if self.plays:
+            self.plays.pop(0)(self, job)
+        else:
+            self.take(job)
+        return {"jobid": job.id}
+
+    def take(self, job: ModelJob) -> None:
+        self.jobs[job.id] = job
+        if self.quick:
+            self.finish(job.id)
+
+    def _status(self, call: Call[Any]) -> dict[str, Any]:
+        job = self.jobs.get(dict(call.params)["job"])
+        return {"currstate": None if job is None or job.forgotten else job.state.value}
+
+    def _cancel(self, call: Call[Any]) -> dict[str, Any]:
+        name = dict(call.data)["job"]
+        self.cancels.append(name)
+        job = self.jobs.get(name)
+        if job is None or job.forgotten or job.state is JobState.FINISHED:
+            return {"prevstate": None}
+        before, job.state = job.state, JobState.FINISHED
+        return {"prevstate": before.value}
+
+
+class ModelSender:
+    """`AsyncSender` over model nodes."""
+
+    def __init__(self, nodes: Iterable[ModelNode]) -> None:
+        self._nodes = {model.node.url: model for model in nodes}
+        self.gate = asyncio.Event()  #: closed, it holds every post between the node and the answer
+        self.gate.set()
+
+    async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        await asyncio.sleep(0)
+        try:
+            return self._nodes[node.url].answer(call)
+        finally:
+            if call.path == "schedule.json":
+                await self.gate.wait()
+
+    async def download(
+        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30.0
+    ) -> T:
+        await asyncio.sleep(0)
+        result: Any = self._nodes[node.url].answer(call)
+        if result is not None:
+            sink(result.body)
+        return result  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        pass
+
+
+def model(name: str, *, slots: int = 2, quick: bool = True) -> ModelNode:
+    """A node that works; its process slots are stated, as in scrapy.cfg."""
+    return ModelNode(name=name, node=Node.parse(f"{name}:6800", name=name, slots=slots), slots=slots, quick=quick)
+
+
+def taken_unheard(node: ModelNode, job: ModelJob) -> None:
+    """The node takes the job, and its answer is lost."""
+    node.take(job)
+    raise NoReply.at(str(node.node))
+
+
+def lost_unheard(node: ModelNode, job: ModelJob) -> None:
+    """The node never sees the job, and nobody can tell."""
+    raise NoReply.at(str(node.node))
+
+
+def refused_with(error: type[NodeError]) -> Callable[[ModelNode, ModelJob], None]:
+    """The node certainly does not take the job."""
+
+    def play(node: ModelNode, _: ModelJob) -> None:
+        raise error.at(str(node.node))
+
+    return play

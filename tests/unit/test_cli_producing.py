@@ -1,0 +1,126 @@
+"""The producer's process seen from outside: names, signs of life, last words, and what cannot be resumed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.waiting import wait_for
+from scrapyd_dist.cli import producing
+from scrapyd_dist.cli.asking import Order
+
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def a_crawl(**fields: object) -> Crawl:
+    values: dict[str, object] = {"id": "c", "project": "p", "spider": "easy", "created": time.time(), **fields}
+    return Crawl(**values)  # type: ignore[arg-type]
+
+
+def keep(root: Path, crawl: Crawl) -> None:
+    with closing(open_store(producing.store_path(root))) as store:
+        store.add_crawl(crawl)
+
+
+@pytest.mark.parametrize("spider", ["easy", "books.example.com", "ümlaut und leer", "x" * 200, "..."])
+def test_any_spider_gives_a_name_that_a_crawl_can_have(spider: str) -> None:
+    name = producing.crawl_name(spider, NOW)
+    assert CRAWL_NAME.fullmatch(name)
+    assert name.endswith("-20260102T030405Z")
+
+
+def test_two_crawls_of_one_second_get_two_names() -> None:
+    first = producing.crawl_name("easy", NOW.astimezone(timezone(timedelta(hours=9))))
+    second = producing.crawl_name("easy", NOW, {first})
+    third = producing.crawl_name("easy", NOW, {first, second})
+    assert [first, second, third] == [f"easy-20260102T030405Z{end}" for end in ("", "-2", "-3")]
+
+
+def test_a_name_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    keep(tmp_path, a_crawl(id="mine"))
+    for name, said in (("mine", "already"), ("not a name", "cannot name a crawl")):
+        with pytest.raises(ConfigError, match=said):
+            producing.begin(tmp_path, Order(spider="easy"), name)
+    assert not (tmp_path / ".sdist" / "crawls").exists()
+
+
+def test_this_process_lives_and_one_that_ended_does_not() -> None:
+    assert producing.lives(a_crawl(pid=os.getpid(), beat=time.time()))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not producing.lives(a_crawl(pid=ended.pid, beat=time.time()))
+    assert not producing.lives(a_crawl(pid=None))
+
+
+def test_a_process_that_was_started_after_the_last_sign_of_life_is_another_one() -> None:
+    assert not producing.lives(a_crawl(pid=os.getpid(), created=1.0, beat=1.0))
+    assert not producing.lives(a_crawl(pid=os.getpid(), created=1.0))
+
+
+@pytest.mark.parametrize("state", [CrawlState.FINISHED, CrawlState.REFUSED])
+def test_nothing_to_resume(tmp_path: Path, state: CrawlState) -> None:
+    keep(tmp_path, a_crawl(state=state, message="no node."))
+    with pytest.raises(ConfigError, match="nothing to resume|never started: no node"):
+        producing.begin_again(tmp_path, "c")
+
+
+def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path) -> None:
+    keep(tmp_path, a_crawl(state=CrawlState.WORKING, pid=os.getpid(), beat=time.time()))
+    with pytest.raises(ConfigError, match="sdist watch c"):
+        producing.begin_again(tmp_path, "c")
+
+
+def test_a_project_without_crawls_gets_no_store_by_being_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(NothingMatched):
+        producing.existing_store(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_last_words_are_the_last_error_else_the_end(tmp_path: Path) -> None:
+    assert producing.last_words(tmp_path, "c") == ""
+    folder = producing.crawl_folder(tmp_path, "c")
+    folder.mkdir(parents=True)
+    log = folder / "producer.log"
+    log.write_text("".join(f"line {at}\n\n" for at in range(50)))
+    assert producing.last_words(tmp_path, "c").splitlines() == [f"line {at}" for at in range(38, 50)]
+    log.write_text("2026 [x] ERROR: first\nmore\n2026 [x] ERROR: second\nwhy\n2026 [x] INFO: closed\n")
+    assert producing.last_words(tmp_path, "c").splitlines()[:2] == ["2026 [x] ERROR: second", "why"]
+
+
+def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In place of Python: a program that shows what it was started with.
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$@"\nps -o sid= -o pid= -p $$\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    order = Order(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
+    crawl, process = producing.begin(tmp_path, order, None)
+    process.wait(20)
+    store = producing.store_path(tmp_path)
+    log = producing.crawl_folder(tmp_path, crawl.id) / "producer.log"
+    said, ids = wait_for(lambda: log.read_text().splitlines()[:2], 5, "what the program said")
+    assert said == f"-m scrapyd_dist.middlewares.produce {crawl.id} --store {store}"
+    session, pid = map(int, ids.split())
+    assert session == pid == process.pid
+    with closing(open_store(store)) as opened:
+        row = opened.crawl(crawl.id)
+    assert (row.state, row.spider, row.pid) == (CrawlState.STARTING, "easy", process.pid)
+    assert row.options == {
+        "settings": {"DISTRIBUTED_SHARDS": 3}, "spider_settings": {"A": "b"}, "args": {"c": "d"}, "cwd": str(tmp_path),
+    }  # fmt: skip
+    assert (tmp_path / ".sdist").stat().st_mode & 0o077 == 0

@@ -1,0 +1,165 @@
+"""Tables, plans, the fleet's exit code, spans of time, and the judgement of the demo."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+from scrapyd_dist.cli import demo, fleet, planning, render
+from scrapyd_dist.cli.crawl import seconds
+from scrapyd_dist.examples.pages import Site
+
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    ConfigError,
+    ConnectionRefused,
+    DistError,
+    NoReply,
+    NothingMatched,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAN: dict[str, Any] = {
+    "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
+    "nodes": [
+        {"name": "a", "url": "http://a", "state": "up", "reason": "", "slots": 2, "logs": True},
+        {"name": "b", "url": "http://b", "state": "up", "reason": "", "slots": 4, "logs": False},
+        {"name": "c", "url": "http://c", "state": "down", "reason": "refused", "slots": None, "logs": False},
+    ],
+    "shards": [{"number": at, "url": f"http://w/{at}", "first_page": at * 5, "last_page": at * 5 + 4} for at in range(9)],
+    "batch_size": 1000, "bytes_per_batch": 61440, "output": ["/x/items.jl"], "warnings": ["Mind the rate."],
+}  # fmt: skip
+
+
+def test_into_a_pipe_columns_are_as_wide_as_they_must_be() -> None:
+    lines = render.plain_lines(("name", "items"), [["web1", "1"], ["a-very-long-name", "2,000"]])
+    assert lines == ["NAME              ITEMS", "web1              1", "a-very-long-name  2,000"]
+
+
+def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    planning.show(PLAN)
+    said = capsys.readouterr()
+    for expected in (
+        "rule 1",
+        "1,000 requests",
+        "61,440 bytes",
+        "/x/items.jl",
+        "9 shards",
+        "3 nodes",
+        "Mind the rate.",
+    ):
+        assert expected in said.out
+    assert said.err == ""
+
+
+def test_a_long_list_of_shards_shows_its_ends() -> None:
+    rows = planning.shard_rows(PLAN["shards"])
+    assert [row[0] for row in rows] == ["0", "1", "2", "3", "…", "8"]
+    assert rows[4][1] == "4 more"
+    assert rows[-1] == ("8", "40-44", "http://w/8")
+    assert [row[0] for row in planning.shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_shard_of_a_list_has_no_pages() -> None:
+    assert planning.shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
+
+
+def test_the_plan_says_which_node_would_get_the_code() -> None:
+    rows = planning.node_rows(PLAN, PLAN["nodes"])
+    assert [row[3] for row in rows] == ["has it", "would get v1", "-"]
+    assert [row[5] for row in rows] == ["", "serves no /logs/: needs --feed", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("total", "errors", "code"),
+    [
+        (2, [], 0),
+        (2, [ConnectionRefused()], 3),
+        (2, [ConnectionRefused(), NoReply()], 5),
+        (2, [ConnectionRefused(), AuthRefused()], 6),
+        (2, [AuthRefused(), ApiRefused()], 1),
+        (1, [NothingMatched()], 4),
+    ],
+)
+def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
+    assert fleet.exit_code(total, errors) == code
+
+
+@pytest.mark.parametrize(("text", "value"), [(None, None), ("90", 90), ("1.5", 1.5), ("30m", 1800), ("2h", 7200)])
+def test_spans_of_time(text: str | None, value: float | None) -> None:
+    assert seconds("--timeout", text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1d", "2 h", "1e3"])
+def test_what_is_no_span_of_time(text: str) -> None:
+    with pytest.raises(ConfigError, match="--timeout"):
+        seconds("--timeout", text)
+
+
+def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
+    from scrapyd_dist.cli.live import LiveView
+
+    console = Console(force_terminal=True, width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    summary = {
+        "requests": {"total": 600, "done": 200}, "index": {"pages": 20, "total": 20}, "batches": {"total": 12, "done": 4},
+        "items": 199, "nodes": [{"name": "web1", "state": "up", "running": 2, "slots": 4, "jobs": 3, "items": 199}],
+    }  # fmt: skip
+    row = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary)
+    view = LiveView(console)
+    view.show(row, 0.0)
+    drawn = console.export_text()
+    view.close()
+    console.file.close()
+    for expected in (
+        "working",
+        "20 of 20",
+        "4 of 12",
+        "requests 200 of 600",
+        "items 199",
+        "web1",
+        "2/4 running",
+        "3 jobs",
+    ):
+        assert expected in drawn
+
+
+def test_the_demo_finds_what_is_missing_repeated_or_wrong() -> None:
+    site = Site(items=4)
+    rows: list[dict[str, Any]] = [dict(site.item(number)) for number in range(4)]
+    assert demo.differences(site, rows) == []
+    broken = [rows[0], rows[0], {**rows[1], "price": "free"}, rows[2]]
+    assert demo.differences(site, broken) == [
+        "1 missing: 3",
+        "1 more than once: 0",
+        "1 not as the site has them: 1",
+    ]
+
+
+def test_the_demo_project_is_made_and_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    assert demo.make_project(folder) == folder
+    (folder / "properties" / "settings.py").write_text("broken(")
+    (folder / "items.jl").write_text(json.dumps({}))
+    demo.make_project(folder)
+    assert "BOT_NAME" in (folder / "properties" / "settings.py").read_text()
+    assert (folder / "items.jl").exists()
+
+
+def test_the_demo_does_not_write_into_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="--dir"):
+        demo.make_project(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_demo_stays_away_from_nodes_that_are_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[deploy:prod]\nurl = http://prod:6800/\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="would deploy to them"):
+        demo.make_project(tmp_path / "demo")
