@@ -41,20 +41,20 @@ define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or later is needed; name one: make PYTHON=python3.12 …"; exit 2; }
 	@$(PYTHON) -m venv $(1) || { echo "$(PYTHON) cannot make environments: install its venv package (Debian: apt install python3-venv)"; exit 2; }
 	@echo "Installing into $(1) …"
-	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(1)/bin/python -m pip install -qq --disable-pip-version-check --upgrade pip
 endef
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml $(shell git ls-files '*.py')
 	$(call environment,.venv)
-	@.venv/bin/python -m pip install --quiet --editable '.[local]'
+	@.venv/bin/python -m pip install -qq '.[local]'
 	@touch $@
 
 .venv-test/ready: pyproject.toml
 	$(call environment,.venv-test)
-	@.venv-test/bin/python -m pip install --quiet --group test --group lint --editable '.[local]'
+	@.venv-test/bin/python -m pip install -qq --group test --group lint --editable '.[local]'
 	@touch $@
 
 .venv-types/ready: pyproject.toml $(shell git ls-files '*.py')
 	$(call environment,.venv-types)
-	@.venv-types/bin/python -m pip install --quiet --group test --group lint '.[local]'
+	@.venv-types/bin/python -m pip install -qq --group test --group lint '.[local]'
 	@touch $@

@@ -48,12 +48,12 @@ def deploy_all(
     nodes = nodes_of(found)
     if not nodes:
         raise no_nodes(found)
-    name = project_name(found, project)
+    name = project_name(found, nodes, project)
     result = _roll_out(found, name, nodes, timeout, chosen=project is not None, quiet=quiet)
     if as_json:
-        put_json({"project": name, "version": result.version, "nodes": [_row(entry) for entry in result.results]})
+        put_json({"project": name, "version": result.version, "nodes": [_row(entry, name) for entry in result.results]})
     elif not quiet:
-        _show(result)
+        _show(result, name)
     _say_failures(result)
     errors = [entry.error for entry in result.failed if entry.error is not None]
     raise typer.Exit(exit_code(len(result.results), errors))
@@ -79,11 +79,12 @@ def _roll_out(found: ProjectConfig, name: str, nodes: Any, timeout: float, *, ch
     return rollout.ensure(nodes, name, built, state=state, dirty=dirty, timeout=timeout)
 
 
-def _row(result: NodeResult) -> dict[str, Any]:
+def _row(result: NodeResult, project: str) -> dict[str, Any]:
     state = "failed" if result.error is not None else "uploaded" if result.uploaded else "present"
     return {
         "name": result.node.name,
         "url": result.node.url,
+        "project": result.node.project or project,
         "state": state,
         "version": result.version,
         "spiders": len(result.spiders) if result.error is None else None,
@@ -91,11 +92,11 @@ def _row(result: NodeResult) -> dict[str, Any]:
     }
 
 
-def _show(result: RollOut) -> None:
+def _show(result: RollOut, project: str) -> None:
     from .render import table
 
     names = ("name", "state", "version", "spiders", "url")
-    table(names, [tuple(_row(entry)[name] for name in names) for entry in result.results])
+    table(names, [tuple(_row(entry, project)[name] for name in names) for entry in result.results])
 
 
 def _say_failures(result: RollOut) -> None:

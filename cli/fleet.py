@@ -36,15 +36,17 @@ def no_nodes(project: ProjectConfig) -> ConfigError:
     )
 
 
-def project_name(project: ProjectConfig, chosen: str | None) -> str:
-    """Scrapyd's name of the project: chosen, else that of [deploy], else BOT_NAME.
+def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
+    """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME.
 
     Raises:
         ConfigError: the settings module cannot be loaded.
     """
-    if chosen or project.project:
-        return chosen or project.project or ""
-    return _bot_name(project.root)
+    known = chosen or project.project
+    if known:
+        return known
+    names = [node.project for node in nodes if node.project]
+    return names[0] if len(names) == len(nodes) else _bot_name(project.root)
 
 
 def _bot_name(root: Path) -> str:
@@ -63,9 +65,9 @@ def _bot_name(root: Path) -> str:
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         return lines[-1]
-    why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+    why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].rstrip(".")
     raise ConfigError(
-        f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why} Correct them, or name the "
+        f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why}. Correct them, or name the "
         "project with -p."
     )
 

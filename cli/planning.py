@@ -32,14 +32,21 @@ def show(plan: Mapping[str, Any]) -> None:
 
 def heading(plan: Mapping[str, Any]) -> list[str]:
     """The first lines."""
-    size = plan.get("bytes_per_batch")
     batch = counted(int(plan.get("batch_size") or 0), "request")
     return [
         f"Spider {plan.get('spider')} of the project {plan.get('project')}; nothing is started by this command.",
         f"To the nodes go: {plan.get('target')}",
-        f"Batches: up to {batch}" + (f", about {size:,} bytes each" if isinstance(size, int) and size else ""),
+        f"Batches: up to {batch}{_bytes(plan.get('bytes_per_batch'))}",
         f"Items: {_output(plan.get('output'))}",
     ]
+
+
+def _bytes(estimate: object) -> str:
+    """How a full batch of ordinary addresses would travel."""
+    if not isinstance(estimate, dict):
+        return ""
+    size, each = int(estimate.get("bytes") or 0), estimate.get("per_url")
+    return f", about {size:,} bytes each on the way ({estimate.get('form')}, {each} bytes per URL)"
 
 
 def _output(output: object) -> str:

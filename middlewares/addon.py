@@ -5,9 +5,13 @@ Part of the worker half: imports Scrapy and the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter
 
 from .distributed import Distributed, is_producer, is_worker
 from .worker import Job
@@ -18,8 +22,9 @@ if TYPE_CHECKING:
 
 #: close to the engine, so that what it sees already has its depth, its referer and its rule
 PRIORITY = 100
-#: what makes two attempts' files differ; each is added to a feed URL that lacks it
-FEED_FIELDS = ("%(batch)s", "%(attempt)s")
+#: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that lacks it. A crawl's
+#: id is its spider's name and its start, and no other crawl's; `%(name)s_%(time)s` can be the same for two jobs.
+FEED_FIELDS = ("%(crawl)s", "%(batch)s", "%(attempt)s")
 
 
 class Addon:
@@ -45,19 +50,41 @@ class Addon:
             take_outputs(settings)
 
 
+def apply_late(crawler: Crawler) -> None:
+    """Do the add-on's work where the middleware alone was named, as in the book.
+
+    By then the settings are frozen and the feeds are made from them, so both are made again.
+    """
+    settings = crawler.settings.copy()
+    settings.frozen = False
+    Addon(crawler).update_settings(settings)
+    settings.freeze()
+    crawler.settings = settings
+    assert crawler.extensions
+    old = crawler.get_extension(FeedExporter)
+    others = [extension for extension in crawler.extensions.middlewares if extension is not old]
+    if old is not None:
+        crawler.signals.disconnect(old.open_spider, signals.spider_opened)
+        crawler.signals.disconnect(old.close_spider, signals.spider_closed)
+        crawler.signals.disconnect(old.item_scraped, signals.item_scraped)
+    with contextlib.suppress(NotConfigured):  # no feed is left to this process
+        others.append((type(old) if old is not None else FeedExporter).from_crawler(crawler))
+    crawler.extensions.middlewares = tuple(others)  # the signals hold it only weakly
+
+
 def _give_feed(settings: BaseSettings) -> None:
     job = Job.from_settings(settings)
     if job is None or not job.feed:
         return
-    uri = feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job.batch, job.attempt)
+    uri = feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job)
     feeds = settings.getdict("FEEDS")
     # Scrapyd's items_dir sends a FEEDS of its own at the command line's priority: both are written.
     feeds[uri] = {"format": settings.get("DISTRIBUTED_TARGET_FEED_FORMAT", "jsonlines")}
     settings.set("FEEDS", json.dumps(feeds), priority="cmdline")
 
 
-def feed_uri(template: str, batch: int, attempt: int) -> str:
-    """The feed URL of one attempt: `%(batch)s` and `%(attempt)s` filled in, or added to the file's name.
+def feed_uri(template: str, job: Job) -> str:
+    """The feed URL of one attempt: `%(crawl)s`, `%(batch)s` and `%(attempt)s` filled in, or added to the file's name.
 
     `%(name)s` and `%(time)s` are left for Scrapy, which fills them in when the feed opens.
     """
@@ -65,9 +92,7 @@ def feed_uri(template: str, batch: int, attempt: int) -> str:
     if missing:
         folder, slash, name = template.rpartition("/")
         template = f"{folder}{slash}{'_'.join(missing)}_{name}"
-    return template.replace("%(batch)s", str(batch)).replace("%(attempt)s", f"a{attempt}")
-
-
-def has_password(url: str) -> bool:
-    """Whether this feed URL must not travel as a setting."""
-    return bool(urlsplit(url).password)
+    values = (job.crawl, str(job.batch), f"a{job.attempt}")
+    for field, value in zip(FEED_FIELDS, values, strict=True):
+        template = template.replace(field, value)
+    return template

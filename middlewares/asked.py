@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy import Spider
+from w3lib.url import safe_url_string
 
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from .options import Options
 
+#: digits that stand for a page number while an address is escaped
+_PLACEHOLDER = "9081726354"
 #: settings of ours that a worker reads
 WORKER_SETTINGS = ("DISTRIBUTED_KEEP_DAYS", "DISTRIBUTED_MIN_FREE", "DISTRIBUTED_TARGET_FEED_FORMAT")
 
@@ -41,23 +45,25 @@ def asked_for(settings: BaseSettings) -> Asked:
     Raises:
         ConfigError: an argument's name cannot be passed on.
     """
-    args = {**_pairs(sys.argv, "-a"), **settings.getdict("DISTRIBUTED_SPIDER_ARGS")}
+    words = _command_line()
+    args = {**_pairs(words.args), **settings.getdict("DISTRIBUTED_SPIDER_ARGS")}
     check_args(args)
-    given = _pairs(sys.argv, "-s")
+    given = _pairs(words.settings)
     ours = {name: given[name] for name in WORKER_SETTINGS if name in given}
     return Asked(args=args, settings={**passed_on(given), **ours})
 
 
-def _pairs(argv: list[str], option: str) -> dict[str, str]:
-    """The `-a NAME=VALUE` or `-s NAME=VALUE` of a command line: Scrapy keeps no list of them."""
-    found: dict[str, str] = {}
-    words = iter(argv[1:])
-    for word in words:
-        pair = next(words, "") if word == option else word[len(option) :] if word.startswith(option) else ""
-        name, equals, value = pair.partition("=")
-        if equals:
-            found[name] = value
-    return found
+def _command_line() -> argparse.Namespace:
+    """The `-a` and `-s` of this process's command line: Scrapy keeps no list of them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-a", dest="args", action="append", default=[])
+    parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
+    return parser.parse_known_args(sys.argv[1:])[0]
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    split = (word.partition("=") for word in words)
+    return {name: value for name, equals, value in split if equals}
 
 
 def job_settings(asked: Asked, options: Options) -> dict[str, str]:
@@ -70,7 +76,11 @@ def job_settings(asked: Asked, options: Options) -> dict[str, str]:
 
 def template_of(options: Options) -> Template | None:
     """The address of the index pages, when they are numbered."""
-    return None if options.index is None else Template(options.index)
+    if options.index is None:
+        return None
+    plain = Template(options.index)
+    # Scrapy escapes spaces and letters beyond ASCII in an address: pages are recognised by what it makes of it.
+    return Template(safe_url_string(plain.url_with(_PLACEHOLDER)).replace(_PLACEHOLDER, plain.place))
 
 
 def shards_of(options: Options, spider: Spider) -> list[Shard]:

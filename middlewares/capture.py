@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from enum import Enum
@@ -46,6 +47,7 @@ class Capture:
         self._key = key
         self._stay = Fate.LOCAL if stay == "local" else Fate.REFUSED
         self._seen: set[bytes] = set()
+        self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
         self._offsite: OffsiteMiddleware | None = None
         self._offsite_known = False
         self.counts: Counter[str] = Counter()  #: since they were last written down; SEALED is counted with its batch
@@ -72,22 +74,28 @@ class Capture:
     def buffered(self) -> int:
         return len(self._cutter)
 
-    def take(self, request: Request) -> tuple[Fate, Cut | None]:
+    def take(self, request: Request, shard: int) -> tuple[Fate, Cut | None]:
         """Sort one found request in: its fate, and a batch that it filled."""
         if self._is_offsite(request):
             return self._fate(Fate.OFFSITE), None
-        fingerprint = None
-        if not request.dont_filter:
-            fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
-            if fingerprint in self._seen:
-                return self._fate(Fate.DUPLICATE), None
-            self._seen.add(fingerprint)
+        fingerprint = self._fingerprint(request, shard)
+        if fingerprint in self._seen:
+            return self._fate(Fate.DUPLICATE), None
+        self._seen.add(fingerprint)
         try:
             value = self._travelling(request)
         except CannotTravel as why:
             self.reasons[str(why)] += 1
             return self._fate(self._stay), None
         return Fate.SEALED, self._cutter.add(value, fingerprint, time.monotonic())
+
+    def _fingerprint(self, request: Request, shard: int) -> bytes:
+        fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
+        if not request.dont_filter:
+            return fingerprint
+        # Wanted every time it is found. Which time it is makes it known all the same when a shard is walked again.
+        self._times[fingerprint, shard] += 1
+        return hashlib.sha1(fingerprint + f"{shard}:{self._times[fingerprint, shard]}".encode()).digest()  # noqa: S324 - a fingerprint, as Scrapy's
 
     def _fate(self, fate: Fate) -> Fate:
         self.counts[fate.value] += 1

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import base64
 import inspect
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from scrapy import Request, Spider
+from scrapy import FormRequest, Request, Spider
+from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 LOCAL_META = frozenset({"depth", "is_start_request", "distribute"})
 #: the callback of a request that names none
 DEFAULT_CALLBACK = "parse"
+#: the same of a CrawlSpider, where it is not what `parse` would be
+CRAWL_SPIDER_CALLBACK = "_parse"
+#: classes of requests that are no more than their fields
+PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 
 
 class CannotTravel(ValueError):
@@ -33,11 +39,11 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
     Raises:
         CannotTravel: a callback is no method of the spider, or a value has no JSON form.
     """
-    if set(type(request).attributes) - {"dumps_kwargs"} != set(Request.attributes):
-        raise CannotTravel(f"{type(request).__name__} has attributes of its own")
+    if type(request) not in PLAIN_CLASSES:
+        raise CannotTravel(f"{type(request).__name__} is a class of its own, which may mean more than its fields")
     value: RequestValue = {"url": request.url}
     rule = rule_of(request, spider)
-    value |= _methods(request, spider) if rule is None else {"rule": rule}
+    value |= _methods(request, spider) if rule is None else _rule(request, spider, rule)
     if request.method != "GET":
         value["method"] = request.method
     if request.headers:
@@ -47,8 +53,8 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
         }
     left = LOCAL_META if rule is None else LOCAL_META | {"rule"}
     meta = {name: item for name, item in request.meta.items() if name not in left}
-    if not meta.get("link_text", True):
-        del meta["link_text"]
+    if rule is not None and meta.get("link_text") == "":
+        del meta["link_text"]  # what a rule's request has anyway
     fields = (
         ("body", request.body),
         ("cookies", request.cookies),
@@ -58,7 +64,10 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
         ("dont_filter", request.dont_filter),
         ("flags", list(request.flags)),
     )
-    value |= {name: _pack(item, name) for name, item in fields if item}
+    try:
+        value |= {name: _pack(item, name) for name, item in fields if item}
+    except RecursionError:
+        raise CannotTravel("it has a value that contains itself, or is nested too deep") from None
     if request.encoding != "utf-8":
         value["encoding"] = request.encoding
     return value
@@ -77,7 +86,7 @@ def from_value(value: RequestValue, spider: Spider) -> Request:
         callback=callback,
         errback=errback,
         method=value.get("method", "GET"),
-        headers={name: list(items) for name, items in value.get("headers", {}).items()},
+        headers={name: [item.encode("latin-1") for item in items] for name, items in value.get("headers", {}).items()},
         body=_unpack(value.get("body", b"")),
         cookies=_unpack(value.get("cookies", {})),
         meta=meta,
@@ -97,8 +106,19 @@ def rule_of(request: Request, spider: Spider) -> int | None:
     return None
 
 
+def _rule(request: Request, spider: Spider, rule: int) -> RequestValue:
+    value: RequestValue = {"rule": rule}
+    if request.errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
+        value["errback"] = None if request.errback is None else _name(request.errback, spider)
+    return value
+
+
+def _default(spider: Spider) -> str:
+    return CRAWL_SPIDER_CALLBACK if isinstance(spider, CrawlSpider) else DEFAULT_CALLBACK
+
+
 def _methods(request: Request, spider: Spider) -> RequestValue:
-    callback = DEFAULT_CALLBACK if request.callback is None else _name(request.callback, spider)
+    callback = _default(spider) if request.callback is None else _name(request.callback, spider)
     value: RequestValue = {"callback": callback}
     if request.errback is not None:
         value["errback"] = _name(request.errback, spider)
@@ -119,17 +139,17 @@ def _targets(value: RequestValue, spider: Spider, meta: dict[str, Any]) -> tuple
             raise CannotTravel(f"the spider {spider.name} has no rule {value['rule']}")
         meta["rule"] = value["rule"]
         meta.setdefault("link_text", "")
-        return spider._callback, spider._errback  # noqa: SLF001 - what a rule's own requests carry
-    callback = value.get("callback", DEFAULT_CALLBACK)
-    errback = value.get("errback")
-    return (
-        None if callback == DEFAULT_CALLBACK else _method(callback, spider),
-        None if errback is None else _method(errback, spider),
-    )
+        # what a rule's own requests carry
+        return spider._callback, _method(value["errback"], spider) if "errback" in value else spider._errback  # noqa: SLF001
+    default = _default(spider)
+    callback = value.get("callback", default)
+    return (None if callback == default else _method(callback, spider), _method(value.get("errback"), spider))
 
 
-def _method(name: str, spider: Spider) -> Any:
-    method = getattr(spider, name, None)
+def _method(name: Any, spider: Spider) -> Any:
+    if name is None:
+        return None
+    method = getattr(spider, name, None) if isinstance(name, str) else None
     if not inspect.ismethod(method):
         raise CannotTravel(f"the spider {spider.name} has no method {name!r}")
     return method
@@ -137,15 +157,18 @@ def _method(name: str, spider: Spider) -> Any:
 
 def _pack(item: Any, where: str) -> Any:
     """JSON for what JSON has; bytes and tuples under a one-key object whose key starts with `$`."""
-    if item is None or isinstance(item, (str, bool)) or type(item) in (int, float):
+    if item is None or type(item) in (str, bool, int, float):
         return item
-    if isinstance(item, bytes):
+    if isinstance(item, str) and not isinstance(item, Enum):
+        return str(item)  # such as what lxml finds
+    if type(item) is bytes:
         return {"$bytes": base64.b64encode(item).decode()}
-    if isinstance(item, tuple):
+    # Of lists and objects only the plain ones: a namedtuple would come back without its names.
+    if type(item) is tuple:
         return {"$tuple": [_pack(entry, where) for entry in item]}
-    if isinstance(item, list):
+    if type(item) is list:
         return [_pack(entry, where) for entry in item]
-    if isinstance(item, dict) and all(isinstance(name, str) for name in item):
+    if type(item) is dict and all(type(name) is str for name in item):
         packed = {name: _pack(entry, where) for name, entry in item.items()}
         return {"$dict": packed} if any(name.startswith("$") for name in packed) else packed
     raise CannotTravel(f"its {where} has a {type(item).__name__}, which JSON cannot carry")

@@ -63,6 +63,10 @@ class Distributed:
         Raises:
             NotConfigured: this process is neither.
         """
+        from .addon import Addon, apply_late
+
+        if (is_worker(crawler.settings) or is_producer(crawler.settings)) and crawler.get_addon(Addon) is None:
+            apply_late(crawler)
         if is_worker(crawler.settings):
             from .worker import Worker
 

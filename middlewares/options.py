@@ -119,7 +119,7 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
     """Whether the feed URL can be sent as a setting; one with a password must be on the nodes already."""
     if feed_url is None:
         return False
-    if urlsplit(feed_url).password is None:
+    if not _has_password(feed_url):
         return True
     if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= _CMDLINE:
         raise ConfigError(
@@ -127,6 +127,19 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
             " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, not on the command line."
         )
     return False
+
+
+def _has_password(feed_url: str) -> bool:
+    try:
+        parts = urlsplit(feed_url)
+        _ = parts.port  # reading it is what fails
+    except ValueError:
+        # The URL itself is not shown: what looks like a bad port may be half a password.
+        raise ConfigError(
+            "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed) cannot be read: its host or port is none. In a user name"
+            " or a password, write : as %3A, @ as %40 and / as %2F."
+        ) from None
+    return parts.password is not None
 
 
 class _Reader:

@@ -115,7 +115,7 @@ class Producer:
             if response is not None and run.options.sharded and run.index.is_border(request.url):
                 return None
             return self._index_request(request, shard)
-        fate, cut = run.capture.take(request)
+        fate, cut = run.capture.take(request, shard)
         if cut is not None:
             run.seal(cut)
         if fate is not Fate.LOCAL:
@@ -149,7 +149,8 @@ class Producer:
     # signals
 
     def _item(self, item: Any, response: Response | None) -> None:
-        self._run.own_item(item, response.meta.get(SHARD, 0) if response is not None else 0)
+        shard = response.meta.get(SHARD, 0) if response is not None else 0
+        self._run.own_item(item, shard, response.url if response is not None else "")
 
     def _dropped(self, request: Request) -> None:
         if PAGE in request.meta:  # seen before: nothing is lost

@@ -99,7 +99,7 @@ class Record:
         """Keep a cut, in as many batches as its encoded size needs."""
         batches, start = [], 0
         for values, payload in fit(cut.values, key=key):
-            prints = [one for one in cut.fingerprints[start : start + len(values)] if one is not None]
+            prints = cut.fingerprints[start : start + len(values)]
             start += len(values)
             counts = {**counts, "sealed": len(values)}
             batch = await self.thread(

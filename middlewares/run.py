@@ -176,10 +176,15 @@ class Run:
         for batch in await self.record.seal(cut, self._prepared.key, self.capture.take_counts()):
             self.coordinator.add(batch)
 
-    def own_item(self, item: Any, shard: int) -> None:
+    def own_item(self, item: Any, shard: int, url: str) -> None:
         """An item of the producer's own pages."""
-        if self._begun:
+        if not self._begun:
+            return
+        try:
             self._own.add(item, shard)
+        except (TypeError, ValueError) as error:
+            reason = f"an item of it has no JSON form: {error}"
+            self.local_missed(url, "failed", reason)
 
     def local_missed(self, url: str, kind: str, reason: str) -> None:
         """A request that the producer crawls itself gave no result."""

@@ -47,7 +47,7 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
     Raises:
         ConfigError: nothing is named and nothing is plain, or what is named is not there.
     """
-    rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
+    rule = _rule_number(settings)
     callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
     if rule < 0 and not callbacks:
         return _plain_target(spider, settings)
@@ -86,6 +86,14 @@ def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
         f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META.{_known(spider)}"
         " To crawl without nodes, set DISTRIBUTED_ENABLED = False."
     )
+
+
+def _rule_number(settings: BaseSettings) -> int:
+    try:
+        return settings.getint("DISTRIBUTED_TARGET_RULE", -1)
+    except (TypeError, ValueError):
+        value = settings.get("DISTRIBUTED_TARGET_RULE")
+        raise ConfigError(f"DISTRIBUTED_TARGET_RULE is {value!r}, and must be the number of a rule.") from None
 
 
 def _check_rule(spider: Spider, rule: int) -> None:

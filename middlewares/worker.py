@@ -22,9 +22,9 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 
 import scrapyd_dist
-from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.payload import RequestValue, decode
 
-from .codec import CannotTravel, from_value
+from .codec import from_value
 from .part import Part, ReportFile, crawl_folder, free_bytes, remove_old
 from .targets import only_rule
 
@@ -248,11 +248,24 @@ class Worker:
         self._report.start()
         remove_old(self._folder, self._job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
 
-    def _item(self, item: Any) -> None:
-        self.account.items += 1
+    def _item(self, item: Any, response: Response | None) -> None:
         if self._part is not None:
-            self._part.add(item)
+            try:
+                self._part.add(item)
+            except (TypeError, ValueError) as error:
+                self._unwritten(error, None if response is None else response.meta.get(INDEX))
+                return
             self._look_at_disk()
+        self.account.items += 1
+
+    def _unwritten(self, error: Exception, index: int | None) -> None:
+        """An item that has no JSON form is lost, and that is said: of its URL, or else of the whole batch."""
+        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+        logger.error(reason)
+        if index is not None:
+            self.account.missed(index, "failed", reason)
+        else:
+            self._problem = self._problem or f"An item was lost: {reason}."
 
     def _look_at_disk(self) -> None:
         now = time.monotonic()
@@ -339,7 +352,7 @@ def _requests(crawler: Crawler) -> tuple[list[Request], str]:
     try:
         values = decode(crawler.settings.get, key=egg_key())
         return [from_value(_with_target(value, crawler), spider) for value in values], ""
-    except (PayloadError, CannotTravel) as error:
+    except (ValueError, TypeError, AttributeError) as error:  # PayloadError and CannotTravel among them
         return [], f"This batch cannot be crawled: {error}."
 
 

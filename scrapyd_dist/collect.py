@@ -105,7 +105,12 @@ class Output:
             raise ConfigError(
                 f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
             )
-        return cls(path=Path(path), format=found, overwrite=overwrite)
+        output = cls(path=Path(path), format=found, overwrite=overwrite)
+        if found == "json" and not overwrite and output.path.exists():
+            raise ConfigError(
+                f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
+            )
+        return output
 
 
 def merge(parts: Sequence[Path], outputs: Sequence[Output]) -> int:
@@ -123,7 +128,7 @@ def merge(parts: Sequence[Path], outputs: Sequence[Output]) -> int:
 def _merge_one(parts: Sequence[Path], output: Output) -> int:
     with _replacing(output) as file:
         if output.format == "csv":
-            return _write_csv(parts, file, header=file.tell() == 0)
+            return _write_csv(parts, file, _header(output))
         if output.format == "json":
             return _write_json(parts, file)
         return _write_lines(parts, file)
@@ -134,17 +139,35 @@ def _replacing(output: Output) -> Iterator[IO[bytes]]:
     output.path.parent.mkdir(parents=True, exist_ok=True)
     growing = output.path.with_name(f".{output.path.name}.part")
     try:
-        if not output.overwrite and output.format != "json" and output.path.exists():
-            shutil.copyfile(output.path, growing)
-        else:
+        if output.overwrite or not output.path.exists():
             growing.write_bytes(b"")
+        else:
+            shutil.copyfile(output.path, growing)
         with growing.open("ab") as file:
+            if not _ends_with_line(growing):
+                file.write(b"\n")
             yield file
             file.flush()
             os.fsync(file.fileno())
         growing.replace(output.path)
     finally:
         growing.unlink(missing_ok=True)
+
+
+def _ends_with_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def _header(output: Output) -> list[str]:
+    """The columns of a CSV file that is added to."""
+    if output.overwrite or not output.path.exists():
+        return []
+    with output.path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
 
 
 def _write_lines(parts: Sequence[Path], file: IO[bytes]) -> int:
@@ -177,13 +200,13 @@ def _write_json(parts: Sequence[Path], file: IO[bytes]) -> int:
     return count
 
 
-def _write_csv(parts: Sequence[Path], file: IO[bytes], *, header: bool) -> int:
-    columns: dict[str, None] = {}
+def _write_csv(parts: Sequence[Path], file: IO[bytes], header: Sequence[str]) -> int:
+    columns = dict.fromkeys(header)
     for item in _items(parts):
         columns.update(dict.fromkeys(item))
     text = _Utf8(file)
     writer = csv.DictWriter(text, columns, restval="")
-    if header:
+    if not header:
         writer.writeheader()
     count = 0
     for item in _items(parts):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist import api
 from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, BatchState, job_id
 from scrapyd_dist.collect import PartLost, fetch_part
-from scrapyd_dist.errors import ApiRefused, AuthRefused, NodeError
+from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound
 from scrapyd_dist.fleet import Member, Out, Placement
 from scrapyd_dist.outcome import BadReport, Report, kept, misses, read_report, refusal, report_path
 from scrapyd_dist.posting import JobSpec, call_for, last_words
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 FRESH = 3.5
 #: seconds for which a job that its node does not know (any more) is given the benefit of the doubt
 UNKNOWN_GRACE = 8.0
+#: answers with which a node refuses a job that it could have taken
+SAID_NO = (ApiRefused, AuthRefused, CallRefused, NotFound)
 #: parts that are fetched at the same time
 FETCHES = 4
 
@@ -263,9 +265,8 @@ class Coordinator:
         """The node certainly did not take it: the batch waits again, for another node if there is one."""
         member = out.member
         member.out.pop(out.job, None)
-        if isinstance(error, (ApiRefused, AuthRefused)):
-            member.unfit = str(error)
-            logger.error("%s gets no more work: %s", member.node, error)
+        if isinstance(error, SAID_NO):
+            self._said_no(member, error)
         else:
             self._lost_touch(member, error)
         await self.store(
@@ -276,6 +277,15 @@ class Coordinator:
         self._wake[id(member)].set()
         self._pump()
         self._check_unfit()
+
+    def _said_no(self, member: Member, error: NodeError) -> None:
+        """It answers and does not want the job. Once, it may have lost the code; twice, it gets no more work."""
+        if isinstance(error, ApiRefused) and not member.refusals:
+            member.refusals += 1
+            member.prepared = False
+            return
+        member.unfit = str(error)
+        logger.error("%s gets no more work: %s", member.node, error)
 
     async def _was_accepted(self, out: Out, error: NodeError) -> bool:
         """After a post whose fate is not known: ask the node for the job id before anything is sent again."""

@@ -14,7 +14,7 @@ class Cut:
     """Requests that are about to become a batch."""
 
     values: list[RequestValue] = field(default_factory=list)
-    fingerprints: list[bytes | None] = field(default_factory=list)  #: one for each value; None is never deduplicated
+    fingerprints: list[bytes] = field(default_factory=list)  #: one for each value
 
 
 class Cutter:
@@ -29,7 +29,7 @@ class Cutter:
     def __len__(self) -> int:
         return len(self._cut.values)
 
-    def add(self, value: RequestValue, fingerprint: bytes | None, now: float) -> Cut | None:
+    def add(self, value: RequestValue, fingerprint: bytes, now: float) -> Cut | None:
         """Take a request in; a full batch when it completes one."""
         if not self._cut.values:
             self._since = now

@@ -28,17 +28,30 @@ def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[Pa
     folder.mkdir(parents=True, exist_ok=True)
     copies, warnings = [], []
     for number, uri in enumerate(uris, 1):
-        parts = urlsplit(uri)
         try:
-            if parts.scheme in {"", "file"}:
+            parts = urlsplit(uri)
+            if not _belongs(parts, urlsplit(template)):
+                warnings.append(f"{uri} is not merged: the project's feed URL does not lead there")
+            elif parts.scheme in {"", "file"}:
                 copies.append(_local(parts))
             elif parts.scheme == "ftp":
                 copies.append(_ftp(parts, urlsplit(template), folder / f"{number}.jl"))
             else:
                 warnings.append(f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back")
-        except (OSError, EOFError, ftplib.Error) as error:
+        except (OSError, EOFError, ValueError, ftplib.Error) as error:
             warnings.append(f"{uri} is not merged: it could not be read back ({error})")
     return copies, warnings
+
+
+def _belongs(parts: SplitResult, template: SplitResult) -> bool:
+    """Whether a worker may have written there: what a node says is neither opened nor given the password blindly."""
+    place = (parts.scheme or "file", parts.hostname, parts.port) == (
+        template.scheme or "file",
+        template.hostname,
+        template.port,
+    )
+    folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # names get the number of their batch
+    return place and parts.path.startswith(folder + slash) and ".." not in unquote(parts.path)
 
 
 def _local(parts: SplitResult) -> Path:

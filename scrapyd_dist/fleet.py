@@ -61,6 +61,7 @@ class Member:
     down_reason: str = ""
     prepared: bool = False  #: has the crawl's code
     unfit: str = ""  #: why it gets no work though it answers
+    refusals: int = 0  #: jobs it refused with Scrapyd's own words
     skew: float = 0.0  #: its clock minus ours, seconds
     cancel_later: list[str] = field(default_factory=list)  #: jobs given up while it could not be reached
     jobs: int = 0  #: accepted attempts

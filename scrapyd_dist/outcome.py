@@ -129,8 +129,14 @@ def refusal(report: Report, size: int, *, feed: bool) -> str:
         return f"the worker had {report.requests} requests of the batch's {size}"
     if feed and (report.feeds_failed or not report.feeds) and report.items:
         return "the worker could not store its feed; its log says why"
-    if not feed and report.part is None:
+    return "" if feed else _part_refusal(report)
+
+
+def _part_refusal(report: Report) -> str:
+    if report.part is None:
         return "the worker wrote no part"
+    if report.part.items != report.items:
+        return f"the worker wrote {report.part.items} of its {report.items} items"
     return ""
 
 

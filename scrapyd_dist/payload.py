@@ -64,7 +64,8 @@ def hidden_by(value: RequestValue) -> str | None:
     for name in value.get("headers", ()):
         if name.lower() not in OPEN_HEADERS:
             return f"the header {name}"
-    if "@" in str(value.get("meta", {}).get("proxy", "")) or "http_pass" in value.get("meta", {}):
+    meta = _meta(value)
+    if "@" in str(meta.get("proxy", "")) or "http_pass" in meta:
         return "credentials in its meta"
     return None
 
@@ -74,7 +75,13 @@ def _private(value: RequestValue) -> bool:
     if hidden_by(value):
         return True
     closed = value.keys() - OPEN_FIELDS - {"headers", "meta"}
-    return bool(closed) or bool(value.get("meta", {}).keys() - OPEN_META)
+    return bool(closed) or bool(_meta(value).keys() - OPEN_META)
+
+
+def _meta(value: RequestValue) -> dict[str, Any]:
+    meta: dict[str, Any] = value.get("meta", {})
+    wrapped: dict[str, Any] = meta.get("$dict", meta)  # how the codec packs keys that begin with $
+    return wrapped
 
 
 def to_json(values: Sequence[RequestValue]) -> str:
@@ -96,13 +103,15 @@ def from_json(text: str) -> list[RequestValue]:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PayloadError(f"{START_URLS} is not JSON: {error}") from error
     common: RequestValue = {}
     if isinstance(document, dict):
         common, document = document.get("common", {}), document.get("requests")
-    if not isinstance(document, list):
+    if not isinstance(common, dict) or not isinstance(document, list):
         raise PayloadError(f"{START_URLS} must be a JSON list of URLs")
+    if not all(isinstance(entry, (str, dict)) for entry in document):
+        raise PayloadError(f"{START_URLS} has an entry that is neither a URL nor a request")
     values = [{**common, "url": entry} if isinstance(entry, str) else {**common, **entry} for entry in document]
     for value in values:
         if not isinstance(value.get("url"), str):
@@ -117,8 +126,13 @@ def _common(values: Sequence[RequestValue]) -> RequestValue:
     return {
         name: first[name]
         for name in first
-        if name != "url" and all(name in value and value[name] == first[name] for value in values)
+        if name != "url" and all(name in value and _same(value[name], first[name]) for value in values)
     }
+
+
+def _same(one: Any, other: Any) -> bool:
+    # 1, 1.0 and True are equal in Python, and a callback may tell them apart.
+    return one is other or (bool(one == other) and json.dumps(one) == json.dumps(other))
 
 
 def _without(value: RequestValue, common: RequestValue) -> str | RequestValue:

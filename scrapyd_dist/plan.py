@@ -30,9 +30,18 @@ class Template:
         widths = [number or page for number, page in _PLACE.findall(self.text)]
         return int(widths[0] or 0)
 
+    @property
+    def place(self) -> str:
+        """The place for the number, as it is written."""
+        return next(match[0] for match in _PLACE.finditer(self.text))
+
+    def url_with(self, text: str) -> str:
+        """The address with this text in the number's place."""
+        return _PLACE.sub(lambda _: text, self.text)
+
     def url(self, page: int) -> str:
         """The address of one page."""
-        return _PLACE.sub(lambda _: f"{page:0{self._width}d}", self.text)
+        return self.url_with(f"{page:0{self._width}d}")
 
     def page(self, url: str) -> int | None:
         """The number of the page at this address, or None when it is no page of this template."""

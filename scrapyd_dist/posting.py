@@ -22,7 +22,8 @@ OUR_ARGS = frozenset({"batch"})
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
 #: bytes of a job's log that are read for its last words
 LOG_TAIL = 4096
-_LOG_HEAD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[[^]]+\] (?:ERROR|CRITICAL): ")
+_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
+_LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL): ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,10 @@ def _last_error(text: str) -> str:
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "; its log is empty"
-    errors = [line for line in lines if _LOG_HEAD.match(line)]
-    last = lines[-1]
-    return f"; the last line of its log: {(errors or [last])[-1][:300]}"
+    errors = [at for at, line in enumerate(lines) if _LOG_HEAD.match(line)]
+    if not errors:
+        return f"; the last line of its log: {lines[-1][:300]}"
+    at = errors[-1]
+    end = next((later for later in range(at + 1, len(lines)) if _LOG_TIME.match(lines[later])), len(lines))
+    what = f" {lines[end - 1][:300]}" if end - 1 > at else ""  # the end of a traceback says what it was
+    return f"; the last error in its log: {lines[at][:300]}{what}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapyd_dist.middlewares.worker
-from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
+from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
 
 import scrapyd_dist
 
@@ -62,7 +62,7 @@ def test_the_middleware_line_of_the_book(
     hosts = [f"127.0.0.1:{node.port}" for node in nodes_up]
     it = make([], **MIDDLEWARE, DISTRIBUTED_TARGET_RULE=1, DISTRIBUTED_TARGET_HOSTS=hosts)
     done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
 
@@ -100,13 +100,13 @@ def test_deployed_by_hand_with_the_package_installed_on_the_node(
 ) -> None:
     nodes = fleet(1, env={"PYTHONPATH": str(_installed_copy(tmp_path / "installed"))})
     it = make(nodes, **way, DISTRIBUTED_DEPLOY="never")
-    answer = nodes[0].add_version(it.name, "1.0", _plain_egg(it))
+    answer = nodes[0].add_version(it.name, "r1", _plain_egg(it))
     assert answer["status"] == "ok", answer
     done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items("items.jl")) == {}
-    assert last_crawl(it).version == "1.0"
-    assert nodes[0].api("listversions.json", project=it.name)["versions"] == ["1.0"], "nothing was uploaded"
+    assert last_crawl(it).version == "r1"
+    assert nodes[0].api("listversions.json", project=it.name)["versions"] == ["r1"], "nothing was uploaded"
 
 
 @pytest.mark.black_box
@@ -116,7 +116,7 @@ def test_nothing_deployed_and_uploading_switched_off(
     nodes = fleet(1)
     it = make(nodes, ADDONS=ADDON, DISTRIBUTED_DEPLOY="never")
     done = run_scrapy(it, "crawl", "easy")
-    assert done.code == 4, done.err
+    assert done.code == 4, said(done)
     assert "sdist deploy-all" in done.err
     assert "Traceback" not in done.err
     assert nodes[0].api("listversions.json", project=it.name).get("versions", []) == []
@@ -128,7 +128,7 @@ def test_a_batch_typed_by_hand(
     it = make([], ADDONS=ADDON)
     batch = json.dumps([site_now.detail(12)])
     done = run_scrapy(it, "crawl", "easy", "-s", f"DISTRIBUTED_START_URLS={batch}", "-o", "one.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert [item["number"] for item in it.items("one.jl")] == ["12"]
     assert site_now.hits() == {site_now.site.detail_path(12): 1}, "one page, and no index page"
     assert crawls(it) == []
@@ -153,7 +153,7 @@ def test_a_batch_typed_by_hand_in_other_projects(
     it = make([], **settings)
     batch = json.dumps([site_now.detail(number) for number in (3, 4)])
     done = run_scrapy(it, "crawl", spider, "-s", f"DISTRIBUTED_START_URLS={batch}", "-o", "two.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert sorted(item["number"] for item in it.items("two.jl")) == ["3", "4"]
     assert sum(site_now.hits().values()) == 2
 
@@ -163,7 +163,7 @@ def test_any_spider_by_the_name_of_a_callback(
 ) -> None:
     it = make(nodes_up, ADDONS=ADDON, DISTRIBUTED_TARGET_CALLBACKS=["parse_article"])
     done = run_scrapy(it, "crawl", "plain", "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
     assert last_crawl(it).summary["sealed"] == 90
@@ -194,7 +194,7 @@ def test_any_spider_by_request_meta(
 ) -> None:
     it = make(nodes_up, {"marked": MARKED}, ADDONS=ADDON, DISTRIBUTED_TARGET_BY_META=True)
     done = run_scrapy(it, "crawl", "marked", "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
     assert last_crawl(it).summary["sealed"] == 90
@@ -228,7 +228,7 @@ def test_a_worker_follows_no_rule_but_does_what_its_callback_asks(
 ) -> None:
     it = make(nodes_up, {"following": FOLLOWING}, ADDONS=ADDON, DISTRIBUTED_TARGET_RULE=1)
     done = run_scrapy(it, "crawl", "following", "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     items = list(it.items("items.jl"))
     assert site_now.differences(item for item in items if "number" in item) == {}
     assert_each_page_once(site_now)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
+from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_one_line_and_targets_in_scrapy_cfg(
 ) -> None:
     it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
     summary = last_crawl(it).summary
@@ -62,7 +62,7 @@ def test_hosts_in_settings_go_before_scrapy_cfg(
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, "DISTRIBUTED_TARGET_HOSTS": hosts, **QUICK}
     it = project(nodes=nodes_up[:1], settings=settings)
     done = run_scrapy(it, "crawl", "easy", "-O", "out/items.json")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(json.loads((it.path / "out/items.json").read_text())) == {}
     rows = last_crawl(it).summary["nodes"]
     assert [row["url"].rstrip("/") + "/" for row in rows] == [nodes_up[1].url]
@@ -77,7 +77,7 @@ def test_without_an_output_the_items_are_in_a_file_named_by_the_crawl(
 ) -> None:
     it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     done = run_scrapy(it, "crawl", "easy")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items(f"{last_crawl(it).id}.jl")) == {}
 
 
@@ -136,7 +136,7 @@ def test_custom_settings_name_the_target_of_each_spider(
     it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     it.spider("two", TWO_SPIDERS)
     done = run_scrapy(it, "crawl", spider, "-o", "items.jl")
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
     assert last_crawl(it).summary["sealed"] == 45
@@ -168,7 +168,7 @@ def test_a_look_at_a_page_stays_here(
 ) -> None:
     it = project(settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     done = run_scrapy(it, *(site_now.detail(7) if word == "DETAIL" else word for word in command))
-    assert done.code == 0, done.err
+    assert done.code == 0, said(done)
     assert told in done.out + done.err
     assert crawls(it) == []
     assert not (it.path / ".sdist").exists()

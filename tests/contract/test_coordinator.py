@@ -14,10 +14,11 @@ import pytest
 from rig.nodemodel import ModelNode, ModelSender, lost_unheard, model, refused_with, taken_unheard
 
 from scrapyd_dist import collect, coordinator
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, job_id
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, home_of, job_id
 from scrapyd_dist.coordinator import Coordinator, Limits
 from scrapyd_dist.errors import ApiRefused, ConnectionLost, ConnectionRefused, ConnectTimeout, NoReply
 from scrapyd_dist.fleet import Member, Out, Placement
+from scrapyd_dist.outcome import part_path, report_path
 from scrapyd_dist.posting import JobSpec, call_for
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CRAWL = "c"
+HOME = home_of(CRAWL, 1.0)
 QUICK = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3)
 
 
@@ -117,7 +119,7 @@ def make(tmp_path: Path, nodes: list[ModelNode], limits: Limits, **options: Any)
         store.store.add_crawl(Crawl(id=CRAWL, project="p", spider="s", created=1.0))
     sender = ModelSender(nodes)
     fields: dict[str, Any] = {
-        "spec": JobSpec(crawl=CRAWL, project="p", spider="s", version="v1"),
+        "spec": JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1"),
         "members": [Member(node=node.node, prepared=True) for node in nodes],
         "prepare": _prepared,
         **options,
@@ -189,7 +191,11 @@ async def test_round_robin_goes_around(tmp_path: Path) -> None:
         for _ in range(7):
             await b.seal()
         await until(lambda: len(b.posts()) == 7, "all are posted")
-        assert [[job.split(".")[1] for job in node.posts] for node in nodes] == [["b1", "b4", "b7"], ["b2", "b5"], ["b3", "b6"]]
+        assert [[job.split(".")[1] for job in node.posts] for node in nodes] == [
+            ["b1", "b4", "b7"],
+            ["b2", "b5"],
+            ["b3", "b6"],
+        ]
 
 
 @scenario
@@ -240,7 +246,9 @@ async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> Non
 @scenario
 async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(tmp_path: Path) -> None:
     one = model("one")
-    spec = JobSpec(crawl=CRAWL, project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "=1"})
+    spec = JobSpec(
+        crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "=1"}
+    )
     async with bench(tmp_path, one, spec=spec) as b:
         await b.seal_all(1)
         await b.ended()
@@ -334,7 +342,9 @@ async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_p
 
 
 @scenario
-async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_and_another_job_id(tmp_path: Path) -> None:
+async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_and_another_job_id(
+    tmp_path: Path,
+) -> None:
     one, two = model("one"), model("two")
     one.plays = [lost_unheard]
     async with bench(tmp_path, one, two) as b:
@@ -397,7 +407,9 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
 async def test_no_job_id_is_ever_taken_twice_whatever_happens_to_posts(tmp_path: Path) -> None:
     nodes = [model(name) for name in ("one", "two", "three")]
     for number, node in enumerate(nodes):
-        node.plays = [(taken_unheard, lost_unheard, refused_with(ConnectionRefused))[(number + n) % 3] for n in range(9)]
+        node.plays = [
+            (taken_unheard, lost_unheard, refused_with(ConnectionRefused))[(number + n) % 3] for n in range(9)
+        ]
     async with bench(tmp_path, *nodes, limits=replace(QUICK, max_attempts=20)) as b:
         await b.seal_all(15)
         await b.ended()
@@ -560,7 +572,7 @@ async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
     def without_part(node: ModelNode, job: Any) -> None:
         node.jobs[job.id] = job
         node.finish(job.id)
-        del node.files[f"logs/_sdist/c/{job.id}.jl"]
+        del node.files[part_path(HOME, job.id)]
 
     one.plays = [without_part]
     async with bench(tmp_path, one, two) as b:
@@ -570,7 +582,9 @@ async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
         assert "is gone" in b.attempts()[0].reason
 
 
-@pytest.mark.parametrize("field", [{"requests": 1}, {"finish_reason": "cancelled"}, {"part": None}, {"problem": "no key"}])
+@pytest.mark.parametrize(
+    "field", [{"requests": 1}, {"finish_reason": "cancelled"}, {"part": None}, {"problem": "no key"}]
+)
 def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: dict[str, Any]) -> None:
     async def check() -> None:
         one, two = model("one"), model("two")
@@ -591,7 +605,7 @@ def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, junk: byt
         async with bench(tmp_path, one, two) as b:
             await b.seal_all(2)
             await until(lambda: one.posts != [], "posted")
-            one.files["logs/_sdist/c/c.b1.a1.json"] = junk
+            one.files[report_path(HOME, "c.b1.a1")] = junk
             one.die("c.b1.a1")
             await b.ended()
             b.whole(2)
@@ -617,6 +631,28 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
         assert [(m.url, m.kind, m.batch) for m in found] == [("http://web/0", "gone", 1), ("http://web/1", "failed", 1)]
 
 
+@scenario
+async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with bench(
+        tmp_path, one, spec=JobSpec(crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v")
+    ) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.finish("c.b1.a1")
+        await b.ended()
+    old = dict(one.files)
+    one.jobs.clear()
+    async with bench(tmp_path / "other", one) as b:
+        await b.seal_all(1)
+        await until(lambda: one.calls.count("status.json") > 5, "the job is asked about")
+        assert old.items() <= one.files.items()
+        assert b.states() == ["sent"]
+        one.finish("c.b1.a1")
+        await b.ended()
+        b.whole(1)
+
+
 # a producer that dies and comes back
 
 
@@ -624,7 +660,11 @@ async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNod
     """What a producer leaves that died just after this step of a batch."""
     db = b.store.store
     job = job_id(CRAWL, batch, 1)
-    await b.store(db.open_attempt, CRAWL, Attempt(batch=batch, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time()))
+    await b.store(
+        db.open_attempt,
+        CRAWL,
+        Attempt(batch=batch, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time()),
+    )
     if state is not AttemptState.SENDING:
         await b.store(db.sent, CRAWL, batch, 1)
     if state is AttemptState.RUNNING:
@@ -651,7 +691,9 @@ def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: Att
         async with bench(tmp_path, one, two) as b:
             b.coordinator.no_more()
             if known == "running":
-                await until(lambda: b.states() == ["running"] and b.coordinator.members[0].out[job].report, "it is heard of")
+                await until(
+                    lambda: b.states() == ["running"] and b.coordinator.members[0].out[job].report, "it is heard of"
+                )
                 one.finish(job)
             one.quick = True
             await b.ended()

@@ -1,4 +1,4 @@
-"""What tests of whole crawls share: quick settings, the crawl's row in the store, and what its account must add up to."""
+"""What tests of whole crawls share: quick settings, the row in the store, what an account must add up to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Crawl
 
+    from .commands import Result
     from .nodes import ScrapydNode
     from .projects import Project
     from .sites import SiteProcess
@@ -82,6 +83,12 @@ def assert_nothing_left(project: Project, nodes: Iterable[ScrapydNode] = ()) -> 
         assert node.jobs() == []
     left = [path for path in project.path.rglob("*") if path.name.endswith((".part", ".jl"))]
     assert left == []
+
+
+def said(done: Result) -> str:
+    """Of a command's output what matters when a test fails: errors, warnings, and the end."""
+    loud = [line for line in done.err.splitlines() if any(word in line for word in ("ERROR", "WARN", "CRITICAL"))]
+    return "\n".join([f"exit code {done.code}", *loud, *done.err.splitlines()[-3:]])
 
 
 def assert_one_paragraph(text: str) -> None:

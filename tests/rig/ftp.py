@@ -40,7 +40,7 @@ class FtpServer:
     @property
     def url(self) -> str:
         """Its address with user name and password, without a slash at the end."""
-        login = f"{quote(self.user)}:{quote(self.password)}@" if self.user else "anonymous:guest@"
+        login = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else "anonymous:guest@"
         return f"ftp://{login}127.0.0.1:{self.port}"
 
     def files(self) -> dict[str, bytes]:

@@ -89,7 +89,7 @@ class ModelNode:
         self.jobs[job].state = JobState.FINISHED
 
     def _base(self, job: str) -> str:
-        return f"logs/_sdist/{job.split('.')[0]}/{job}"
+        return f"logs/_sdist/{json.loads(self.jobs[job].settings['DISTRIBUTED_JOB'])['home']}/{job}"
 
     def _report(self, job: str, **fields: Any) -> None:
         found = self.jobs[job]
@@ -139,7 +139,11 @@ class ModelNode:
     def _schedule(self, call: Call[Any]) -> dict[str, Any]:
         data = dict(call.data)
         settings = dict(value.split("=", 1) for name, value in call.data if name == "setting")
-        args = {name: value for name, value in data.items() if name not in {"project", "spider", "jobid", "_version", "setting"}}
+        args = {
+            name: value
+            for name, value in data.items()
+            if name not in {"project", "spider", "jobid", "_version", "setting"}
+        }
         size = len(json.loads(settings["DISTRIBUTED_START_URLS"]))
         job = ModelJob(id=data["jobid"], size=size, settings=settings, args=args)
         self.posts.append(job.id)
@@ -184,9 +188,7 @@ class ModelSender:
             if call.path == "schedule.json":
                 await self.gate.wait()
 
-    async def download(
-        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30.0
-    ) -> T:
+    async def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30.0) -> T:
         await asyncio.sleep(0)
         result: Any = self._nodes[node.url].answer(call)
         if result is not None:

@@ -73,7 +73,7 @@ def test_a_process_that_was_started_after_the_last_sign_of_life_is_another_one()
 @pytest.mark.parametrize("state", [CrawlState.FINISHED, CrawlState.REFUSED])
 def test_nothing_to_resume(tmp_path: Path, state: CrawlState) -> None:
     keep(tmp_path, a_crawl(state=state, message="no node."))
-    with pytest.raises(ConfigError, match="nothing to resume|never started: no node"):
+    with pytest.raises(ConfigError, match=r"nothing to resume|never started: no node"):
         producing.begin_again(tmp_path, "c")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,8 +33,11 @@ PLAN: dict[str, Any] = {
         {"name": "b", "url": "http://b", "state": "up", "reason": "", "slots": 4, "logs": False},
         {"name": "c", "url": "http://c", "state": "down", "reason": "refused", "slots": None, "logs": False},
     ],
-    "shards": [{"number": at, "url": f"http://w/{at}", "first_page": at * 5, "last_page": at * 5 + 4} for at in range(9)],
-    "batch_size": 1000, "bytes_per_batch": 61440, "output": ["/x/items.jl"], "warnings": ["Mind the rate."],
+    "shards": [
+        {"number": at, "url": f"http://w/{at}", "first_page": at * 5, "last_page": at * 5 + 4} for at in range(9)
+    ],
+    "batch_size": 1000, "bytes_per_batch": {"form": "plain", "bytes": 61440, "per_url": 61.4},
+    "output": ["/x/items.jl"], "warnings": ["Mind the rate."],
 }  # fmt: skip
 
 
@@ -48,7 +52,7 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     for expected in (
         "rule 1",
         "1,000 requests",
-        "61,440 bytes",
+        "61,440 bytes each on the way (plain, 61.4 bytes per URL)",
         "/x/items.jl",
         "9 shards",
         "3 nodes",
@@ -105,9 +109,10 @@ def test_what_is_no_span_of_time(text: str) -> None:
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
     from scrapyd_dist.cli.live import LiveView
 
-    console = Console(force_terminal=True, width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(force_terminal=True, width=100, record=True, file=StringIO())
     summary = {
-        "requests": {"total": 600, "done": 200}, "index": {"pages": 20, "total": 20}, "batches": {"total": 12, "done": 4},
+        "requests": {"total": 600, "done": 200}, "index": {"pages": 20, "total": 20},
+        "batches": {"total": 12, "done": 4},
         "items": 199, "nodes": [{"name": "web1", "state": "up", "running": 2, "slots": 4, "jobs": 3, "items": 199}],
     }  # fmt: skip
     row = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary)
@@ -115,7 +120,6 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
     view.show(row, 0.0)
     drawn = console.export_text()
     view.close()
-    console.file.close()
     for expected in (
         "working",
         "20 of 20",

@@ -93,11 +93,13 @@ def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, sto
 def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> None:
     add(store, state=CrawlState.FINDING, pid=os.getpid(), beat=time.time())
 
-    class Ending(watching.NoView):
+    class Ending:
         def show(self, crawl: Crawl, now: float) -> None:
             # The view is shown each state; after the first one the producer ends.
             if not crawl.state.ended:
                 store.update_crawl("c", state=CrawlState.FINISHED, exit_code=0)
+
+        def close(self) -> None: ...
 
     eye = watching.Eye(root=tmp_path, store=store, crawl="c")
     assert eye.until_ended(Ending(), 20.0).state is CrawlState.FINISHED

@@ -88,7 +88,8 @@ def test_eta() -> None:
 
 def test_the_line_while_it_runs() -> None:
     assert words.progress_line(crawl(), 12.4, 100.0) == (
-        "easy-1: finding · index 50/100 · batches 3/4 · requests 1,500/6,000 · items 1,499 (12/s) · 45 s to go · nodes 1/2"
+        "easy-1: finding · index 50/100 · batches 3/4 · requests 1,500/6,000"
+        " · items 1,499 (12/s) · 45 s to go · nodes 1/2"
     )
 
 
@@ -129,7 +130,8 @@ def test_output_below_this_folder_is_named_as_seen_from_here(monkeypatch: pytest
 
 
 def test_the_document_follows_the_row_where_the_summary_is_older() -> None:
-    row = replace(crawl(CrawlState.STOPPED, state="working", message=""), message="stopped", exit_code=3)
+    summary = {**SUMMARY, "state": "working", "message": ""}
+    row = replace(crawl(CrawlState.STOPPED), summary=summary, message="stopped", exit_code=3)
     document = words.document(row)
     assert (document["state"], document["message"], document["exit_code"]) == ("stopped", "stopped", 3)
     assert document["items"] == 1499

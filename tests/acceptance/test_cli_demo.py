@@ -1,0 +1,41 @@
+"""`sdist demo`, small: every item once, and nothing left running, also after Ctrl-C in the middle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rig.processes import with_home
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command
+    from rig.projects import Project
+
+
+def test_the_demo_works_and_leaves_nothing_running(
+    start_cli: Callable[..., Command], project: Callable[..., Project]
+) -> None:
+    made = project()
+    done = start_cli(made, "demo", "--items", "90", "--nodes", "1", "--dir", "shown").wait(120)
+    assert done.code == 0, done.err
+    assert "The demo worked: 90 items" in done.out
+    for command in ("sdist nodes up 1", "sdist deploy-all", "sdist crawl easy"):
+        assert f"shown$ {command}" in done.err
+    assert sum(1 for _ in made.items("shown/items.jl")) == 90
+    assert with_home(made.home) == {}
+
+
+def test_ctrl_c_in_the_middle_stops_everything(
+    start_cli: Callable[..., Command], project: Callable[..., Project]
+) -> None:
+    made = project()
+    command = start_cli(made, "demo", "--items", "3000", "--nodes", "1", "--dir", "shown")
+    command.wait_text(": finding", 60)
+    command.interrupt()
+    done = command.wait(60)
+    assert done.code == 130
+    assert "Everything that the demo started is stopped." in done.err
+    assert "The demo worked" not in done.out
+    wait_for(lambda: not with_home(made.home), 5, "the end of all that the demo started")

@@ -1,0 +1,81 @@
+"""`sdist nodes`: what it says of real nodes that are up, down, hang or refuse, and of local ones that it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.processes import with_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+
+
+@pytest.fixture(scope="module")
+def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2, username="me", password="hush")
+
+
+def test_all_up(run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]) -> None:
+    made = project(nodes=pair)
+    done = run_cli(made, "nodes", "--json")
+    assert (done.code, done.err) == (0, "")
+    document = done.json()
+    assert document["schema"] == 1
+    assert [(row["name"], row["state"], row["running"], row["pending"]) for row in document["nodes"]] == [
+        (node.name, "up", 0, 0) for node in pair
+    ]
+    assert all(row["latency_ms"] > 0 for row in document["nodes"])
+    table = run_cli(made, "nodes")
+    assert table.code == 0
+    assert table.out.splitlines()[0].startswith("NAME")
+    assert all(node.name in table.out and node.url.rstrip("/") in table.out for node in pair)
+    assert "hush" not in done.out + table.out
+
+
+def test_one_that_hangs_does_not_keep_the_others_from_answering(
+    run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]
+) -> None:
+    pair[0].pause()
+    try:
+        done = run_cli(project(nodes=pair), "nodes", "--json", "--timeout", "1")
+    finally:
+        pair[0].go_on()
+    assert done.code == 3
+    assert [row["state"] for row in done.json()["nodes"]] == ["down", "up"]
+    assert "time-out" in done.json()["nodes"][0]["reason"]
+
+
+def test_none_up(run_cli: Callable[..., Result], project: Callable[..., Project]) -> None:
+    made = project(extra="[deploy:gone]\nurl = http://127.0.0.1:1/\n")
+    done = run_cli(made, "nodes")
+    assert done.code == 5
+    assert "connection refused" in done.out
+
+
+def test_none_lets_us_in(
+    run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]
+) -> None:
+    extra = f"[deploy:locked]\nurl = {pair[0].url}\nusername = me\npassword = wrong\n"
+    done = run_cli(project(extra=extra), "nodes", "--json")
+    assert done.code == 6
+    assert done.json()["nodes"][0]["state"] == "refused"
+
+
+def test_local_nodes_come_are_listed_and_go(run_cli: Callable[..., Result], project: Callable[..., Project]) -> None:
+    made = project()
+    up = run_cli(made, "nodes", "up", "1", "--slots", "2", "--json")
+    try:
+        assert up.code == 0, up.err
+        assert [(row["name"], row["slots"]) for row in up.json()["nodes"]] == [("local1", 2)]
+        assert run_cli(made, "nodes", "up", "1", "--json").json() == up.json()  # it is there already
+        assert [row["state"] for row in run_cli(made, "nodes", "--json").json()["nodes"]] == ["up"]
+    finally:
+        down = run_cli(made, "nodes", "down")
+    assert (down.code, down.err) == (0, "Stopped local1.\n")
+    assert with_home(made.home) == {}
+    assert "No local node" in run_cli(made, "nodes", "down").err

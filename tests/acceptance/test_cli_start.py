@@ -1,0 +1,163 @@
+"""The command's front door: what it imports, what it says to wrong usage, and that every command explains itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.processes import private_environment
+
+from scrapyd_dist import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.commands import Result
+    from rig.projects import Project
+
+COMMANDS = [
+    ["demo"], ["crawl"], ["plan"], ["resume"], ["watch"], ["status"], ["crawls"], ["nodes"], ["nodes", "up"],
+    ["nodes", "down"], ["deploy-all"], ["version"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`sdist` in a folder without a project."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+
+    def run(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *options, "-m", "scrapyd_dist", *arguments]
+        environment = private_environment(folder)
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"]])
+def test_help_imports_no_network_library(
+    outside: Callable[..., subprocess.CompletedProcess[str]], command: list[str]
+) -> None:
+    done = outside(*command, "--help", options=("-X", "importtime"))
+    assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert "scrapyd_dist" in imported
+    assert not imported & {"scrapy", "twisted", "requests", "treq", "cryptography", "sqlite3", "asyncio"}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_with_an_example(
+    outside: Callable[..., subprocess.CompletedProcess[str]], command: list[str]
+) -> None:
+    done = outside(*command, "--help")
+    assert done.returncode == 0
+    assert f"Example: sdist {' '.join(command)}" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_list_of_commands_here_is_that_of_the_program(
+    outside: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    shown = outside("--help").stdout
+    assert all(f"│ {command[0]} " in shown for command in COMMANDS)
+    assert sum(line.startswith("│ ") and line[2:3].isalpha() for line in shown.splitlines()) == len(
+        {command[0] for command in COMMANDS}
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["version"]])
+def test_version(outside: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str]) -> None:
+    done = outside(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"scrapyd-dist {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["crwl"], "crwl"),
+        (["crawl"], "argument"),
+        (["crawl", "easy", "--bogus"], "--bogus"),
+        (["crawl", "easy", "--pages", "many"], "--pages"),
+        (["nodes", "up", "0"], "[N]"),
+        (["nodes", "sideways"], "sideways"),
+        (["demo", "--nodes", "0"], "--nodes"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(
+    outside: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str], said: str
+) -> None:
+    done = outside(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sdist: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert "--help" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["crawl", "easy"], ["plan", "easy"], ["resume", "x"], ["watch"], ["status"], ["crawls"], ["nodes"],
+     ["nodes", "up"], ["nodes", "down"], ["deploy-all"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_outside_of_a_project_every_command_says_so(
+    outside: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, arguments: list[str]
+) -> None:
+    done = outside(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "There is no scrapy.cfg in" in done.stderr
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["crawl", "easy", "-a", "x"], 2, "NAME=VALUE"),
+        (["crawl", "easy", "-o", "items.xml"], 2, "items.xml"),
+        (["crawl", "easy", "-o", "scrapy.cfg:csv"], 2, "-O scrapy.cfg overwrites"),
+        (["crawl", "easy", "--start-urls", "none.txt"], 2, "none.txt"),
+        (["crawl", "easy", "--feed", "ftp://me:hush@host/"], 2, "settings.py"),
+        (["crawl", "easy", "--name", "a/b"], 2, "cannot name a crawl"),
+        (["crawl", "easy", "--timeout", "soon"], 2, "--timeout"),
+        (["resume", "nobody"], 4, "no crawls"),
+        (["status"], 4, "no crawls"),
+        (["watch", "nobody"], 4, "no crawls"),
+        (["nodes"], 2, "sdist nodes up"),
+        (["deploy-all"], 2, "sdist nodes up"),
+    ],
+)
+def test_what_cannot_be_done_is_one_paragraph(
+    run_cli: Callable[..., Result], project: Callable[..., Project], arguments: list[str], code: int, said: str
+) -> None:
+    made = project()
+    done = run_cli(made, *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("sdist: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+    assert "hush" not in done.err
+    assert not (made.path / ".sdist" / "crawls").exists()
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(
+    run_cli: Callable[..., Result], project: Callable[..., Project]
+) -> None:
+    for arguments in (["--debug", "status"], ["status", "--debug"]):
+        done = run_cli(project(), *arguments)
+        assert done.code == 4
+        assert "Traceback" in done.err
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    script = f"{sys.executable} -m scrapyd_dist --help | true"
+    done = subprocess.run(
+        ["/bin/sh", "-c", script],
+        cwd=tmp_path, env=private_environment(tmp_path), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""

@@ -1,0 +1,183 @@
+"""Ctrl-C on a watch, in a terminal and without one. The crawl is a row and a process that stands for it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.processes import private_environment
+from rig.waiting import wait_for
+
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rig.commands import Command, Result
+    from rig.projects import Project
+
+#: a producer that knows one thing: SIGINT ends it in good order
+PRODUCER = """
+import signal, sys
+from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.store import open_store
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+print("ready", flush=True)
+signal.sigwait([signal.SIGINT])
+store = open_store(sys.argv[1])
+message = "Go on with: sdist resume c"
+store.update_crawl("c", state=CrawlState.STOPPED, exit_code=130, message=message, summary={"items": 7})
+store.close()
+"""
+
+
+class Terminal:
+    """`sdist watch` in a terminal of its own."""
+
+    def __init__(self, project: Project) -> None:
+        self._master, slave = pty.openpty()
+        environment = private_environment(project.home, {"TERM": "xterm"})
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scrapyd_dist", "watch", "c"],
+            cwd=project.path, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        os.set_blocking(self._master, False)
+        self._seen = b""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def wait_text(self, text: str) -> None:
+        wait_for(lambda: text in self.seen(), 20, f"{text!r} on the terminal")
+
+    def seen(self) -> str:
+        with suppress(OSError):  # nothing there, or the other end is closed
+            while piece := os.read(self._master, 65536):
+                self._seen += piece
+        return self._seen.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self._master)
+
+
+@pytest.fixture
+def made(project: Callable[..., Project]) -> Project:
+    return project()
+
+
+@pytest.fixture
+def producer(made: Project) -> Iterator[subprocess.Popen[str]]:
+    path = made.path / ".sdist" / "store.db"
+    process = subprocess.Popen([sys.executable, "-c", PRODUCER, path], stdout=subprocess.PIPE, text=True)
+    with process, closing(open_store(path)) as store:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        store.add_crawl(
+            Crawl(
+                id="c", project="p", spider="easy", created=time.time(), beat=time.time(), state=CrawlState.WORKING,
+                pid=process.pid, summary={"items": 5, "requests": {"total": 10, "done": 5}},
+            )
+        )  # fmt: skip
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def terminal(made: Project, producer: subprocess.Popen[str]) -> Iterator[Terminal]:
+    with closing(Terminal(made)) as opened:
+        opened.wait_text("requests 5 of 10")
+        yield opened
+
+
+def test_the_first_ctrl_c_leaves_the_crawl_running(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
+    terminal.interrupt()
+    terminal.wait_text("Come back with: sdist watch c")
+    assert terminal.process.wait(20) == 130
+    assert producer.poll() is None
+
+
+def test_the_second_one_asks_and_no_leaves_it_running(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
+    terminal.interrupt()
+    terminal.wait_text("Press Ctrl-C again")
+    terminal.interrupt()
+    terminal.wait_text("Stop the crawl c? [y/N]")
+    terminal.type("\n")
+    assert terminal.process.wait(20) == 130
+    assert producer.poll() is None
+
+
+def test_yes_stops_the_crawl_in_good_order(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
+    terminal.interrupt()
+    terminal.wait_text("Press Ctrl-C again")
+    terminal.interrupt()
+    terminal.wait_text("Stop the crawl c? [y/N]")
+    terminal.type("y\n")
+    terminal.wait_text("Crawl c stopped: 7 items.")
+    assert terminal.process.wait(20) == 130
+    assert "Go on with: sdist resume c" in terminal.seen()
+    assert producer.wait(20) == 0
+
+
+def test_a_third_one_leaves_it_running(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
+    for text in ("Press Ctrl-C again", "Stop the crawl c? [y/N]", ""):
+        terminal.interrupt()
+        terminal.wait_text(text)
+    assert terminal.process.wait(20) == 130
+    assert producer.poll() is None
+
+
+def test_without_a_terminal_ctrl_c_leaves_at_once(
+    start_cli: Callable[..., Command], made: Project, producer: subprocess.Popen[str]
+) -> None:
+    command = start_cli(made, "watch", "--json")
+    command.wait_text("c: working")
+    command.interrupt()
+    done = command.wait(10)
+    assert (done.code, done.out) == (130, "")
+    assert "sdist watch c" in done.err
+    assert producer.poll() is None
+
+
+def test_a_watch_with_a_time_limit(
+    run_cli: Callable[..., Result], made: Project, producer: subprocess.Popen[str]
+) -> None:
+    done = run_cli(made, "watch", "c", "--timeout", "0.2", "-q")
+    assert (done.code, done.out) == (124, "")
+    assert done.err.startswith("sdist: The crawl c still runs")
+    assert producer.poll() is None
+
+
+def test_status_and_list_of_a_crawl_whose_process_died(
+    run_cli: Callable[..., Result], made: Project, producer: subprocess.Popen[str]
+) -> None:
+    assert run_cli(made, "status", "--json").json()["state"] == "working"
+    producer.kill()
+    producer.wait(10)
+    assert run_cli(made, "status", "c", "--json").json()["state"] == "died"
+    assert "sdist resume c" in run_cli(made, "status").out
+    assert [row["state"] for row in run_cli(made, "crawls", "--json").json()["crawls"]] == ["died"]
+    watched = run_cli(made, "watch", "c")
+    assert watched.code == 1
+    assert "sdist resume c" in watched.err
+
+
+def test_a_project_without_crawls_lists_none(run_cli: Callable[..., Result], made: Project, tmp_path: Path) -> None:
+    done = run_cli(made, "crawls", "--json")
+    assert (done.code, done.json()) == (0, {"schema": 1, "crawls": []})
+    assert not (made.path / ".sdist").exists()

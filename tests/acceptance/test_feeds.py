@@ -1,0 +1,204 @@
+"""Feeds: batches that write to a place of the user's own, as in the book; merged at home, and no password on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.crawls import ADDON, QUICK, assert_nothing_left, crawls, last_crawl, said
+from rig.processes import with_home
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command, Result
+    from rig.ftp import FtpServer
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+PASSWORD = "s3cret@of:the/feed"
+
+
+@pytest.fixture(scope="module")
+def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2)
+
+
+@pytest.fixture(scope="module")
+def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+    return module_site(90)
+
+
+@pytest.fixture
+def make(project: Callable[..., Project], the_site: SiteProcess, nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
+    """A project that crawls this module's site on this module's nodes: `make(DISTRIBUTED_TARGET_FEED_URL=…)`."""
+
+    def made(**settings: Any) -> Project:
+        base = {"ADDONS": ADDON, "START_URL": the_site.start_url, **QUICK}
+        return project(nodes=nodes_up, settings={**base, **settings})
+
+    return made
+
+
+def _lines(files: dict[str, bytes]) -> list[dict[str, Any]]:
+    return [json.loads(line) for data in files.values() for line in data.splitlines()]
+
+
+@pytest.mark.parametrize("way", ["addon", pytest.param("middleware", marks=pytest.mark.black_box)])
+def test_ftp_feed_of_the_book(
+    way: str,
+    make: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    the_site: SiteProcess,
+    ftp_server: Callable[..., FtpServer],
+) -> None:
+    ftp = ftp_server()
+    it = make(DISTRIBUTED_TARGET_FEED_URL=f"{ftp.url}/%(batch)s_%(name)s_%(time)s.jl")
+    if way == "middleware":
+        it.settings(ADDONS={}, SPIDER_MIDDLEWARES={"scrapyd_dist.Distributed": 100})
+    done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    assert the_site.differences(it.items("items.jl")) == {}, "the merged file"
+    assert the_site.differences(_lines(ftp.files())) == {}, "what batches stored"
+    summary = last_crawl(it).summary
+    assert len(ftp.files()) == summary["batches"]["done"] == 3
+    assert all("_easy_" in name for name in ftp.files())
+    (manifest,) = it.path.rglob("manifest.json")
+    named = {uri.rpartition("/")[2] for uri in json.loads(manifest.read_text())["feeds"]}
+    assert named == set(ftp.files())
+
+
+@pytest.mark.black_box
+def test_fields_that_a_feed_url_lacks_are_added_and_crawls_do_not_collide(
+    make: Callable[..., Project],
+    start_scrapy: Callable[..., Command],
+    the_site: SiteProcess,
+    ftp_server: Callable[..., FtpServer],
+) -> None:
+    ftp = ftp_server()
+    it = make(DISTRIBUTED_TARGET_FEED_URL=f"{ftp.url}/items.jl")
+    both = [start_scrapy(it, "crawl", "easy", "-o", f"{name}.jl") for name in ("one", "two")]
+    for command in both:
+        done = command.wait(120)
+        assert done.code == 0, said(done)
+    for name in ("one", "two"):
+        assert the_site.differences(it.items(f"{name}.jl")) == {}
+    assert len(ftp.files()) == 6
+    stored = _lines(ftp.files())
+    assert len(stored) == 180
+    for crawl in crawls(it):
+        mine = {name: data for name, data in ftp.files().items() if name.startswith(f"{crawl.id}_")}
+        assert the_site.differences(_lines(mine)) == {}
+
+
+def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
+    """What can be read while jobs run: process lists, job lists, logs, reports, the state folder."""
+    texts = [json.dumps(node.api("listjobs.json")) for node in nodes]
+    texts += [str(with_home(home)) for home in (it.home, *(node.home for node in nodes))]
+    files = [path for node in nodes for path in node.logs_dir.rglob("*") if path.is_file()]
+    files += [path for path in (it.path / ".sdist").rglob("*") if path.is_file()]
+    texts += [path.read_text(errors="replace") for path in files if path.exists()]
+    return "\n".join([*texts, *(node.log for node in nodes)])
+
+
+@pytest.mark.black_box
+def test_a_password_in_the_deployed_settings_is_seen_nowhere(
+    project: Callable[..., Project],
+    site: Callable[..., SiteProcess],
+    start_scrapy: Callable[..., Command],
+    nodes_up: list[ScrapydNode],
+    ftp_server: Callable[..., FtpServer],
+) -> None:
+    slow, ftp = site(60, "--latency=0.15"), ftp_server(user="me", password=PASSWORD)
+    feed = f"{ftp.url}/%(name)s/items.jl"
+    it = project(nodes=nodes_up, settings={
+        "ADDONS": ADDON, "START_URL": slow.start_url, **QUICK, "DISTRIBUTED_BATCH_SIZE": 20, "CONCURRENT_REQUESTS": 2,
+        "DISTRIBUTED_TARGET_FEED_URL": feed, "LOG_LEVEL": "DEBUG",
+    })  # fmt: skip
+    command = start_scrapy(it, "crawl", "easy", "-o", "items.jl")
+    wait_for(lambda: any(node.job_pids() for node in nodes_up), 60, "a job that runs")
+    while_running = _visible(it, nodes_up)
+    done = command.wait(120)
+    assert done.code == 0, said(done)
+    assert slow.differences(it.items("items.jl")) == {}
+    everything = while_running + _visible(it, nodes_up) + done.out + done.err
+    assert "DISTRIBUTED_START_URLS" in while_running, "jobs were seen"
+    for secret in (PASSWORD, feed.partition("@")[0].rpartition(":")[2]):
+        assert secret not in everything
+
+
+@pytest.mark.parametrize("program", ["scrapy", "sdist"])
+def test_a_password_on_the_command_line_is_refused(
+    program: str,
+    make: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    run_cli: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+) -> None:
+    it, url = make(), "ftp://me:hush@127.0.0.1:1/items.jl"
+    before = [len(node.jobs()) for node in nodes_up]
+    if program == "scrapy":
+        done = run_scrapy(it, "crawl", "easy", "-s", f"DISTRIBUTED_TARGET_FEED_URL={url}")
+    else:
+        done = run_cli(it, "crawl", "easy", "--feed", url)
+    assert done.code == 2, said(done)
+    assert "settings.py" in done.err
+    assert "hush" not in done.out + done.err
+    assert [len(node.jobs()) for node in nodes_up] == before
+    assert_nothing_left(it)
+
+
+@pytest.mark.black_box
+def test_a_feed_on_a_shared_folder(
+    make: Callable[..., Project], run_cli: Callable[..., Result], the_site: SiteProcess, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shared folder"
+    folder.mkdir()
+    it = make()
+    url = f"file://{str(folder).replace(' ', '%20')}/%(batch)s.jl"
+    done = run_cli(it, "crawl", "easy", "--feed", url, "-o", "items.jl", "--json")
+    assert done.code == 0, said(done)
+    assert the_site.differences(it.items("items.jl")) == {}
+    stored = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert the_site.differences(_lines(stored)) == {}
+
+
+@pytest.mark.black_box
+def test_a_feed_that_cannot_be_stored_is_no_success(make: Callable[..., Project], run_scrapy: Callable[..., Result]) -> None:
+    it = make(DISTRIBUTED_TARGET_FEED_URL="ftp://127.0.0.1:1/items.jl", DISTRIBUTED_MAX_ATTEMPTS=2)
+    done = run_scrapy(it, "crawl", "easy")
+    assert done.code == 1, said(done)
+    assert "could not store its feed" in done.err
+    summary = last_crawl(it).summary
+    assert summary["batches"]["dead"] == summary["batches"]["total"] == 3
+    assert summary["batches"]["failed"] == 6
+    assert summary["dead_urls"] == 90
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("with_feed", [False, True], ids=["no feed URL", "feed URL"])
+def test_items_dir_of_scrapyd(
+    *,
+    with_feed: bool,
+    project: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    fleet: Callable[..., list[ScrapydNode]],
+    the_site: SiteProcess,
+    tmp_path: Path,
+) -> None:
+    nodes = fleet(1, items_dir="items")
+    shared = tmp_path / "shared"
+    feed = {"DISTRIBUTED_TARGET_FEED_URL": f"{shared.as_uri()}/%(batch)s.jl"} if with_feed else {}
+    settings = {"ADDONS": ADDON, "START_URL": the_site.start_url, **QUICK, **feed}
+    it = project(nodes=nodes, settings=settings)
+    done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    assert the_site.differences(it.items("items.jl")) == {}
+    kept = {path.name: path.read_bytes() for path in (nodes[0].work / "items").rglob("*.jl")}
+    assert the_site.differences(_lines(kept)) == {}, "Scrapyd's own files are written as well"
+    if with_feed:
+        assert the_site.differences(_lines({p.name: p.read_bytes() for p in shared.iterdir()})) == {}

@@ -1,0 +1,247 @@
+"""Requests that are more than an address: they reach the site as the spider made them, and are readable nowhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.processes import with_home
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+#: what must not be seen
+SECRETS = ("cookie-of-mine", "Bearer-of-mine", "body-of-mine", "kwarg-of-mine")
+
+RICH = """
+    import scrapy
+
+    class Rich(scrapy.Spider):
+        name = "rich"
+
+        def __init__(self, echo="", count="12", **kwargs):
+            super().__init__(**kwargs)
+            self.echo, self.count = echo, int(count)
+
+        async def start(self):
+            for number in range(self.count):
+                yield self.ask(number)
+
+        def ask(self, number):
+            url = f"{self.echo}?n={number}"
+            common = {"callback": self.page, "cb_kwargs": {"told": ["kwarg-of-mine", number]}}
+            if number % 4 == 0:
+                return scrapy.Request(
+                    url, method="POST", body=f"body-of-mine {number} \\u00e9".encode(), priority=number,
+                    headers={"X-Key": ["a", "b"], "Content-Type": "text/plain"}, meta={"deep": {"list": (1, "two")}},
+                    **common)
+            if number % 4 == 1:
+                return scrapy.Request(url, cookies={"sid": "cookie-of-mine"}, **common)
+            if number % 4 == 2:
+                return scrapy.FormRequest(url, formdata={"text": "body-of-mine"},
+                                          headers={"Authorization": "Bearer-of-mine"}, **common)
+            return scrapy.http.JsonRequest(url, data={"key": "body-of-mine"}, errback=self.lost, **common)
+
+        def page(self, response, told):
+            said = response.json()
+            headers = {name: said["headers"][name] for name in sorted(said["headers"])
+                       if name not in {"host", "referer", "connection"}}
+            yield {
+                "method": said["method"], "target": said["target"], "body": said["body"], "headers": headers,
+                "told": told, "deep": response.meta.get("deep"), "priority": response.request.priority,
+            }
+
+        def lost(self, failure):
+            yield {"lost": failure.request.url, "status": failure.value.response.status}
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2, max_proc=1)
+
+
+@pytest.fixture(scope="module")
+def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+    return module_site(30)
+
+
+@pytest.fixture
+def make(project: Callable[..., Project], nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
+    def made(source: str, **settings: Any) -> Project:
+        base = {"ADDONS": ADDON, "DISTRIBUTED_TARGET_CALLBACKS": ["page"], **QUICK, "DISTRIBUTED_BATCH_SIZE": 4}
+        return project(nodes=nodes_up, spiders={"module": source}, settings={**base, **settings})
+
+    return made
+
+
+def _sorted(it: Project, name: str) -> list[str]:
+    return sorted(json.dumps(item, sort_keys=True) for item in it.items(name))
+
+
+def test_they_arrive_as_from_plain_scrapy(
+    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
+) -> None:
+    it, url = make(RICH), f"{the_site.url}/echo"
+    # A site that sets no cookies: with one jar for all, plain Scrapy sends a cookie to requests after its first use.
+    options = ("-a", f"echo={url}", "-s", "CONCURRENT_REQUESTS=1", "-s", "COOKIES_ENABLED=True")
+    the_site.reset()
+    done = run_scrapy(it, "crawl", "rich", *options, "-o", "spread.jl")
+    assert done.code == 0, said(done)
+    assert all(count == 1 for count in the_site.hits().values())
+    assert run_scrapy(it, "crawl", "rich", *options, "-s", "DISTRIBUTED_ENABLED=0", "-o", "plain.jl").code == 0
+    spread, plain = _sorted(it, "spread.jl"), _sorted(it, "plain.jl")
+    assert len(spread) == 12
+    assert [_without_jar(text) for text in spread] == [_without_jar(text) for text in plain]
+    cookies = [item["headers"].get("cookie") for item in it.items("spread.jl") if "n=1" == item["target"][-3:]]
+    assert cookies == ["sid=cookie-of-mine"]
+    summary = last_crawl(it).summary
+    assert summary["sealed"] == 12
+    assert summary["local"] == 0
+
+
+def _without_jar(text: str) -> str:
+    """Which other requests a cookie jar's cookie goes to depends on the process: each job has its own."""
+    item = json.loads(text)
+    if int(item["target"].partition("n=")[2]) % 4 != 1:
+        item["headers"].pop("cookie", None)
+    return json.dumps(item, sort_keys=True)
+
+
+@pytest.mark.black_box
+def test_an_errback_is_called_where_the_request_is_crawled(
+    make: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+) -> None:
+    gone = site(30)
+    gone.behave({"/echo": "gone"})
+    it = make(RICH)
+    done = run_scrapy(it, "crawl", "rich", "-a", f"echo={gone.url}/echo", "-o", "items.jl")
+    assert done.code == 0, said(done)  # gone is no failure
+    assert {item["status"] for item in it.items("items.jl")} == {404}
+    assert len(list(it.items("items.jl"))) == 3
+    assert last_crawl(it).summary["gone_urls"] == 12
+
+
+FIRST_AND_AGAIN = """
+    import scrapy
+
+    class Again(scrapy.Spider):
+        name = "again"
+        url = ""
+
+        async def start(self):
+            for number in range(6):
+                yield scrapy.Request(self.url, callback=self.page, dont_filter=True, cb_kwargs={"number": number})
+            for number in range(6):
+                yield scrapy.Request(self.url + "?once", callback=self.page, cb_kwargs={"number": 10 + number})
+
+        def page(self, response, number):
+            yield {"number": number}
+"""
+
+
+@pytest.mark.black_box
+def test_dont_filter_travels(
+    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
+) -> None:
+    it = make(FIRST_AND_AGAIN)
+    the_site.reset()
+    done = run_scrapy(it, "crawl", "again", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    assert sorted(item["number"] for item in it.items("items.jl")) == [0, 1, 2, 3, 4, 5, 10]
+    assert the_site.hits() == {"/echo": 6, "/echo?once": 1}
+    assert last_crawl(it).summary["duplicate"] == 5
+
+
+def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
+    texts = [json.dumps(node.api("listjobs.json")) for node in nodes]
+    texts += [str(with_home(home)) for home in (it.home, *(node.home for node in nodes))]
+    files = [path for node in nodes for path in node.logs_dir.rglob("*.log")]
+    files += [path for path in (it.path / ".sdist").rglob("*") if path.is_file() and path.suffix != ".jl"]
+    texts += [path.read_bytes().decode("latin-1") for path in files]
+    return "\n".join([*texts, *(node.log for node in nodes)])
+
+
+@pytest.mark.black_box
+def test_what_they_carry_can_be_read_nowhere(
+    make: Callable[..., Project],
+    start_scrapy: Callable[..., Command],
+    nodes_up: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+) -> None:
+    slow = site(30, "--latency=0.3")
+    it = make(RICH, CONCURRENT_REQUESTS=1)
+    command = start_scrapy(it, "crawl", "rich", "-a", f"echo={slow.url}/echo", "-a", "count=40", "-o", "items.jl")
+    wait_for(
+        lambda: any(node.job_pids() for node in nodes_up) and any(node.jobs("pending") for node in nodes_up),
+        60,
+        "jobs that run and jobs that wait",
+    )
+    during = _visible(it, nodes_up)
+    done = command.wait(120)
+    assert done.code == 0, said(done)
+    seen = during + _visible(it, nodes_up) + done.err
+    assert "DISTRIBUTED_START_URLS=e:" in during, "an encrypted batch was seen"
+    assert [secret for secret in SECRETS if secret in seen] == []
+    assert len(list(it.items("items.jl"))) == 40
+
+
+STAYS = """
+    import datetime
+    import scrapy
+
+    class Stays(scrapy.Spider):
+        name = "stays"
+        url = ""
+
+        async def start(self):
+            for number in range(8):
+                yield scrapy.Request(f"{self.url}?n={number}", callback=self.page)
+            yield scrapy.Request(f"{self.url}?lambda", callback=lambda response: self.page(response), meta={
+                "distribute": True})
+            yield scrapy.Request(f"{self.url}?date", callback=self.page, meta={"when": datetime.date(2026, 1, 2)})
+
+        def page(self, response):
+            yield {"target": response.json()["target"]}
+"""
+
+
+def test_what_cannot_travel_is_crawled_here(
+    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
+) -> None:
+    it = make(STAYS)
+    the_site.reset()
+    done = run_scrapy(it, "crawl", "stays", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    targets = [item["target"] for item in it.items("items.jl")]
+    assert sorted(targets) == sorted([*(f"/echo?n={n}" for n in range(8)), "/echo?lambda", "/echo?date"])
+    assert the_site.hits() == dict.fromkeys(targets, 1)
+    summary = last_crawl(it).summary
+    assert (summary["local"], summary["sealed"], summary["refused"]) == (2, 8, 0)
+    assert "lambda" in done.err, "why they stayed is said"
+    assert "date" in done.err
+
+
+@pytest.mark.black_box
+def test_what_cannot_travel_is_refused_when_told_so(
+    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
+) -> None:
+    it = make(STAYS, DISTRIBUTED_UNSENDABLE="refuse")
+    the_site.reset()
+    done = run_scrapy(it, "crawl", "stays", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
+    assert done.code == 3, said(done)
+    assert len(list(it.items("items.jl"))) == 8
+    assert sum(the_site.hits().values()) == 8
+    summary = last_crawl(it).summary
+    assert (summary["local"], summary["sealed"], summary["refused"]) == (0, 8, 2)
+    assert "lambda" in done.err
+
+

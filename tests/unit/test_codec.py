@@ -1,0 +1,285 @@
+"""A request travels whole, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections import OrderedDict, defaultdict, namedtuple
+from datetime import datetime, timezone
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scrapy import FormRequest, Item, Request, Spider
+from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+from scrapyd_dist.middlewares.codec import CannotTravel, from_value, rule_of, to_value
+
+from scrapyd_dist.payload import from_json, to_json
+
+
+class Plain(Spider):
+    name = "plain"
+    title = "no method"
+
+    def parse(self, response: Any) -> None: ...
+
+    def parse_item(self, response: Any) -> None: ...
+
+    def gone(self, failure: Any) -> None: ...
+
+    def __hidden(self, response: Any) -> None: ...
+
+    def hidden(self) -> Any:
+        return self.__hidden
+
+    @classmethod
+    def of_class(cls, response: Any) -> None: ...
+
+
+class Ruled(CrawlSpider):
+    name = "ruled"
+    rules = (
+        Rule(LinkExtractor(allow="index")),
+        Rule(LinkExtractor(allow="item"), callback="parse_item", cb_kwargs={"a": 1}, errback="gone"),
+    )
+
+    def parse(self, response: Any) -> None: ...
+
+    def parse_item(self, response: Any) -> None: ...
+
+    def gone(self, failure: Any) -> None: ...
+
+
+SPIDER = Plain()
+RULED = Ruled()
+FIELDS = ("url", "method", "headers", "body", "cookies", "meta", "cb_kwargs", "priority", "dont_filter", "flags", "encoding", "callback", "errback")
+
+
+def there_and_back(request: Request, spider: Spider = SPIDER) -> Request:
+    """Through the JSON that travels."""
+    return from_value(from_json(to_json([to_value(request, spider)]))[0], spider)
+
+
+def check_same(request: Request, spider: Spider = SPIDER) -> None:
+    back = there_and_back(request, spider)
+    for field in FIELDS:
+        assert getattr(back, field) == getattr(request, field), field
+        assert repr(getattr(back, field)) == repr(getattr(request, field)), field  # 1 is not True, a tuple no list
+
+
+WHOLE: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "method": {"method": "DELETE"},
+    "headers": {"headers": {"X-One": "1", "Accept": ["a", "b"]}},
+    "repeated header": {"headers": [("X-One", "1"), ("X-One", "2")]},
+    "header of any bytes": {"headers": {b"X-\xe9": [bytes(range(32, 256)), "grüße"]}},
+    "header without value": {"headers": {"X-None": None}},
+    "cookies": {"cookies": {"a": "1", "b": "ü"}},
+    "cookies as a list": {"cookies": [{"name": "a", "value": b"\xff", "domain": "x", "path": "/", "secure": True}]},
+    "body": {"method": "POST", "body": bytes(range(256))},
+    "text body": {"method": "PUT", "body": "grüße", "encoding": "latin-1"},
+    "meta": {"meta": {"a": [1, 2.5, None, True, "x", {"b": (1, (b"\0", [()]))}], "link_text": ""}},
+    "odd meta": {"meta": {"$bytes": 1, "$tuple": {"$dict": {"$bytes": "x"}}, "": {"$": b""}, "link_text": None}},
+    "cb_kwargs": {"cb_kwargs": {"page": 1, "first": True, "t": (1,)}},
+    "callback": {"callback": SPIDER.parse_item},
+    "errback": {"errback": SPIDER.gone},
+    "priority": {"priority": -7},
+    "dont_filter": {"dont_filter": True},
+    "flags": {"flags": ["one", "two"]},
+    "not a number": {"meta": {"inf": float("inf"), "zero": -0.0}},
+    "half a surrogate pair": {"meta": {"text": "\ud83d"}},
+}
+
+
+@pytest.mark.parametrize("fields", WHOLE.values(), ids=WHOLE)
+def test_every_field_comes_back_as_it_was(fields: dict[str, Any]) -> None:
+    check_same(Request("http://web/a?b=c#d", **fields))
+
+
+def test_all_fields_at_once() -> None:
+    fields: dict[str, Any] = {}
+    for some in WHOLE.values():
+        fields |= some
+    check_same(Request("http://web/", **fields))
+
+
+@pytest.mark.parametrize("url", ["http://web/%20a%2Fb?q=%zz&x=100%", "http://wéb/é?ü", "http://web/a b", "data:,x", "http://[::1]/"])
+def test_urls_are_not_quoted_twice(url: str) -> None:
+    check_same(Request(url))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        FormRequest("http://web/", formdata={"a": "1", "b": ["2", "ü"]}),
+        FormRequest("http://web/", method="GET", formdata={"a": "1"}),
+        JsonRequest("http://web/", data={"a": [1, None]}),
+        XmlRpcRequest("http://web/", methodname="login", params=("me", 1)),
+    ],
+)
+def test_scrapys_own_kinds_of_requests_travel_as_what_they_send(request_: Request) -> None:
+    check_same(request_)
+
+
+def test_a_plain_request_is_only_its_url_and_its_callback() -> None:
+    assert to_value(Request("http://web/"), SPIDER) == {"url": "http://web/", "callback": "parse"}
+    assert to_json([to_value(Request("http://web/", meta={"depth": 3}), SPIDER)]) == (
+        '{"common":{"callback":"parse"},"requests":["http://web/"]}'
+    )
+
+
+def test_meta_that_means_something_here_only_stays_here() -> None:
+    meta = {"depth": 2, "is_start_request": True, "distribute": True, "mine": 1}
+    assert there_and_back(Request("http://web/", meta=meta)).meta == {"mine": 1}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text() | st.sampled_from(["$bytes", "$tuple", "$dict"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(meta=st.dictionaries(NAMES, JSON, max_size=3), body=st.binary(max_size=20), headers=st.dictionaries(NAMES, st.lists(st.binary(max_size=9), max_size=3), max_size=3))
+def test_whatever_json_bytes_and_tuples_can_say_comes_back(meta: dict[str, Any], body: bytes, headers: dict[str, list[bytes]]) -> None:
+    check_same(Request("http://web/", meta=meta, cb_kwargs=meta, body=body, headers=headers))
+
+
+# what cannot travel
+
+
+class Own(Request):
+    """As scrapy-selenium does it: what it is lies in its class."""
+
+
+class OwnAttributes(Request):
+    attributes: tuple[str, ...] = (*Request.attributes, "wait")
+    wait = 1
+
+
+Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - what a spider may use
+
+
+class Kind(str, Enum):
+    A = "a"
+
+
+class Car(Item):
+    """An item."""
+
+
+def function(response: Any) -> None: ...
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+CANNOT: dict[str, tuple[Request, str]] = {
+    "lambda": (Request("http://web/", callback=lambda _: None), "lambda"),
+    "function": (Request("http://web/", callback=function), "function is not a method"),
+    "partial": (Request("http://web/", callback=partial(SPIDER.parse_item, 1)), "partial"),
+    "method of another spider": (Request("http://web/", callback=Plain().parse_item), "Plain.parse_item"),
+    "method of another class": (Request("http://web/", errback=RULED.gone), "Ruled.gone"),
+    "class method": (Request("http://web/", callback=SPIDER.of_class), "of_class"),
+    "private method": (Request("http://web/", callback=SPIDER.hidden()), "__hidden"),
+    "subclass": (Own("http://web/"), "Own is a class of its own"),
+    "subclass with attributes": (OwnAttributes("http://web/"), "OwnAttributes"),
+    "set": (Request("http://web/", meta={"a": [{1}]}), "its meta has a set"),
+    "datetime": (Request("http://web/", cb_kwargs={"a": datetime.now(timezone.utc)}), "its cb_kwargs has a datetime"),
+    "object": (Request("http://web/", meta={"a": object()}), "its meta has a object"),
+    "item": (Request("http://web/", meta={"a": Car()}), "its meta has a Car"),
+    "namedtuple": (Request("http://web/", meta={"a": Pair(1, 2)}), "its meta has a Pair"),
+    "ordered dict": (Request("http://web/", meta={"a": OrderedDict()}), "its meta has a OrderedDict"),
+    "default dict": (Request("http://web/", meta={"a": defaultdict(int)}), "its meta has a defaultdict"),
+    "enum": (Request("http://web/", meta={"a": Kind.A}), "its meta has a Kind"),
+    "keys that are no text": (Request("http://web/", meta={"a": {1: 2}}), "its meta has a dict"),
+    "itself": (Request("http://web/", meta={"a": LOOP}), "contains itself"),
+    "method as a value": (Request("http://web/", meta={"a": SPIDER.parse}), "its meta has a method"),
+}
+
+
+@pytest.mark.parametrize(("request_", "why"), CANNOT.values(), ids=CANNOT)
+def test_what_cannot_travel_is_refused_by_name(request_: Request, why: str) -> None:
+    with pytest.raises(CannotTravel, match=why):
+        to_value(request_, SPIDER)
+
+
+# CrawlSpider
+
+
+def rule_requests(spider: CrawlSpider) -> list[Request]:
+    page = HtmlResponse("http://web/", body=b"<a href=/index_1>next</a><a href=/item_1>one</a>", encoding="utf-8")
+    return [request for request in spider._requests_to_follow(page) if isinstance(request, Request)]
+
+
+def test_the_requests_of_rules_come_back_with_their_rule() -> None:
+    index, item = rule_requests(RULED)
+    for request, rule in ((index, 0), (item, 1)):
+        assert rule_of(request, RULED) == rule
+        assert to_value(request, RULED) == {"url": request.url, "rule": rule, "meta": {"link_text": request.meta["link_text"]}}
+        check_same(request, RULED)
+
+
+def test_what_process_request_of_a_rule_changed_comes_back_too() -> None:
+    _, item = rule_requests(RULED)
+    check_same(item.replace(headers={"A": "b"}, cookies={"c": "d"}, meta={**item.meta, "mine": (1,)}, priority=3), RULED)
+    check_same(item.replace(errback=RULED.gone), RULED)
+    check_same(item.replace(errback=None), RULED)
+    check_same(item.replace(callback=RULED.parse_item), RULED)
+    with pytest.raises(CannotTravel, match="lambda"):
+        to_value(item.replace(errback=lambda _: None), RULED)
+
+
+def test_a_rule_request_without_link_text_is_as_short_as_can_be() -> None:
+    request = Request("http://web/", callback=RULED._callback, errback=RULED._errback, meta={"rule": 1, "link_text": ""})
+    assert to_value(request, RULED) == {"url": "http://web/", "rule": 1}
+    check_same(request, RULED)
+
+
+def test_parse_of_a_crawl_spider_is_not_what_it_calls_without_a_callback() -> None:
+    check_same(Request("http://web/"), RULED)
+    check_same(Request("http://web/", callback=RULED.parse), RULED)
+    assert to_value(Request("http://web/"), RULED) != to_value(Request("http://web/", callback=RULED.parse), RULED)
+
+
+# what comes over the wire
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"rule": 2}, "has no rule 2"),
+        ({"rule": -1}, "has no rule -1"),
+        ({"callback": "nothing"}, "no method 'nothing'"),
+        ({"callback": "name"}, "no method 'name'"),
+        ({"callback": "rules"}, "no method 'rules'"),
+        ({"callback": "__class__"}, "no method '__class__'"),
+        ({"callback": ["parse"]}, "no method"),
+        ({"callback": "parse_item", "errback": "os.system"}, "no method 'os.system'"),
+        ({"rule": 1, "errback": "nothing"}, "no method 'nothing'"),
+    ],
+)
+def test_a_method_that_the_spider_does_not_have_is_not_called(value: dict[str, Any], why: str) -> None:
+    with pytest.raises(CannotTravel, match=why):
+        from_value({"url": "http://web/", **value}, RULED)
+
+
+def test_a_plain_spider_has_no_rules() -> None:
+    with pytest.raises(CannotTravel, match="has no rule 0"):
+        from_value({"url": "http://web/", "rule": 0}, SPIDER)
+
+
+def test_a_value_typed_by_hand_needs_only_its_url() -> None:
+    request = from_value(json.loads('{"url": "http://web/"}'), SPIDER)
+    assert (request.url, request.callback, request.method) == ("http://web/", None, "GET")

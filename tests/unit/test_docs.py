@@ -1,0 +1,37 @@
+"""The documents name what the code has, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETTING = re.compile(r"DISTRIBUTED_[A-Z_]+[A-Z]")
+
+
+def settings_in(*paths: Path) -> set[str]:
+    return {name for path in paths for name in SETTING.findall(path.read_text("utf-8"))}
+
+
+CODE = settings_in(*(ROOT / "middlewares").glob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
+DOCUMENTED = settings_in(ROOT / "docs" / "settings.md")
+
+
+@pytest.mark.parametrize("name", sorted(CODE))
+def test_every_setting_is_documented(name):
+    assert name in DOCUMENTED
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_every_documented_setting_is_read(name):
+    assert name in CODE
+
+
+@pytest.mark.parametrize("path", sorted(path.name for path in ROOT.glob("*.md")) + ["docs/settings.md", "docs/architecture.md"])
+def test_links_between_documents_lead_somewhere(path):
+    source = ROOT / path
+    for target in re.findall(r"\]\(([^)#]+)\)", source.read_text("utf-8")):
+        if "://" not in target:
+            assert (source.parent / target).exists(), target
