@@ -85,7 +85,9 @@ def crawl(
         if not quiet:
             say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
         return
-    raise typer.Exit(watching.watch(root, begun.id, manner, process))
+    code = watching.watch(root, begun.id, manner, process)
+    producing.forget_refused(root, begun.id)
+    raise typer.Exit(code)
 
 
 def plan(asked: Asked, as_json: Json = False) -> None:
@@ -142,7 +144,7 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Go on with a crawl that was stopped, or whose process died.
+    """Go on with a crawl that was stopped or refused, or whose process died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
     again, not started twice.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,8 +115,17 @@ def _told(order: Order) -> dict[str, Any]:
     return told
 
 
+def forget_refused(root: Path, name: str) -> None:
+    """Leave nothing behind of a crawl that never began, when the reason was told; a fault of ours keeps its log."""
+    with closing(existing_store(root)) as store:
+        crawl = store.crawl(name)
+        if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1:
+            store.forget(name)
+            shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
+
+
 def begin_again(root: Path, name: str) -> tuple[Crawl, subprocess.Popen[bytes]]:
-    """Start the process of a crawl again that was stopped, or whose process died.
+    """Start the process of a crawl again that was stopped or refused, or whose process died.
 
     Raises:
         ConfigError: it still runs, or there is nothing to go on with.
@@ -125,10 +135,6 @@ def begin_again(root: Path, name: str) -> tuple[Crawl, subprocess.Popen[bytes]]:
         if crawl.state is CrawlState.FINISHED:
             raise ConfigError(
                 f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
-            )
-        if crawl.state is CrawlState.REFUSED:
-            raise ConfigError(
-                f"The crawl {name} never started: {crawl.message} Start a new one with `sdist crawl {crawl.spider} …`."
             )
         if not crawl.state.ended and lives(crawl):
             raise ConfigError(f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`.")

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError
 
 from . import words
@@ -65,17 +66,17 @@ class NoView:
 
 
 class PlainView:
-    """A line now and then, and at each change of state."""
+    """A line now and then, and at each change of state. A start is told of only when it drags on."""
 
     def __init__(self, every: float = LINE_EVERY) -> None:
         self._every = every
         self._requests, self._items = words.Pace(window=every), words.Pace(window=every)
-        self._said: tuple[float, Any] = (float("-inf"), None)
+        self._said: tuple[float, CrawlState] | None = None
 
     def show(self, crawl: Crawl, now: float) -> None:
         self._requests.add(now, words.number(crawl.summary, "requests", "done"))
         self._items.add(now, words.number(crawl.summary, "items"))
-        last, state = self._said
+        last, state = self._said = self._said or (now, CrawlState.STARTING)
         if crawl.state.ended or (crawl.state == state and now - last < self._every):
             return
         self._said = (now, crawl.state)

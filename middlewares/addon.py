@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.utils.misc import build_from_crawler, load_object
 
 from .distributed import Distributed, is_producer, is_worker
 from .worker import Job
@@ -76,11 +78,36 @@ def _give_feed(settings: BaseSettings) -> None:
     job = Job.from_settings(settings)
     if job is None or not job.feed:
         return
-    uri = feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job)
+    uri, account = _apart(feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job))
+    if account:
+        _give_account(settings, urlsplit(uri), account)
     feeds = settings.getdict("FEEDS")
     # Scrapyd's items_dir sends a FEEDS of its own at the command line's priority: both are written.
     feeds[uri] = {"format": settings.get("DISTRIBUTED_TARGET_FEED_FORMAT", "jsonlines")}
     settings.set("FEEDS", json.dumps(feeds), priority="cmdline")
+
+
+def _apart(url: str) -> tuple[str, str]:
+    """A feed URL without its `user:password@`, which Scrapy would log, and that part (empty when there is no password)."""
+    parts = urlsplit(url)
+    account, _, place = parts.netloc.rpartition("@")
+    return (parts._replace(netloc=place).geturl(), account) if parts.password else (url, "")
+
+
+def _give_account(settings: BaseSettings, place: SplitResult, account: str) -> None:
+    """Let the storage of this kind of URL get the account back, behind the log's back."""
+    storage = load_object(settings.getwithbase("FEED_STORAGES")[place.scheme])
+
+    class Storage:
+        @classmethod
+        def from_crawler(cls, crawler: Crawler, uri: str, **options: Any) -> Any:
+            parts = urlsplit(uri)
+            if parts.netloc == place.netloc:
+                uri = parts._replace(netloc=f"{account}@{parts.netloc}").geturl()
+            return build_from_crawler(storage, crawler, uri, **options)
+
+    storages = {**settings.getdict("FEED_STORAGES"), place.scheme: Storage}
+    settings.set("FEED_STORAGES", storages, priority="cmdline")
 
 
 def feed_uri(template: str, job: Job) -> str:

@@ -37,6 +37,7 @@ class Asked:
 
     args: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)  #: all of -s, for whoever goes on with the crawl
 
 
 def asked_for(settings: BaseSettings) -> Asked:
@@ -50,7 +51,7 @@ def asked_for(settings: BaseSettings) -> Asked:
     check_args(args)
     given = _pairs(words.settings)
     ours = {name: given[name] for name in WORKER_SETTINGS if name in given}
-    return Asked(args=args, settings={**passed_on(given), **ours})
+    return Asked(args=args, settings={**passed_on(given), **ours}, given=given)
 
 
 def _command_line() -> argparse.Namespace:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: characters of JSON from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
+#: reasons that are told
+REASONS = 10
 
 
 class Fate(str, Enum):
@@ -47,6 +49,7 @@ class Capture:
         self._key = key
         self._stay = Fate.LOCAL if stay == "local" else Fate.REFUSED
         self._seen: set[bytes] = set()
+        self._before: set[bytes] = set()  #: sealed by an earlier process, and not yet found again
         self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
         self._offsite: OffsiteMiddleware | None = None
         self._offsite_known = False
@@ -55,12 +58,17 @@ class Capture:
 
     def remember(self, fingerprints: Iterable[bytes]) -> None:
         """What an earlier process sealed."""
-        self._seen.update(fingerprints)
+        self._before.update(fingerprints)
 
     def take_counts(self) -> dict[str, int]:
         """The account since the last call."""
         counts, self.counts = dict(self.counts), Counter()
         return counts
+
+    def stayed(self) -> list[str]:
+        """What became of the requests that cannot travel and why, the most frequent reason first."""
+        fate = "are crawled by the producer itself" if self._stay is Fate.LOCAL else "are refused, and not crawled"
+        return [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
 
     def due(self) -> Cut | None:
         """A batch that has waited long enough."""
@@ -82,6 +90,9 @@ class Capture:
         if fingerprint in self._seen:
             return self._fate(Fate.DUPLICATE), None
         self._seen.add(fingerprint)
+        if fingerprint in self._before:
+            self._before.discard(fingerprint)
+            return Fate.SEALED, None  # it is in the account already
         try:
             value = self._travelling(request)
         except CannotTravel as why:

@@ -86,7 +86,10 @@ def from_value(value: RequestValue, spider: Spider) -> Request:
         callback=callback,
         errback=errback,
         method=value.get("method", "GET"),
-        headers={name: [item.encode("latin-1") for item in items] for name, items in value.get("headers", {}).items()},
+        headers={
+            name.encode("latin-1"): [item.encode("latin-1") for item in items]
+            for name, items in value.get("headers", {}).items()
+        },
         body=_unpack(value.get("body", b"")),
         cookies=_unpack(value.get("cookies", {})),
         meta=meta,

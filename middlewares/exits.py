@@ -13,11 +13,12 @@ class ExitCode:
 
     def __init__(self) -> None:
         self.code = 0
+        self.refusal = ""  #: why nothing was started, in words
         self._registered = False
 
-    def set(self, code: int) -> None:
+    def set(self, code: int, *, refusal: str = "") -> None:
         """End with this code; the last call counts."""
-        self.code = code
+        self.code, self.refusal = code, refusal
         if code and not self._registered:
             self._registered = True
             # scrapy.cmdline calls sys.exit(0) by then: only the very end of the process can still say otherwise.

@@ -21,6 +21,15 @@ class OwnItems:
         self._files: dict[int, tuple[IO[bytes], JsonLinesItemExporter]] = {}
         self.count = 0
 
+    def recall(self, *, keep: bool) -> None:
+        """Take up what an earlier process wrote, or remove it because its pages are walked again."""
+        for path in self.parts():
+            if keep:
+                with path.open("rb") as file:
+                    self.count += sum(1 for _ in file)
+            else:
+                path.unlink()
+
     def add(self, item: Any, shard: int) -> None:
         if shard not in self._files:
             self._folder.mkdir(parents=True, exist_ok=True)

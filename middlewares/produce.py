@@ -10,17 +10,27 @@ import argparse
 import json
 import logging
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.store import open_store
+
+from .exits import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrapy.settings import Settings
+
+
+class Refused(DistError):
+    """The producer would not begin; the code is that of the reason."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # of this one refusal, not of the class
 
 
 def main() -> None:
@@ -44,9 +54,11 @@ def _crawl(crawl: str, store: str) -> int:
         _check_spider(settings, row.spider)
         _execute(settings, row.spider, row.options)
     except Exception as error:  # noqa: BLE001 - the person who waits for this crawl must hear of anything
-        traceback.print_exc()
+        if not isinstance(error, DistError):
+            traceback.print_exc()
         message, code = (str(error), error.exit_code) if isinstance(error, DistError) else (_broken(error), 2)
-        database.update_crawl(crawl, state=CrawlState.REFUSED, exit_code=code, message=message, pid=None)
+        changes = {"state": row.when_refused, "exit_code": code, "message": message, "pid": None}
+        database.update_crawl(crawl, **changes, ended=time.time())
         return code
     finally:
         ended = database.crawl(crawl)
@@ -109,6 +121,8 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
     except SystemExit as end:
         if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None
+    if exit_code.refusal:  # it may have been refused before the producer took up the row
+        raise Refused(exit_code.refusal, exit_code.code)
 
 
 def _plan(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
+from scrapy.spidermiddlewares.httperror import HttpError
 
 from scrapyd_dist.collect import FORMATS
 
@@ -101,7 +102,8 @@ class Producer:
             self._run.index.came(shard, response.meta[PAGE], _first_url(response))
 
     def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
-        self._lost(response.meta, _first_url(response), f"{type(exception).__name__}: {str(exception)[:200]}")
+        if not isinstance(exception, HttpError):  # that one came by the errback, and is counted there
+            self._lost(response.meta, _first_url(response), f"{type(exception).__name__}: {str(exception)[:200]}")
 
     def _sort(self, request: Request, shard: int, response: Response | None = None) -> Request | None:
         """The request as the producer crawls it, or None when it is for the fleet or for nobody."""

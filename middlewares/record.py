@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from collections import Counter
 from datetime import datetime, timezone
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, CrawlState, Miss, home_of
+from scrapyd_dist.batches import Crawl, CrawlState, Miss, ShardState, home_of
 from scrapyd_dist.collect import Output
 from scrapyd_dist.delivery import PARTS
 from scrapyd_dist.errors import NothingMatched
@@ -23,12 +26,15 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch, Shard
     from scrapyd_dist.cutting import Cut
 
+    from .asked import Asked
     from .options import Options
     from .preflight import Project
 
 STORE_FILE = "store.db"
 #: crawls whose files on the nodes may go are named to the workers, at most so many
 COLLECTED = 20
+#: settings of -s that name outputs, which a crawl's row has already
+OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS"})
 
 
 class Record:
@@ -46,6 +52,7 @@ class Record:
         self.counts: dict[str, int] = {}
         self.batches = 0
         self.state = CrawlState.STARTING
+        self.when_refused = CrawlState.REFUSED
         self._misses: list[Miss] = []
 
     @property
@@ -57,18 +64,36 @@ class Record:
     def parts(self) -> Path:
         return self.folder / PARTS
 
-    async def take_row(self, spider: str) -> None:
+    async def take_row(self, spider: str, asked: Asked) -> None:
         """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
         self.id = self._options.crawl or await self._free_id(spider)
         try:
             row = await self.thread(self._db.crawl, self.id)
         except NothingMatched:
-            row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started)
+            told = self._told(asked)
+            row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started, options=told)
             await self.thread(self._db.add_crawl, row)
-        self.started = row.created
+        self.started, self.when_refused = row.created, row.when_refused
         self.folder = self._project.state / "crawls" / self.id
         self.folder.mkdir(parents=True, exist_ok=True)
         await self._update(project=self._project.name, pid=os.getpid(), ended=None, exit_code=None, message="")
+
+    def _told(self, asked: Asked) -> dict[str, Any]:
+        """What a producer has to be told to go on with this crawl, where no command of ours has kept it."""
+        outputs = [{**o, "path": str(Path(o["path"]).absolute())} for o in self._asked_outputs()]
+        given = {name: value for name, value in asked.given.items() if name not in OUTPUT_SETTINGS}
+        return {
+            "settings": {"DISTRIBUTED_OUTPUTS": outputs},
+            "spider_settings": given,
+            "args": dict(asked.args),
+            "cwd": str(Path.cwd()),
+        }
+
+    def _asked_outputs(self) -> list[dict[str, Any]]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+        asked = [dict(output) for output in self._options.outputs]
+        usual = {"path": str(Path.cwd() / f"{self.id}.jl"), "format": "jsonlines", "overwrite": True}
+        return asked or ([] if self._options.feed_url else [usual])
 
     async def _free_id(self, spider: str) -> str:
         name = "".join(c if (c.isascii() and c.isalnum()) or c in "_-" else "-" for c in spider)[:50]
@@ -81,9 +106,16 @@ class Record:
         """The shards of this crawl: these when it begins, its own when it goes on."""
         if not await self.thread(self._db.shards, self.id):
             await self.thread(self._db.add_shards, self.id, shards)
+        kept = await self.thread(self._db.shards, self.id)
+        if any(shard.state is ShardState.OPEN for shard in kept):
+            await self.thread(self._db.walk_again, self.id)
         self.counts = await self.thread(self._db.counts, self.id)
         self.batches = len(await self.thread(self._db.batches, self.id))
-        return await self.thread(self._db.shards, self.id)
+        return kept
+
+    async def missed_before(self) -> Counter[str]:
+        """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
+        return Counter(miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch)
 
     async def fingerprints(self) -> list[bytes]:
         """What an earlier process sealed."""
@@ -151,6 +183,14 @@ class Record:
     async def _update(self, **changes: Any) -> None:
         await self.thread(self._db.update_crawl, self.id, **changes)
 
+    async def refuse(self, *, code: int, message: str) -> None:
+        """The producer may not begin. A crawl that nobody else knows of leaves nothing behind."""
+        if self._options.crawl is None:
+            await self.thread(self._db.forget, self.id)
+            await self.thread(partial(shutil.rmtree, self.folder, ignore_errors=True))
+        else:
+            await self.end(self.when_refused, code=code, message=message)
+
     async def for_delivery(self) -> dict[str, Any]:
         """What `delivery.deliver` needs of the store."""
         return {
@@ -160,10 +200,9 @@ class Record:
 
     def outputs(self) -> list[Output]:
         """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
-        asked = [
-            Output.named(o["path"], overwrite=o["overwrite"], format=o.get("format")) for o in self._options.outputs
+        return [
+            Output.named(o["path"], overwrite=o["overwrite"], format=o.get("format")) for o in self._asked_outputs()
         ]
-        return asked or ([] if self._options.feed_url else [Output.named(Path.cwd() / f"{self.id}.jl")])
 
     def close(self) -> None:
         self.thread.close()

@@ -96,14 +96,15 @@ class Run:
         self._project = project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
         shards = shards_of(options, spider)
         self.record = record = Record(options, project)
-        await record.take_row(spider.name)
+        await record.take_row(spider.name, asked)
         self._prepared = prepared = await _in_thread(partial(prepare, options, project, spider.name))
-        self._warnings += prepared.warnings
         self.index = Index(await record.take_shards(shards), template_of(options))
         cutter = Cutter(size=options.batch_size, max_age=options.batch_max_age)
         self.capture = Capture(self._crawler, spider, cutter, key=prepared.key, stay=options.stay)
         self.capture.remember(await record.fingerprints())
         self._own = OwnItems(record.parts)
+        self._own.recall(keep=not self.index.unfinished())
+        await self._recall_misses()
         self.coordinator = Coordinator(
             spec=await self._spec(asked, prepared),
             members=members_of(prepared),
@@ -120,6 +121,12 @@ class Run:
         await self._enter(CrawlState.FINDING, version=prepared.version)
         self._start("tick", self._tick())
         self._say_hello(prepared)
+
+    async def _recall_misses(self) -> None:
+        before = await self.record.missed_before()
+        self.index.failed = before["index"]
+        for kind in self._local_missed:
+            self._local_missed[kind] = before[kind]
 
     async def _spec(self, asked: Asked, prepared: Prepared) -> JobSpec:
         assert self._crawler.spider
@@ -143,14 +150,13 @@ class Run:
 
     async def _refuse(self, error: DistError) -> None:
         logger.error("%s", error)
-        process_exit.set(error.exit_code)
+        process_exit.set(error.exit_code, refusal=str(error))
         if hasattr(self, "record") and hasattr(self.record, "id"):
-            await self.record.end(CrawlState.REFUSED, code=error.exit_code, message=str(error))
+            await self.record.refuse(code=error.exit_code, message=str(error))
             self.record.close()
 
     def _say_hello(self, prepared: Prepared) -> None:
-        for warning in self._warnings:
-            logger.warning(warning)
+        self._warn(*prepared.warnings)
         logger.info(
             "Crawl %s: target requests (%s) go to %d nodes in batches of up to %d; version %s%s; state in %s",
             self.record.id,
@@ -161,6 +167,11 @@ class Run:
             f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
             self._project.state,
         )
+
+    def _warn(self, *warnings: str) -> None:
+        self._warnings += warnings
+        for warning in warnings:
+            logger.warning("%s", warning)
 
     # find
 
@@ -225,7 +236,7 @@ class Run:
         losses, ends = self.index.short()
         self.index.failed += len(losses)
         self.record.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
-        self._warnings += losses + ends
+        self._warn(*self.capture.stayed(), *losses, *ends)
         await self._write_down()
         await self.record.finish_shards([shard.number for shard in self.index.unfinished()])
         await self._enter(CrawlState.WORKING)
@@ -247,7 +258,7 @@ class Run:
         work = partial(deliver, self.record.folder, own=self._own.parts(), outputs=outputs, feed_url=feed_url, **stored)
         delivered = await _in_thread(work)
         self._output, self._misses = delivered.outputs, delivered.misses
-        self._warnings += delivered.warnings
+        self._warn(*delivered.warnings)
         where = ", ".join(delivered.outputs) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", self.record.id, delivered.items, where)
         document = self._summary(CrawlState.FINISHED)
@@ -265,6 +276,7 @@ class Run:
 
     async def _close(self, reason: str) -> None:
         if not self._done:
+            process_exit.set(INTERRUPTED)  # a second signal may end the process at any of the waits below
             if "finish" in self._tasks:
                 self._tasks["finish"].cancel()
                 await asyncio.gather(self._tasks["finish"], return_exceptions=True)

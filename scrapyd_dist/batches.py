@@ -112,6 +112,11 @@ class Crawl:
     message: str = ""  #: one paragraph for people: why it was refused or stopped, and how to go on
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
 
+    @property
+    def when_refused(self) -> CrawlState:
+        """What it becomes when its producer may not begin: one that has begun before can still be resumed."""
+        return CrawlState.REFUSED if self.version is None else CrawlState.STOPPED
+
 
 class ShardState(str, Enum):
     """Where one shard stands. The values are what the store keeps."""

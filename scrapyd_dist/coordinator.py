@@ -126,6 +126,10 @@ class Coordinator:
             await self._take_up(batch, outs[batch.number])
         for attempt in await self.store(db.attempts, crawl, {AttemptState.ACCEPTED}):
             self._count_accepted(attempt)
+        for miss in await self.store(db.misses, crawl):
+            if miss.batch:
+                self.tally.gone += miss.kind == "gone"
+                self.tally.failed_urls += miss.kind == "failed"
 
     async def _take_up(self, batch: Batch, attempt: Attempt) -> None:
         member = next((m for m in self.members if m.node.url == attempt.url), None)
@@ -307,10 +311,13 @@ class Coordinator:
             await self._failed(out, f"{out.member.node.name} did not take it ({error})")
             return False
 
-    def _status(self, out: Out) -> Awaitable[api.JobState | None]:
+    async def _status(self, out: Out) -> api.JobState | None:
         node = out.member.node
         call = api.status(out.job, node.project or self.spec.project)
-        return self.sender.send(node, call, timeout=self.limits.request_timeout)
+        try:
+            return await self.sender.send(node, call, timeout=self.limits.request_timeout)
+        except ApiRefused:
+            return None  # a node that does not know the project (any more) does not know the job either
 
     # watching
 
@@ -477,13 +484,12 @@ class Coordinator:
 
     async def _cancel(self, member: Member, job: str) -> None:
         """INT once ends a job in order; once more ends it at once, and what it has is not wanted."""
-        for _ in range(2):
-            call = api.cancel(member.node.project or self.spec.project, job)
-            if (
-                await self.sender.send(member.node, call, timeout=self.limits.request_timeout)
-                is not api.JobState.RUNNING
-            ):
-                return
+        call = api.cancel(member.node.project or self.spec.project, job)
+        with contextlib.suppress(ApiRefused):  # the node does not know the project (any more), so there is no such job
+            for _ in range(2):
+                state = await self.sender.send(member.node, call, timeout=self.limits.request_timeout)
+                if state is not api.JobState.RUNNING:
+                    return
 
     async def _give_up(self, batch: Batch, number: int, reason: str, node: str = "") -> None:
         """Write the end of an attempt down; the batch waits for the next one, or is dead."""

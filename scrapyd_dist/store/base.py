@@ -35,6 +35,9 @@ class Store(Protocol):
     def update_crawl(self, crawl: str, **changes: Any) -> None:
         """Set fields of `Crawl` by their names."""
 
+    def forget(self, crawl: str) -> None:
+        """Remove a crawl and everything of it."""
+
     # counts: the account of found URLs, and what the producer itself did
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         """Add to the named counts."""
@@ -48,6 +51,9 @@ class Store(Protocol):
 
     def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
         """All that these shards found is sealed; they are not walked again."""
+
+    def walk_again(self, crawl: str) -> None:
+        """The index is walked anew: forget the producer's own misses, and all counts but what is sealed."""
 
     # batches
     def seal(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -46,8 +46,10 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Options and payloads may name what nobody else should read.
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            # Options and payloads may name what nobody else should read. A file that is there is left alone: to close
+            # any descriptor of it would drop this process's locks, and another one would then throw its log away.
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
@@ -121,6 +123,10 @@ class SqliteStore:
         with self._step():
             self._db.execute(f"UPDATE crawls SET {assignments} WHERE id = :id", {**_stored(changes), "id": crawl})  # noqa: S608 - own names
 
+    def forget(self, crawl: str) -> None:
+        with self._step():
+            self._db.execute("DELETE FROM crawls WHERE id = ?", (crawl,))
+
     # counts
 
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
@@ -162,6 +168,11 @@ class SqliteStore:
                 "UPDATE shards SET state = ? WHERE crawl = ? AND number = ?",
                 [(ShardState.FINISHED.value, crawl, number) for number in numbers],
             )
+
+    def walk_again(self, crawl: str) -> None:
+        with self._step():
+            self._db.execute("DELETE FROM misses WHERE crawl = ? AND batch = 0", (crawl,))
+            self._db.execute("DELETE FROM counts WHERE crawl = ? AND name != 'sealed'", (crawl,))
 
     # batches
 

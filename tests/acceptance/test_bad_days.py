@@ -18,17 +18,18 @@ from rig.bad_days import (
 )
 from rig.crawls import last_crawl
 from rig.waiting import wait_for
+
 from scrapyd_dist.batches import AttemptState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapyd_dist.batches import Attempt
-
     from rig.commands import Command, Result
     from rig.nodes import ScrapydNode
     from rig.projects import Project
     from rig.sites import SiteProcess
+
+    from scrapyd_dist.batches import Attempt
 
 BOTH_WAYS = pytest.mark.parametrize("way", ["scrapy", "sdist"])
 
@@ -192,4 +193,3 @@ def failed(project: Project) -> list[Attempt]:
 
 def failed_jobs(project: Project) -> set[str]:
     return {attempt.job for attempt in failed(project)}
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -161,3 +162,14 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
         cwd=tmp_path, env=private_environment(tmp_path), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stderr == ""
+
+
+def test_the_page_of_commands_names_every_command_and_option_of_crawl(
+    outside: Callable[..., subprocess.CompletedProcess[str]], pytestconfig: pytest.Config
+) -> None:
+    page = (pytestconfig.rootpath / "docs" / "commands.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", outside("crawl", "--help").stdout))
+    assert len(options) > 20
+    told = {"--help", "--output", "--overwrite-output", "--set", "--quiet", "--verbose"}  # known by their short names
+    assert [option for option in sorted(options - told) if option not in page] == []
+    assert [command for command in COMMANDS if f"`sdist {' '.join(command)}" not in page] == []

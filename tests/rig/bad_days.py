@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.store import open_store
 
-from .crawls import ADDON, QUICK, crawls
+from .crawls import ADDON, QUICK, crawls, last_crawl
 from .waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from scrapyd_dist.batches import Attempt, Batch, Crawl
+    from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
 
-    from .commands import Command
+    from .commands import Command, Result
     from .nodes import ScrapydNode
     from .projects import Project
     from .sites import SiteProcess
@@ -97,12 +97,23 @@ def wait_running(project: Project, node: str = "", timeout: float = 90) -> list[
     return wait_for(lambda: running_on(project, node), timeout, f"a job at work on {node or 'any node'}")
 
 
+def wait_state(project: Project, state: CrawlState, timeout: float = 90) -> None:
+    """Wait until the newest crawl is in this state."""
+    wait_for(lambda: crawls(project) and _row(project).state is state, timeout, f"a crawl that is {state.value}")
+
+
+def report_of(node: ScrapydNode, job: str) -> dict[str, Any]:
+    """The report of a job, as its worker last wrote it."""
+    found = list(node.logs_dir.glob(f"_sdist/*/{job}.json"))
+    report: dict[str, Any] = json.loads(found[0].read_text(encoding="utf-8")) if found else {"done": 0}
+    return report
+
+
 def busy_workers(node: ScrapydNode) -> dict[int, str]:
     """Pid -> job id of its workers that have begun, and have more than half of their batch to go."""
 
     def has_long_to_go(job: str) -> bool:
-        path = node.logs_dir / "_sdist" / job.partition(".")[0] / f"{job}.json"
-        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"done": 0}
+        report = report_of(node, job)
         return bool(0 < report["done"] < report["requests"] / 2)
 
     return {pid: job for pid, job in node.job_pids().items() if has_long_to_go(job)}
@@ -113,3 +124,15 @@ def assert_exact(project: Project, site: SiteProcess) -> None:
     assert site.differences(project.items(ITEMS)) == {}
     counted = [attempt.batch for attempt in accepted_on(project)]
     assert sorted(counted) == sorted(batch.number for batch in batches(project))
+
+
+def assert_resumed(done: Result, project: Project, site: SiteProcess) -> None:
+    """`sdist resume … --json` ended well; items and account are those of a crawl that was never interrupted."""
+    assert done.code == 0, done.err
+    assert_exact(project, site)
+    summary = last_crawl(project).summary
+    assert done.json()["crawl"] == summary["crawl"]
+    assert summary["state"] == "finished"
+    assert summary["urls_found"] == summary["urls_distinct"] == summary["sealed"] == site.site.items
+    assert summary["items"] == summary["requests"]["done"] == site.site.items
+    assert (summary["failed_urls"], summary["dead_urls"], summary["index_failed"]) == (0, 0, 0)

@@ -70,11 +70,26 @@ def test_a_process_that_was_started_after_the_last_sign_of_life_is_another_one()
     assert not producing.lives(a_crawl(pid=os.getpid(), created=1.0))
 
 
-@pytest.mark.parametrize("state", [CrawlState.FINISHED, CrawlState.REFUSED])
-def test_nothing_to_resume(tmp_path: Path, state: CrawlState) -> None:
-    keep(tmp_path, a_crawl(state=state, message="no node."))
-    with pytest.raises(ConfigError, match=r"nothing to resume|never started: no node"):
+def test_a_finished_crawl_cannot_be_resumed(tmp_path: Path) -> None:
+    keep(tmp_path, a_crawl(state=CrawlState.FINISHED))
+    with pytest.raises(ConfigError, match="nothing to resume"):
         producing.begin_again(tmp_path, "c")
+
+
+@pytest.mark.parametrize("state", [CrawlState.STOPPED, CrawlState.REFUSED, CrawlState.WORKING])
+def test_resume_starts_a_process_for_the_same_crawl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: CrawlState
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    keep(tmp_path, a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}}))
+    _, process = producing.begin_again(tmp_path, "c")
+    process.wait(20)
+    with closing(open_store(producing.store_path(tmp_path))) as store:
+        row = store.crawl("c")
+    assert (row.state, row.pid, row.exit_code, row.ended, row.message) == (
+        CrawlState.STARTING, process.pid, None, None, "",
+    )  # fmt: skip
+    assert row.options == {"args": {"a": "1"}}
 
 
 def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path) -> None:

@@ -107,17 +107,28 @@ def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> No
 
 def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     view = watching.PlainView()
+    starting = Crawl(id="c", project="p", spider="s", created=0.0)
     finding = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.FINDING)
     working = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING)
     ended = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.FINISHED)
-    steps = [(0, finding), (1, finding), (29.9, finding), (30, finding), (31, working), (60.9, working), (61, ended)]
+    steps = [
+        (-2, starting),
+        (-1, starting),
+        (0, finding),
+        (1, finding),
+        (29.9, finding),
+        (30, finding),
+        (31, working),
+        (60.9, working),
+        (61, ended),
+    ]
     said = []
     for now, row in steps:
         view.show(row, now)
         captured = capsys.readouterr()
         assert captured.out == ""
         said.append(captured.err.count("\n"))
-    assert said == [1, 0, 0, 1, 1, 0, 0]
+    assert said == [0, 0, 1, 0, 0, 1, 1, 0, 0]
 
 
 def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,93 @@
+"""Batches that no node can do: they die after their last attempt, with the reason, and the rest comes home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.bad_days import IMPATIENT, ITEMS, arguments, attempts, batches
+from rig.crawls import last_crawl, misses
+
+from scrapyd_dist.batches import AttemptState, BatchState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+KILLER = """
+    import os
+    import signal
+
+    from properties.spiders.easy import EasySpider
+
+
+    class KillerSpider(EasySpider):
+        name = "killer"
+
+        def parse_item(self, response):
+            if response.url.endswith({url!r}):
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from super().parse_item(response)
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2)
+
+
+def test_full_disks(
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_scrapy: Callable[..., Result],
+) -> None:
+    pages = site(60)
+    settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 30}
+    settings |= {"DISTRIBUTED_MIN_FREE": 1 << 60, "DISTRIBUTED_MAX_ATTEMPTS": 2}
+    it = project(nodes=pair, settings=settings)
+    done = run_scrapy(it, *arguments("scrapy", pages))
+    assert done.code == 1, done.err
+    assert [(batch.state, batch.attempts) for batch in batches(it)] == [(BatchState.DEAD, 2)] * 2
+    assert all("disk-full" in batch.reason for batch in batches(it))
+    row = last_crawl(it)
+    assert row.exit_code == 1
+    assert (row.summary["dead_urls"], row.summary["batches"]["dead"]) == (60, 2)
+    for number in (1, 2):
+        tried = {attempt.node for attempt in attempts(it, AttemptState.FAILED) if attempt.batch == number}
+        assert tried == {"node1", "node2"}, "the second attempt did not go elsewhere"
+    assert "disk-full" in done.err
+
+
+@pytest.mark.parametrize("way", ["sdist", pytest.param("scrapy", marks=pytest.mark.black_box)])
+def test_a_page_that_kills_its_worker(
+    way: str,
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_scrapy: Callable[..., Result],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages = site(120)
+    settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 30}
+    it = project(nodes=pair, settings={**settings, "DISTRIBUTED_MAX_ATTEMPTS": 2})
+    it.spider("killer", KILLER.format(url=pages.site.detail_path(70)))
+    command = [text.replace("easy", "killer") for text in arguments(way, pages, shards=1)]
+    done = (run_cli if way == "sdist" else run_scrapy)(it, *command)
+    assert done.code == 3, done.err
+    dead = [batch for batch in batches(it) if batch.state is BatchState.DEAD]
+    assert [batch.size for batch in dead] == [30]
+    assert "died while it worked" in dead[0].reason
+    summary = last_crawl(it).summary
+    assert (summary["sealed"], summary["items"], summary["dead_urls"]) == (120, 90, 30)
+    found = pages.differences(it.items(ITEMS))
+    assert found.keys() == {"missing"}
+    assert len(found["missing"]) == 30
+    assert "70" in found["missing"]
+    listed = [row for row in misses(it) if row["kind"] == "dead"]
+    assert sorted(row["url"] for row in listed) == sorted(pages.detail(int(number)) for number in found["missing"])
+    assert all("died while it worked" in row["reason"] for row in listed)

@@ -1,0 +1,146 @@
+"""Shards: however the index is divided, every page of it is walked, each once, and a broken page is not the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.crawls import QUICK, assert_balanced, assert_each_page_once, misses, said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+ITEMS, PER_PAGE, PAGES = 63, 7, 9
+
+
+@pytest.fixture(scope="module")
+def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(1, max_proc=3)
+
+
+@pytest.fixture(scope="module")
+def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+    return module_site(ITEMS, per_page=PER_PAGE)
+
+
+@pytest.fixture
+def site_now(the_site: SiteProcess) -> SiteProcess:
+    the_site.behave({})
+    the_site.reset()
+    return the_site
+
+
+@pytest.fixture
+def it(project: Callable[..., Project], nodes_up: list[ScrapydNode], site_now: SiteProcess) -> Project:
+    return project(nodes=nodes_up, settings={**QUICK, "START_URL": site_now.start_url})
+
+
+@pytest.fixture
+def crawl(run_cli: Callable[..., Result], it: Project, site_now: SiteProcess) -> Callable[..., dict[str, Any]]:
+    """`crawl("--shards", 4, code=0)`: the JSON summary of `sdist crawl easy` over this site's index."""
+
+    def run(*options: object, code: int = 0, pages: int | None = PAGES) -> dict[str, Any]:
+        index = ["--index", site_now.template, "--pages", str(pages)] if pages else []
+        done = run_cli(it, "crawl", "easy", *index, *options, "-o", "items.jl", "--json")
+        assert done.code == code, said(done)
+        summary: dict[str, Any] = done.json()
+        assert_balanced(summary)
+        return summary
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "shards", [4, *(pytest.param(shards, marks=pytest.mark.black_box) for shards in (1, 2, PAGES, PAGES + 4))]
+)
+def test_any_number_of_shards_walks_each_page_once(
+    shards: int, crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
+) -> None:
+    summary = crawl("--shards", shards)
+    assert site_now.differences(it.items("items.jl")) == {}
+    assert_each_page_once(site_now)
+    assert summary["index"] == {"pages": PAGES, "total": PAGES, "failed": 0}
+
+
+@pytest.mark.black_box
+def test_one_page(crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess) -> None:
+    crawl("--shards", 3, pages=1)
+    assert [int(item["number"]) for item in it.items("items.jl")] == list(range(PER_PAGE))
+    index = [path for path in site_now.hits() if "index" in path]
+    assert index == [site_now.site.index_path(0)], "the page behind the last one is not walked"
+
+
+@pytest.mark.black_box
+def test_a_first_page_other_than_0_and_an_end_before_the_site_s(
+    crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
+) -> None:
+    crawl("--shards", 2, "--first-page", 3, pages=4)
+    expected = set(range(3 * PER_PAGE, 7 * PER_PAGE))
+    assert site_now.differences(it.items("items.jl"), without=set(range(ITEMS)) - expected) == {}
+    index = {path: count for path, count in site_now.hits().items() if "index" in path}
+    assert index == {site_now.site.index_path(page): 1 for page in range(3, 7)}
+
+
+@pytest.mark.black_box
+def test_fewer_pages_than_told_is_said(
+    crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
+) -> None:
+    summary = crawl("--shards", 1, pages=PAGES + 3)
+    assert site_now.differences(it.items("items.jl")) == {}
+    assert any("no link led on" in warning for warning in summary["warnings"])
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    ["fail", *(pytest.param(kind, marks=pytest.mark.black_box) for kind in ("gone", "hang", "redirect:/nowhere"))],
+)
+def test_a_walk_goes_on_behind_a_page_that_fails_for_good(
+    behaviour: str, crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
+) -> None:
+    site_now.behave({site_now.site.index_path(4): behaviour})  # in the middle of the second of three shards
+    summary = crawl("--shards", 3, "-s", "DOWNLOAD_TIMEOUT=2", code=3)
+    lost = range(4 * PER_PAGE, 5 * PER_PAGE)
+    assert site_now.differences(it.items("items.jl"), without=lost) == {}
+    assert summary["index_failed"] == 1
+    assert [(row["url"], row["kind"]) for row in misses(it)] == [(site_now.index(4), "index")]
+    index = {path: count for path, count in site_now.hits().items() if "index" in path}
+    assert {index[site_now.site.index_path(page)] for page in range(PAGES) if page != 4} == {1}
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("bad", [0, 2, 3, PAGES - 1], ids=["first", "last of a shard", "first of a shard", "last"])
+def test_a_page_at_a_border_fails_for_good(
+    bad: int, crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
+) -> None:
+    site_now.behave({site_now.site.index_path(bad): "fail"})
+    summary = crawl("--shards", 3, code=3)
+    lost = range(bad * PER_PAGE, (bad + 1) * PER_PAGE)
+    assert site_now.differences(it.items("items.jl"), without=lost) == {}
+    assert summary["index_failed"] == 1
+
+
+@pytest.mark.black_box
+def test_a_list_of_start_urls(crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess) -> None:
+    pages = [site_now.index(page) for page in (0, 3, 6)]
+    it.write("starts.txt", "# where to begin\n" + "\n\n".join(pages) + "\n")
+    summary = crawl("--start-urls", "starts.txt", pages=None)
+    assert site_now.differences(it.items("items.jl")) == {}
+    assert_each_page_once(site_now)
+    assert summary["index_failed"] == 0
+
+
+@pytest.mark.black_box
+def test_shards_by_settings_alone(
+    run_scrapy: Callable[..., Result], it: Project, site_now: SiteProcess
+) -> None:
+    it.settings(ADDONS={"scrapyd_dist.Addon": 500}, DISTRIBUTED_SHARDS=4, DISTRIBUTED_PAGES=PAGES)
+    it.settings(DISTRIBUTED_INDEX=site_now.template)
+    done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    assert site_now.differences(it.items("items.jl")) == {}
+    assert_each_page_once(site_now)

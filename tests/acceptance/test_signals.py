@@ -1,0 +1,133 @@
+"""Ctrl-C and SIGTERM to `scrapy crawl`: what was found is kept, the way on is said, and resuming makes it whole."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.bad_days import (
+    IMPATIENT,
+    arguments,
+    assert_exact,
+    assert_resumed,
+    attempts,
+    batches,
+    wait_accepted,
+    wait_state,
+)
+from rig.crawls import crawls
+from rig.proxy import Mishap, Proxy
+from rig.waiting import wait_for
+
+from scrapyd_dist.batches import AttemptState, CrawlState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+INTERRUPTED = 130
+
+
+@pytest.fixture(scope="module")
+def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2)
+
+
+def assert_stopped(done: Result, project: Project) -> str:
+    """It ended as interrupted, and said how to go on; the crawl's id."""
+    row = crawls(project)[0]
+    assert done.code == INTERRUPTED, done.err
+    assert row.state is CrawlState.STOPPED
+    assert row.exit_code == INTERRUPTED
+    assert f"sdist resume {row.id}" in done.err
+    assert row.message in done.err
+    assert "Traceback" not in done.err
+    return row.id
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.black_box)], ids=["int", "term"]
+)
+def test_while_it_finds(
+    number: signal.Signals,
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    start_scrapy: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    # 30 index pages, one after the other: it is far from its end when the first batch is home.
+    pages = site(300, "--latency=0.25", per_page=10)
+    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 40})
+    command = start_scrapy(it, *arguments("scrapy", pages))
+    wait_accepted(it)
+    command.signal(number)
+    name = assert_stopped(command.wait(60), it)
+    sealed = sum(batch.size for batch in batches(it))
+    assert 40 <= sealed < 300, "it was interrupted too late to show anything"
+    assert sealed % 40, "what was captured last is not sealed"
+    done = run_cli(it, "resume", name, "--json", timeout=180)
+    assert_resumed(done, it, pages)
+    assert set(pages.item_hits().values()) == {1}
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_while_it_waits(
+    number: signal.Signals,
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    start_scrapy: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages = site(400, "--latency=0.3", per_page=200)
+    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url})
+    command = start_scrapy(it, *arguments("scrapy", pages))
+    wait_state(it, CrawlState.WORKING)
+    command.signal(number)
+    name = assert_stopped(command.wait(60), it)
+    out = attempts(it, AttemptState.SENT, AttemptState.RUNNING)
+    assert out, "it was interrupted too late to show anything"
+    assert_resumed(run_cli(it, "resume", name, "--json", timeout=180), it, pages)
+    # The jobs that were out went on without a producer, and were found again.
+    assert {attempt.job for attempt in out} <= {a.job for a in attempts(it, AttemptState.ACCEPTED)}
+    assert set(pages.item_hits().values()) == {1}
+
+
+@pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.black_box)], ids=["once", "twice"])
+def test_while_a_post_is_under_way(
+    twice: bool,
+    project: Callable[..., Project],
+    scrapyd_node: Callable[..., ScrapydNode],
+    site: Callable[..., SiteProcess],
+    start_scrapy: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages, node = site(100, "--latency=0.05", per_page=50), scrapyd_node()
+    with closing(Proxy(node)) as between:
+        between.spoil("schedule.json", Mishap(delay=5), times=2)
+        settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_REQUEST_TIMEOUT": 20}
+        it = project(settings=settings, extra=between.section("properties", "behind"))
+        command = start_scrapy(it, *arguments("scrapy", pages))
+        wait_for(lambda: between.spoilt["schedule.json"] == 2, 60, "two posts under way")
+        command.signal(signal.SIGINT)
+        if twice:
+            command.wait_text("Closing spider")
+            command.signal(signal.SIGINT)
+            done = command.wait(4.5)
+            assert done.code == INTERRUPTED, "a crawl that was cut off must not look like a good one"
+            name = crawls(it)[0].id
+            assert {attempt.state for attempt in attempts(it)} == {AttemptState.SENDING}
+        else:
+            name = assert_stopped(command.wait(60), it)
+            assert {attempt.state for attempt in attempts(it)} <= {AttemptState.SENT, AttemptState.RUNNING}
+        assert_resumed(run_cli(it, "resume", name, "--json", timeout=120), it, pages)
+        assert set(pages.item_hits().values()) == {1}
+        assert_exact(it, pages)

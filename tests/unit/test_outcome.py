@@ -1,0 +1,113 @@
+"""A worker's report as a value, and the judgement on it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapyd_dist.outcome import BadReport, kept, misses, part_path, read_report, refusal, report_path
+
+PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
+GOOD: dict[str, Any] = {
+    "schema": 1, "state": "ended", "updated": 5.5, "requests": 3, "done": 2, "missed": 1, "pages": 4, "items": 2,
+    "finish_reason": "finished", "problem": "", "part": PART, "feeds": [], "feeds_failed": 0,
+    "gone": [{"url": "u", "reason": "HTTP 404"}], "failed": [], "unended": [], "stats": {"a": 1}, "code": {"version": "1"},
+}  # fmt: skip
+
+
+def report(**fields: Any) -> Any:
+    return read_report(json.dumps({**GOOD, **fields}).encode())
+
+
+def test_a_good_report_is_accepted() -> None:
+    found = report()
+    assert refusal(found, 3, feed=False) == ""
+    assert (found.ended, found.ended_requests, found.part.sha256, found.gone) == (True, 3, "00", (("u", "HTTP 404"),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"problem": "no key"}, "no key"),
+        ({"finish_reason": "shutdown"}, "ended early (shutdown)"),
+        ({"finish_reason": ""}, "ended early"),
+        ({"requests": 2}, "had 2 requests of the batch's 3"),
+        ({"part": None}, "wrote no part"),
+        ({"items": 3}, "wrote 2 of its 3 items"),
+    ],
+)
+def test_any_other_is_refused_in_words(fields: dict[str, Any], why: str) -> None:
+    assert why in refusal(report(**fields), 3, feed=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "good"),
+    [
+        ({"feeds": ["ftp://h/1.jl"]}, True),
+        ({"feeds": []}, False),
+        ({"feeds": ["ftp://h/1.jl"], "feeds_failed": 1}, False),
+        ({"feeds": [], "items": 0}, True),
+    ],
+)
+def test_with_a_feed_the_feed_must_be_there(fields: dict[str, Any], good: bool) -> None:
+    assert (refusal(report(**{"part": None, **fields}), 3, feed=True) == "") is good
+
+
+def test_what_nothing_was_heard_of_has_failed() -> None:
+    rows = {name: [{"url": name, "reason": "why"}] for name in ("gone", "failed", "unended")}
+    assert [(m.url, m.kind, m.batch) for m in misses(report(**rows), 7)] == [
+        ("gone", "gone", 7), ("failed", "failed", 7), ("unended", "failed", 7),
+    ]  # fmt: skip
+
+
+def test_the_store_keeps_no_lists_of_urls() -> None:
+    row = kept(report())
+    assert json.loads(json.dumps(row)) == row
+    assert not {"gone", "failed", "unended", "part"} & row.keys()
+    assert (row["done"], row["missed"], row["items"], row["pages"]) == (2, 1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"null", b"[]", b'"text"', b"5", b"{}", b"\xff\xfe", b'{"schema": 1', b"<html>", b"[" * 100_000, b'{"schema": 9}',
+        *(json.dumps({**GOOD, **wrong}).encode() for wrong in (
+            {"requests": "many"}, {"requests": None}, {"requests": 1e999}, {"updated": "now"}, {"part": "file"}, {"part": [1]},
+            {"part": {**PART, "bytes": None}}, {"gone": [1]}, {"gone": None}, {"failed": [{"url": "u"}]}, {"feeds": 5},
+            {"stats": [1]}, {"code": "x"},
+        )),
+    ],
+)  # fmt: skip
+def test_what_is_no_report_is_told_so_whatever_it_is(data: bytes) -> None:
+    with pytest.raises(BadReport):
+        read_report(data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["url", "reason", "file", "items"]), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(GOOD.keys() - {"schema"})), JSON, max_size=3))
+def test_a_report_can_be_read_or_is_none_and_nothing_else_happens(fields: dict[str, Any]) -> None:
+    try:
+        found = report(**fields)
+    except BadReport:
+        return
+    refusal(found, 3, feed=False)
+    misses(found, 1)
+    json.dumps(kept(found))
+
+
+def test_files_are_named_by_us_and_not_by_a_report() -> None:
+    found = report(part={**PART, "file": "../../etc/passwd"})
+    assert found.part.file == "../../etc/passwd"  # for people; nobody follows it
+    assert part_path("c.0", "c.b1.a1") == "logs/_sdist/c.0/c.b1.a1.jl"
+    assert report_path("c.0", "c.b1.a1") == "logs/_sdist/c.0/c.b1.a1.json"

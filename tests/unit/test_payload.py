@@ -1,0 +1,333 @@
+"""How a batch travels: nothing lost, nothing readable that must not be, and never a byte more than the kernel takes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import subprocess
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapyd_dist import payload
+from scrapyd_dist.jobargs import check_job
+from scrapyd_dist.payload import (
+    ARGUMENT_LIMIT,
+    ARGUMENT_MAX,
+    BATCH_MAX_BYTES,
+    PLAIN_MAX,
+    START_URLS,
+    PayloadError,
+    TooLarge,
+    argument_bytes,
+    decode,
+    describe,
+    encode,
+    fit,
+    from_json,
+    hidden_by,
+    setting_name,
+    to_json,
+)
+
+KEY = Fernet.generate_key()
+RANDOM = random.Random(7)
+
+#: names that a value may have; the same ones often, so that batches share them
+SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([0.0, 1.0, -0.0]) | st.text(max_size=6)
+VALUES = st.fixed_dictionaries(
+    {"url": st.text(max_size=9).map("http://web/".__add__)},
+    optional={
+        "rule": st.integers(0, 2),
+        "callback": st.sampled_from(["parse", "parse_item"]),
+        "priority": st.integers(-2, 2),
+        "dont_filter": st.booleans(),
+        "meta": st.dictionaries(st.sampled_from(["a", "b", "$c"]), SCALARS, max_size=2),
+        "cb_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), SCALARS, max_size=2),
+        "flags": st.lists(st.text(max_size=3), max_size=2),
+    },
+)
+BATCHES = st.lists(VALUES, max_size=6)
+
+
+def numbered(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [{"url": f"http://web:9312/properties/property_{n:06d}.html", "rule": 1} for n in range(start, start + count)]
+
+
+def slugs(count: int) -> list[dict[str, Any]]:
+    words = "sunny quiet spacious modern garden flat house near park station river old new large small bright".split()
+    rng = random.Random(7)
+    return [
+        {"url": f"https://homes.example.com/for-sale/{'-'.join(rng.choices(words, k=7))}-{rng.randrange(10**7)}", "rule": 1}
+        for _ in range(count)
+    ]
+
+
+def hashed(count: int) -> list[dict[str, Any]]:
+    return [{"url": f"https://example.com/p/{hashlib.sha256(str(n).encode()).hexdigest()}", "rule": 1} for n in range(count)]
+
+
+def long(count: int, length: int = 150) -> list[dict[str, Any]]:
+    return [{"url": row["url"] + "?" + "x" * (length - len(row["url"]) - 1), "rule": 1} for row in numbered(count)]
+
+
+def random_text(length: int) -> str:
+    return RANDOM.randbytes(length * 3 // 4 + 3).hex()[:length]
+
+
+def check(carried: dict[str, str]) -> None:
+    """No setting is over the limit, and a job takes them all."""
+    assert all(len(f"{name}={value}".encode()) <= ARGUMENT_MAX for name, value in carried.items())
+    check_job("c.b1.a1", carried, {})
+
+
+# there and back
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=BATCHES)
+def test_json_comes_back_as_it_was(values: list[dict[str, Any]]) -> None:
+    back = from_json(to_json(values))
+    assert [json.dumps(row, sort_keys=True) for row in back] == [json.dumps(row, sort_keys=True) for row in values]
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, PLAIN_MAX]))
+def test_every_form_comes_back_as_it_was(values: list[dict[str, Any]], key: bytes | None, plain: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload, "PLAIN_MAX", plain)
+        carried = encode(values, key=key)
+    check(carried)
+    assert decode(carried.get, key=key) == values
+
+
+def test_what_is_equal_in_python_only_is_not_written_once() -> None:
+    values = [{"url": f"http://web/{n}", "cb_kwargs": {"page": page}} for n, page in enumerate([1, True, 1.0])]
+    back = from_json(to_json(values))
+    assert [repr(row["cb_kwargs"]["page"]) for row in back] == ["1", "True", "1.0"]
+
+
+def test_bare_urls_are_the_form_of_the_book() -> None:
+    values = [{"url": "http://web/1"}, {"url": "http://web/2"}]
+    assert encode(values) == {START_URLS: '["http://web/1","http://web/2"]'}
+    assert decode({START_URLS: '["http://web/1", "http://web/2"]'}.get) == values
+
+
+def test_a_list_of_a_settings_file_is_a_batch() -> None:
+    assert decode({START_URLS: ["http://web/1"]}.get) == [{"url": "http://web/1"}]
+
+
+def test_a_small_batch_can_be_read_by_a_person() -> None:
+    assert encode(numbered(2))[START_URLS] == (
+        '{"common":{"rule":1},"requests":["http://web:9312/properties/property_000000.html",'
+        '"http://web:9312/properties/property_000001.html"]}'
+    )
+
+
+def test_up_to_the_limit_of_plain_it_is_plain_and_beyond_it_is_compressed() -> None:
+    room = PLAIN_MAX - len(to_json([{"url": "http://web/"}]))
+    assert encode([{"url": "http://web/" + "x" * room}])[START_URLS].startswith("[")
+    assert encode([{"url": "http://web/" + "x" * (room + 1)}])[START_URLS].startswith("z:")
+
+
+def test_a_book_sized_batch_of_long_urls_fits_into_one_setting() -> None:
+    carried = encode(long(2000))
+    assert list(carried) == [START_URLS]
+    assert decode(carried.get) == long(2000)
+
+
+# the kernel's limit
+
+
+def test_the_limit_is_the_kernels_at_the_exact_byte() -> None:
+    for settings_ in (encode([{"url": "http://web/" + random_text(300_000)}]), encode([{"url": "u"}])):
+        name, value = max(settings_.items(), key=lambda pair: len(pair[1]))
+        fits = f"{name}={value}".ljust(ARGUMENT_MAX, "x")
+        assert subprocess.run(["/bin/true", fits], check=False).returncode == 0
+        with pytest.raises(OSError) as caught:
+            subprocess.run(["/bin/true", fits + "x"], check=False)
+        assert caught.value.errno == errno.E2BIG
+    assert ARGUMENT_LIMIT == 32 * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("extra", range(-2, 3))
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_the_settings_are_filled_to_the_last_byte_and_not_beyond(pieces: int, extra: int) -> None:
+    rooms = [ARGUMENT_MAX - len(setting_name(n)) - 1 for n in range(pieces)]
+    text = random_text(sum(rooms) + extra)
+    carried = payload._spread(text)
+    check(carried)
+    assert "".join(carried.values()) == text
+    assert list(carried) == [setting_name(n) for n in range(len(carried))]
+    assert len(carried) == pieces + (extra > 0)
+    if extra == 0:
+        assert {len(f"{name}={value}") for name, value in carried.items()} == {ARGUMENT_MAX}
+
+
+def test_pieces_arrive_as_arguments_of_a_real_process() -> None:
+    values = [{"url": "http://web/" + random_text(500_000)}]
+    carried = encode(values, key=KEY)
+    assert len(carried) > 2
+    script = "import json, sys; print(json.dumps(dict(a.split('=', 1) for a in sys.argv[1:])))"
+    told = subprocess.run(
+        ["python3", "-c", script, *(f"{name}={value}" for name, value in carried.items())], check=True, capture_output=True
+    )
+    assert decode(json.loads(told.stdout).get, key=KEY) == values
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 90_000), min_size=1, max_size=12), key=st.sampled_from([None, KEY]), hide=st.booleans())
+def test_whatever_fits_is_never_over_the_limit_and_stays_in_order(sizes: list[int], key: bytes | None, hide: bool) -> None:
+    values: list[dict[str, Any]] = [{"url": f"http://web/{n}/{random_text(size)}"} for n, size in enumerate(sizes)]
+    if hide and key:
+        values[0]["body"] = {"$bytes": "AA=="}
+    pieces = fit(values, key=key)
+    assert [value for part, _ in pieces for value in part] == values
+    for part, carried in pieces:
+        check(carried)
+        assert argument_bytes(carried) <= BATCH_MAX_BYTES + 200
+        assert decode(carried.get, key=key) == part
+
+
+def test_a_single_request_that_does_not_fit_is_told() -> None:
+    with pytest.raises(TooLarge, match="do not fit"):
+        fit([{"url": "http://web/" + random_text(900_000)}])
+    values = [*numbered(3), {"url": "http://web/" + random_text(900_000)}]
+    with pytest.raises(TooLarge):
+        fit(values)
+
+
+def test_nothing_to_send_is_an_empty_batch() -> None:
+    assert fit([]) == [([], {START_URLS: "[]"})]
+    assert decode({START_URLS: "[]"}.get) == []
+
+
+# what must not be readable
+
+SECRET = "Tr0ub4dor"
+HIDDEN: dict[str, dict[str, Any]] = {
+    "cookies": {"cookies": {"session": SECRET}},
+    "listed cookies": {"cookies": [{"name": "session", "value": SECRET}]},
+    "authorization": {"headers": {"Authorization": [SECRET]}},
+    "cookie header": {"headers": {"Accept": ["*/*"], "cookie": [SECRET]}},
+    "own header": {"headers": {"X-Api-Key": [SECRET]}},
+    "body": {"method": "POST", "body": {"$bytes": SECRET}},
+    "url": {"url": f"http://me:{SECRET}@web/"},
+    "user only": {"url": f"http://{SECRET}@web/"},
+    "proxy": {"meta": {"proxy": f"http://me:{SECRET}@proxy/"}},
+    "packed proxy": {"meta": {"$dict": {"proxy": f"http://me:{SECRET}@proxy/", "$x": 1}}},
+    "password of HTTP auth": {"meta": {"http_user": "me", "http_pass": SECRET}},
+    "packed password": {"meta": {"$dict": {"http_pass": SECRET, "$x": 1}}},
+}
+PRIVATE: dict[str, dict[str, Any]] = {
+    "meta": {"meta": {"token": SECRET}},
+    "cb_kwargs": {"cb_kwargs": {"token": SECRET}},
+}
+
+
+@pytest.mark.parametrize("fields", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("company", [0, 500])
+def test_without_a_key_nothing_hidden_is_encoded_and_with_one_nothing_can_be_read(
+    fields: dict[str, Any], company: int
+) -> None:
+    value = {"url": "http://web/", **fields}
+    values = [*numbered(company), value]
+    assert hidden_by(value)
+    for attempt in (encode, fit):
+        with pytest.raises(PayloadError, match="no key"):
+            attempt(values)
+    check_unreadable(values)
+
+
+@pytest.mark.parametrize("fields", PRIVATE.values(), ids=PRIVATE)
+def test_more_than_an_address_is_encrypted_when_there_is_a_key(fields: dict[str, Any]) -> None:
+    values = [{"url": "http://web/", **fields}]
+    assert hidden_by(values[0]) is None
+    check_unreadable(values)
+
+
+def check_unreadable(values: list[dict[str, Any]]) -> None:
+    carried = encode(values, key=KEY)
+    shown = json.dumps(carried)
+    assert carried[START_URLS].startswith("e:")
+    assert SECRET not in shown
+    assert KEY.decode() not in shown
+    assert decode(carried.get, key=KEY) == values
+    for wrong, why in ((None, "carries no key"), (Fernet.generate_key(), "another key"), (b"no key", "cannot be unpacked")):
+        with pytest.raises(PayloadError, match=why):
+            decode(carried.get, key=wrong)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"headers": {"Accept-Language": ["de"], "User-Agent": ["x"], "Referer": ["http://web/index"]}},
+        {"meta": {"link_text": "next"}, "priority": 1, "callback": "parse_item", "errback": "gone"},
+        {"url": "http://web/@me", "meta": {"proxy": "http://proxy:8080/"}},
+    ],
+)
+def test_what_anybody_may_read_needs_no_key(fields: dict[str, Any]) -> None:
+    value = {"url": "http://web/", **fields}
+    assert hidden_by(value) is None
+    assert encode([value])[START_URLS].startswith(("{", "["))
+
+
+def test_addresses_stay_readable_even_when_there_is_a_key() -> None:
+    assert encode(numbered(3), key=KEY) == encode(numbered(3))
+
+
+# what comes over the wire
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "", "no json", "{}", "5", "null", '"http://web/"', "[1]", "[null]", "[[]]", '[{"rule": 1}]', '[{"url": 5}]',
+        '{"requests": 5}', '{"common": [], "requests": ["u"]}', '{"common": 1, "requests": ["u"]}', "[" * 100_000,
+        "z:", "z:!", "z:AAAA", "z:ü", "e:AAAA", "e:ü", "e:",
+    ],
+)  # fmt: skip
+def test_what_is_no_batch_is_told_so(first: str) -> None:
+    with pytest.raises(PayloadError):
+        decode({START_URLS: first}.get, key=KEY)
+
+
+def test_no_setting_at_all_is_told_so() -> None:
+    with pytest.raises(PayloadError):
+        decode({}.get)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_batch_that_lost_a_piece_is_told_so(lost: int) -> None:
+    carried = encode([{"url": "http://web/" + random_text(500_000)}])
+    carried[setting_name(lost)] = "z:" if lost == 0 else ""
+    with pytest.raises(PayloadError):
+        decode(carried.get)
+
+
+# bytes per URL: the table of docs/payload.md
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "most"),
+    [("numbered", numbered, 5.0), ("slug", slugs, 20.0), ("hashed", hashed, 54.0), ("numbered, 150 characters", long, 6.0)],
+)
+def test_bytes_per_url(name: str, make: Any, most: float) -> None:
+    values = make(1000)
+    plain = len(to_json(values)) / 1000
+    carried, secret = encode(values), encode([*values[:-1], {**values[-1], "cookies": {"a": "b"}}], key=KEY)
+    found = describe(values, carried)
+    print(f"{name:25} plain {plain:6.1f}  compressed {found['per_url']:5.1f}  encrypted {argument_bytes(secret) / 1000:5.1f}")
+    assert found["form"] == "compressed"
+    assert found["targets"] == {"1": 1000}
+    assert found["bytes"] == argument_bytes(carried)
+    assert found["per_url"] <= most < plain
+    assert argument_bytes(secret) <= argument_bytes(carried) * 1.4 + 200
+    check(carried)
