@@ -27,7 +27,10 @@ class Options:
     per_page: int
     url_style: UrlStyle
     shards: int
-    batch_size: int
+    #: URLs in a batch; None divides the items by `rounds`
+    batch_size: int | None
+    #: batches for each process slot
+    rounds: int
     #: jobs at the same time on one node
     max_proc: int
     #: seconds between two looks of a node into its queue
@@ -117,7 +120,7 @@ class Bench:
         """The feeds that a run will write, and its commands."""
         start = ["-a", f"start={self.site.start_url}"]
         if way.startswith("sdist"):
-            return [output / "items.jl"], [[*SDIST, *self._sdist(output / "items.jl"), *start]]
+            return [output / "items.jl"], [[*SDIST, *self._sdist(int(way[5:]), output / "items.jl"), *start]]
         crawls = [["easy"]]
         if way == "bound":
             crawls = write_shares(
@@ -128,11 +131,13 @@ class Bench:
             [*SCRAPY, "crawl", *crawl, *start, "-O", str(feed)] for crawl, feed in zip(crawls, feeds, strict=True)
         ]
 
-    def _sdist(self, feed: Path) -> list[str]:
+    def _sdist(self, nodes: int, feed: Path) -> list[str]:
         options = self.options
+        batches = nodes * options.max_proc * options.rounds
+        batch_size = options.batch_size or -(-options.items // batches)
         return [
             "crawl", "easy", "--shards", str(options.shards), "--index", self.site.template,
-            "--pages", str(self.site.site.pages), "--batch-size", str(options.batch_size), "-o", str(feed),
+            "--pages", str(self.site.site.pages), "--batch-size", str(batch_size), "-o", str(feed),
             *options.extra,
         ]  # fmt: skip
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: close to the engine, so that what it sees already has its depth, its referer and its rule
 PRIORITY = 100
-#: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that lacks it. A crawl's
-#: id is its spider's name and its start, and no other crawl's; `%(name)s_%(time)s` can be the same for two jobs.
+#: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that lacks it. What a
+#: crawl is called on the nodes is no other crawl's, even of another store; `%(name)s_%(time)s` can be that of two jobs.
 FEED_FIELDS = ("%(crawl)s", "%(batch)s", "%(attempt)s")
 
 
@@ -49,7 +49,8 @@ class Addon:
         else:
             from .producer import take_outputs
 
-            take_outputs(settings)
+            crawler = self._crawler
+            take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
 
 
 def apply_late(crawler: Crawler) -> None:
@@ -62,7 +63,7 @@ def apply_late(crawler: Crawler) -> None:
     Addon(crawler).update_settings(settings)
     settings.freeze()
     crawler.settings = settings
-    assert crawler.extensions
+    assert crawler.extensions is not None
     old = crawler.get_extension(FeedExporter)
     others = [extension for extension in crawler.extensions.middlewares if extension is not old]
     if old is not None:
@@ -88,7 +89,7 @@ def _give_feed(settings: BaseSettings) -> None:
 
 
 def _apart(url: str) -> tuple[str, str]:
-    """A feed URL without its `user:password@`, which Scrapy would log, and that part (empty when there is no password)."""
+    """A feed URL without its `user:password@`, which Scrapy would log, and that part ("" without a password)."""
     parts = urlsplit(url)
     account, _, place = parts.netloc.rpartition("@")
     return (parts._replace(netloc=place).geturl(), account) if parts.password else (url, "")
@@ -119,7 +120,7 @@ def feed_uri(template: str, job: Job) -> str:
     if missing:
         folder, slash, name = template.rpartition("/")
         template = f"{folder}{slash}{'_'.join(missing)}_{name}"
-    values = (job.crawl, str(job.batch), f"a{job.attempt}")
+    values = (job.home or job.crawl, str(job.batch), f"a{job.attempt}")
     for field, value in zip(FEED_FIELDS, values, strict=True):
         template = template.replace(field, value)
     return template

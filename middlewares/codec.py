@@ -183,7 +183,7 @@ def _unpack(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     if "$bytes" in item:
-        return base64.b64decode(item["$bytes"])
+        return base64.b64decode(item["$bytes"], validate=True)
     if "$tuple" in item:
         return tuple(_unpack(entry) for entry in item["$tuple"])
     return {name: _unpack(entry) for name, entry in item.get("$dict", item).items()}

@@ -136,8 +136,8 @@ def _has_password(feed_url: str) -> bool:
     except ValueError:
         # The URL itself is not shown: what looks like a bad port may be half a password.
         raise ConfigError(
-            "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed) cannot be read: its host or port is none. In a user name"
-            " or a password, write : as %3A, @ as %40 and / as %2F."
+            "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed) cannot be read: its host or port is none. In a user"
+            " name or a password, write : as %3A, @ as %40 and / as %2F."
         ) from None
     return parts.password is not None
 

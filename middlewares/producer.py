@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
@@ -176,13 +177,18 @@ def _first_url(page: Response | Request) -> str:
     return redirected[0] if redirected else page.url
 
 
-def take_outputs(settings: BaseSettings) -> None:
-    """Make the producer's own local feeds the merged output: `scrapy crawl SPIDER -o FILE` then has every item."""
+def take_outputs(settings: BaseSettings, spider: Spider | type[Spider] | None) -> None:
+    """Make the producer's own local feeds the merged output: `scrapy crawl SPIDER -o FILE` then has every item.
+
+    Args:
+        settings: the producer's; they lose these feeds.
+        spider: whose attributes the feeds' addresses may name, as Scrapy lets them.
+    """
     outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
     feeds = settings.getdict("FEEDS")
     left = {}
     for uri, feed in feeds.items():
-        output = _as_output(str(uri), feed, settings)
+        output = _as_output(str(uri), feed, spider)
         if output is None:
             left[uri] = feed
             logger.warning(
@@ -194,19 +200,25 @@ def take_outputs(settings: BaseSettings) -> None:
     settings.set("FEEDS", json.dumps(left), priority="cmdline")
 
 
-def _as_output(uri: str, feed: dict[str, Any], settings: BaseSettings) -> dict[str, Any] | None:
+def _as_output(uri: str, feed: dict[str, Any], spider: Any) -> dict[str, Any] | None:
     parts = urlsplit(uri)
     if parts.scheme not in {"", "file"}:
         return None
-    path = parts.path if parts.scheme else uri
+    path = unquote(parts.path) if parts.scheme else uri
     known = {"jl": "jsonlines", "jsonl": "jsonlines"}
     kind = feed.get("format") or FORMATS.get(Path(path).suffix.lower())
     kind = known.get(str(kind), kind)
     if kind not in FORMATS.values():
         return None
-    stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
-    path = path.replace("%(time)s", stamp).replace("%(name)s", settings.get("BOT_NAME", ""))
-    return {"path": str(Path(path).absolute()), "format": kind, "overwrite": bool(feed.get("overwrite", False))}
+    path = str(Path(_filled(path, spider)).absolute())
+    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False))}
+
+
+def _filled(path: str, spider: Any) -> str:
+    """The path with what stands for `%(time)s` and for attributes of the spider; others stay as they are."""
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%S+00-00", time.gmtime())  # as Scrapy writes it
+    path = path.replace("%(time)s", stamp)
+    return re.sub(r"%\((\w+)\)s", lambda found: str(getattr(spider, found[1], found[0])), path)
 
 
 def _shown(uri: str) -> str:

@@ -12,11 +12,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, CrawlState, Miss, ShardState, home_of
+from scrapyd_dist.batches import BatchState, Crawl, CrawlState, Miss, ShardState, home_of
 from scrapyd_dist.collect import Output
 from scrapyd_dist.delivery import PARTS
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.payload import fit
+from scrapyd_dist.payload import decode, fit
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -191,12 +191,18 @@ class Record:
         else:
             await self.end(self.when_refused, code=code, message=message)
 
-    async def for_delivery(self) -> dict[str, Any]:
+    async def for_delivery(self, key: bytes | None) -> dict[str, Any]:
         """What `delivery.deliver` needs of the store."""
-        return {
-            "attempts": await self.thread(self._db.attempts, self.id),
-            "misses": await self.thread(self._db.misses, self.id),
-        }
+        misses = await self.thread(self._db.misses, self.id)
+        for batch in await self.thread(self._db.batches, self.id, {BatchState.DEAD}):
+            misses += await self._of_dead(batch, key)
+        return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
+
+    async def _of_dead(self, batch: Batch, key: bytes | None) -> list[Miss]:
+        """The URLs of a batch that was given up, as misses."""
+        payload = await self.thread(self._db.payload, self.id, batch.number)
+        values = decode(payload.get, key=key)
+        return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]
 
     def outputs(self) -> list[Output]:
         """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""

@@ -253,7 +253,7 @@ class Run:
     async def _collect(self) -> None:
         await self._enter(CrawlState.COLLECTING)
         self._own.close()
-        stored, outputs = await self.record.for_delivery(), self.record.outputs()
+        stored, outputs = await self.record.for_delivery(self._prepared.key), self.record.outputs()
         feed_url = self.options.feed_url
         work = partial(deliver, self.record.folder, own=self._own.parts(), outputs=outputs, feed_url=feed_url, **stored)
         delivered = await _in_thread(work)

@@ -200,6 +200,8 @@ class Miss:
     """A URL that gave no result, and why."""
 
     url: str
-    kind: str  #: `gone` (the site says it is not there), `failed` (it may be), or `index` (a failed index page)
+    #: `gone` (the site says it is not there), `failed` (it may be), `dead` (its batch was given up), or `index`: a
+    #: failed index page
+    kind: str
     reason: str
     batch: int = 0  #: 0 for the producer's own requests

@@ -284,6 +284,8 @@ class Coordinator:
 
     def _said_no(self, member: Member, error: NodeError) -> None:
         """It answers and does not want the job. Once, it may have lost the code; twice, it gets no more work."""
+        if isinstance(error, ApiRefused) and not member.prepared:
+            return  # said to several posts at the same time: it counts once
         if isinstance(error, ApiRefused) and not member.refusals:
             member.refusals += 1
             member.prepared = False

@@ -105,7 +105,7 @@ def from_json(text: str) -> list[RequestValue]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"{START_URLS} is not JSON: {error}") from error
-    common: RequestValue = {}
+    common: Any = {}
     if isinstance(document, dict):
         common, document = document.get("common", {}), document.get("requests")
     if not isinstance(common, dict) or not isinstance(document, list):
@@ -132,7 +132,7 @@ def _common(values: Sequence[RequestValue]) -> RequestValue:
 
 def _same(one: Any, other: Any) -> bool:
     # 1, 1.0 and True are equal in Python, and a callback may tell them apart.
-    return one is other or (bool(one == other) and json.dumps(one) == json.dumps(other))
+    return bool(one == other) and json.dumps(one) == json.dumps(other)
 
 
 def _without(value: RequestValue, common: RequestValue) -> str | RequestValue:

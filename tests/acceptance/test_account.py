@@ -1,4 +1,4 @@
-"""Nothing fails silently: what became of every URL, by its kind, in the summary, the list of misses and the exit code."""
+"""Nothing fails silently: what became of every URL, in the summary, the list of misses and the exit code."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_one_node_away_one_killed_one_worker_killed(
     site: Callable[..., SiteProcess],
     begun: Callable[..., Command],
 ) -> None:
-    nodes, pages = fleet(3), site(500, "--latency=0.2", per_page=100)
+    nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100)
     nodes[0].kill()
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun(way, it, pages)
@@ -84,7 +84,7 @@ def test_a_whole_machine_dies(
     site: Callable[..., SiteProcess],
     begun: Callable[..., Command],
 ) -> None:
-    nodes, pages = fleet(2), site(500, "--latency=0.2", per_page=100)
+    nodes, pages = fleet(2), site(500, "--latency=0.3", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun(way, it, pages)
     wait_accepted(it, node="node1")
@@ -106,7 +106,7 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     site: Callable[..., SiteProcess],
     begun: Callable[..., Command],
 ) -> None:
-    nodes, pages = fleet(2), site(900, "--latency=0.25", per_page=100)
+    nodes, pages = fleet(2, jobs_to_keep="1000"), site(900, "--latency=0.25", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun(way, it, pages)
     wait_accepted(it)
@@ -172,7 +172,7 @@ def test_a_node_comes_back_empty(
     site: Callable[..., SiteProcess],
     begun: Callable[..., Command],
 ) -> None:
-    nodes, pages = fleet(2), site(500, "--latency=0.25", per_page=100)
+    nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun("scrapy", it, pages)
     wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")

@@ -169,6 +169,26 @@ def test_any_spider_by_the_name_of_a_callback(
     assert last_crawl(it).summary["sealed"] == 90
 
 
+@pytest.mark.black_box
+def test_sent_and_forgotten(
+    make: Callable[..., Project],
+    run_scrapy: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site_now: SiteProcess,
+    tmp_path: Path,
+) -> None:
+    feed = f"{(tmp_path / 'shared').as_uri()}/%(batch)s.jl"
+    it = make(nodes_up, ADDONS=ADDON, DISTRIBUTED_WAIT=False, DISTRIBUTED_TARGET_FEED_URL=feed)
+    done = run_scrapy(it, "crawl", "easy")
+    assert done.code == 0, said(done)
+    assert "nothing waits for them" in done.err
+    for node in nodes_up:
+        node.wait_idle()
+    lines = [line for path in (tmp_path / "shared").iterdir() for line in path.read_text().splitlines()]
+    assert site_now.differences(map(json.loads, lines)) == {}
+    assert_each_page_once(site_now)
+
+
 MARKED = """
     import scrapy
     from properties.items import property_from

@@ -104,7 +104,7 @@ def test_they_arrive_as_from_plain_scrapy(
     spread, plain = _sorted(it, "spread.jl"), _sorted(it, "plain.jl")
     assert len(spread) == 12
     assert [_without_jar(text) for text in spread] == [_without_jar(text) for text in plain]
-    cookies = [item["headers"].get("cookie") for item in it.items("spread.jl") if "n=1" == item["target"][-3:]]
+    cookies = [item["headers"].get("cookie") for item in it.items("spread.jl") if item["target"].endswith("n=1")]
     assert cookies == ["sid=cookie-of-mine"]
     summary = last_crawl(it).summary
     assert summary["sealed"] == 12
@@ -182,8 +182,9 @@ def test_what_they_carry_can_be_read_nowhere(
 ) -> None:
     slow = site(30, "--latency=0.3")
     it = make(RICH, CONCURRENT_REQUESTS=1)
-    command = start_scrapy(it, "crawl", "rich", "-a", f"echo={slow.url}/echo", "-a", "count=24", "-a", "quiet=1",
-                           "-o", "items.jl")
+    command = start_scrapy(
+        it, "crawl", "rich", "-a", f"echo={slow.url}/echo", "-a", "count=24", "-a", "quiet=1", "-o", "items.jl"
+    )
     wait_for(
         lambda: any(node.job_pids() for node in nodes_up) and any(node.jobs("pending") for node in nodes_up),
         60,
@@ -247,5 +248,3 @@ def test_what_cannot_travel_is_refused_when_told_so(
     summary = last_crawl(it).summary
     assert (summary["local"], summary["sealed"], summary["refused"]) == (0, 8, 2)
     assert "lambda" in done.err
-
-

@@ -75,7 +75,9 @@ def seal(store: Store, size: int = 2, crawl: str = "c", **options: Any) -> int:
 
 def attempt(number: int = 1, batch: int = 1, node: str = "one") -> Attempt:
     url = f"http://{node}:6800"
-    return Attempt(batch=batch, number=number, job=job_id("c", batch, number), node=node, url=url, sent_at=float(number))
+    return Attempt(
+        batch=batch, number=number, job=job_id("c", batch, number), node=node, url=url, sent_at=float(number)
+    )
 
 
 def accept(store: Store, batch: int = 1, number: int = 1, misses: tuple[Miss, ...] = ()) -> None:
@@ -106,7 +108,13 @@ def test_crawls_come_newest_first(store: Store) -> None:
 
 
 def test_fields_of_a_crawl_change_by_name(store: Store) -> None:
-    changes: dict[str, Any] = {"state": CrawlState.STOPPED, "ended": 2.0, "exit_code": 3, "summary": {"items": 1}, "pid": None}
+    changes: dict[str, Any] = {
+        "state": CrawlState.STOPPED,
+        "ended": 2.0,
+        "exit_code": 3,
+        "summary": {"items": 1},
+        "pid": None,
+    }
     store.update_crawl("c", **changes, message="half \ud83d of a pair")
     assert store.crawl("c") == replace(CRAWL, **changes, message="half ? of a pair")
     with pytest.raises(StoreError, match="no colour"):
@@ -132,7 +140,9 @@ def test_shards_are_kept_and_finished_by_number(store: Store) -> None:
     shards = [Shard(number=0, url="u", first_page=0, last_page=4), Shard(number=1, url="v"), Shard(number=2, url="w")]
     store.add_shards("c", shards)
     store.finish_shards("c", [0, 2])
-    assert store.shards("c") == [replace(s, state=ShardState.OPEN if s.number == 1 else ShardState.FINISHED) for s in shards]
+    assert store.shards("c") == [
+        replace(s, state=ShardState.OPEN if s.number == 1 else ShardState.FINISHED) for s in shards
+    ]
     with pytest.raises(StoreError):
         store.add_shards("c", [Shard(number=3, url="x"), Shard(number=0, url="y")])
     assert len(store.shards("c")) == 3
@@ -141,10 +151,20 @@ def test_shards_are_kept_and_finished_by_number(store: Store) -> None:
 # sealing
 
 
-def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(store: Store, opened: Callable[[], Store]) -> None:
-    first = store.seal("c", {"A": "ü", "B": "="}, size=3, fingerprints=[b"1", b"2", b"1"], now=10.0, counts={"sealed": 3})
+def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(
+    store: Store, opened: Callable[[], Store]
+) -> None:
+    first = store.seal(
+        "c", {"A": "ü", "B": "="}, size=3, fingerprints=[b"1", b"2", b"1"], now=10.0, counts={"sealed": 3}
+    )
     second = store.seal("c", {"A": "2"}, size=1, fingerprints=[b"2", b"\0"], now=11.0, counts={})
-    assert (first.number, first.size, first.state, first.attempts, first.sealed_at) == (1, 3, BatchState.SEALED, 0, 10.0)
+    assert (first.number, first.size, first.state, first.attempts, first.sealed_at) == (
+        1,
+        3,
+        BatchState.SEALED,
+        0,
+        10.0,
+    )
     other = opened()
     assert other.batches("c") == [first, second]
     assert other.batch("c", 2) == second
@@ -170,6 +190,8 @@ def test_a_seal_that_fails_leaves_nothing(store: Store) -> None:
 
     with pytest.raises(ConnectionError):
         seal(store, fingerprints=prints(), counts={"sealed": 2})
+    with pytest.raises((StoreError, OverflowError)):
+        seal(store, fingerprints=[b"1"], counts={"sealed": 2, "offsite": 1 << 80})  # the last thing that is written
     assert (store.batches("c"), list(store.fingerprints("c")), store.counts("c")) == ([], [], {})
     assert seal(store) == 1
 
@@ -178,6 +200,8 @@ SEALER = """
 import sys
 from scrapyd_dist.store import open_store
 store, who, count = open_store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
 for n in range(count):
     batch = store.seal("c", {"WHO": who, "PAD": "x" * 20000}, size=50, now=1.0, counts={"sealed": 50},
                        fingerprints=[f"{who}.{n}.{k}".encode() for k in range(50)])
@@ -186,25 +210,41 @@ for n in range(count):
 
 
 def start_sealer(where: str, who: str, count: int) -> subprocess.Popen[str]:
+    """A process that is ready to seal; it begins at the first line it is sent."""
     line = [sys.executable, "-c", SEALER, where, who, str(count)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+    sealer = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert sealer.stdout
+    assert sealer.stdout.readline() == "ready\n"
+    return sealer
+
+
+def go(sealer: subprocess.Popen[str]) -> None:
+    assert sealer.stdin
+    sealer.stdin.write("go\n")
+    sealer.stdin.flush()
 
 
 def test_two_processes_that_seal_at_once_get_different_numbers(where: str, store: Store) -> None:
-    sealers = [start_sealer(where, who, 40) for who in ("one", "two")]
-    numbers = [[int(line) for line in sealer.communicate(timeout=60)[0].split()] for sealer in sealers]
-    assert [sealer.returncode for sealer in sealers] == [0, 0]
-    assert sorted(itertools.chain(*numbers)) == list(range(1, 81))
+    sealers = [start_sealer(where, who, 150) for who in ("one", "two")]
+    for sealer in sealers:
+        go(sealer)
+    answers = [sealer.communicate(timeout=60) for sealer in sealers]
+    assert [errors for _, errors in answers] == ["", ""]
+    numbers = [[int(line) for line in told.split()] for told, _ in answers]
+    assert sorted(itertools.chain(*numbers)) == list(range(1, 301))
     for who, own in zip(("one", "two"), numbers, strict=True):
         assert own == sorted(own)
+        assert own[-1] - own[0] > 149, "they did not seal at the same time"
         assert {store.payload("c", number)["WHO"] for number in own} == {who}
-    assert store.counts("c") == {"sealed": 4000}
+    assert store.counts("c") == {"sealed": 15_000}
 
 
 def test_processes_that_open_a_new_store_at_once_all_can(where: str) -> None:
     script = "import sys; from scrapyd_dist.store import open_store; sys.stdin.read(); open_store(sys.argv[1]).crawls()"
     openers = [
-        subprocess.Popen([sys.executable, "-c", script, where], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", script, where], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(6)
     ]
     errors = [opener.communicate("go", timeout=60)[1] for opener in openers]
@@ -212,9 +252,12 @@ def test_processes_that_open_a_new_store_at_once_all_can(where: str) -> None:
 
 
 @pytest.mark.parametrize("kill_after", [1, 4, 9])
-def test_a_process_that_is_killed_while_it_seals_leaves_whole_batches(where: str, store: Store, kill_after: int) -> None:
+def test_a_process_that_is_killed_while_it_seals_leaves_whole_batches(
+    where: str, store: Store, kill_after: int
+) -> None:
     with start_sealer(where, "me", 10_000) as sealer:
         assert sealer.stdout
+        go(sealer)
         told = [int(sealer.stdout.readline()) for _ in range(kill_after)]
         sealer.send_signal(signal.SIGKILL)
     batches = store.batches("c")
@@ -227,7 +270,9 @@ def test_a_process_that_is_killed_while_it_seals_leaves_whole_batches(where: str
     assert seal(store) == len(batches) + 1
 
 
-def test_a_reader_is_not_held_up_by_a_writer_and_sees_whole_steps_only(store: Store, opened: Callable[[], Store]) -> None:
+def test_a_reader_is_not_held_up_by_a_writer_and_sees_whole_steps_only(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     reader, stop, seen = opened(), Event(), []
 
     def read() -> None:
@@ -275,7 +320,11 @@ INTO: dict[BatchState, Callable[[Store, int], object]] = {
     BatchState.FAILED: lambda store, last: fail(store, 1, last),
 }
 #: allowed by the table, and done by no verb of the store: a person's requeue
-NO_VERB = {(BatchState.DEAD, BatchState.SEALED), (BatchState.SEALED, BatchState.DEAD), (BatchState.FAILED, BatchState.DEAD)}
+NO_VERB = {
+    (BatchState.DEAD, BatchState.SEALED),
+    (BatchState.SEALED, BatchState.DEAD),
+    (BatchState.FAILED, BatchState.DEAD),
+}
 
 
 @pytest.mark.parametrize("new", INTO)
@@ -420,7 +469,9 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
         assert database.execute("PRAGMA user_version").fetchone() == (99,)
 
 
-@pytest.mark.parametrize("content", [b"items,of,a\nspreadsheet\n" * 100, b"x" * 10, b"SQLite format 3\0" + b"\1" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"items,of,a\nspreadsheet\n" * 100, b"x" * 10, b"SQLite format 3\0" + b"\1" * 5000]
+)
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "items.csv"
     path.write_bytes(content)

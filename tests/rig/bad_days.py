@@ -69,7 +69,9 @@ def batches(project: Project) -> list[Batch]:
 
 
 def _row(project: Project) -> Crawl:
-    return crawls(project)[0]
+    found = crawls(project)
+    assert found, "no crawl yet"
+    return found[0]
 
 
 def accepted_on(project: Project, node: str = "") -> list[Attempt]:
@@ -99,7 +101,7 @@ def wait_running(project: Project, node: str = "", timeout: float = 90) -> list[
 
 def wait_state(project: Project, state: CrawlState, timeout: float = 90) -> None:
     """Wait until the newest crawl is in this state."""
-    wait_for(lambda: crawls(project) and _row(project).state is state, timeout, f"a crawl that is {state.value}")
+    wait_for(lambda: _row(project).state is state, timeout, f"a crawl that is {state.value}")
 
 
 def report_of(node: ScrapydNode, job: str) -> dict[str, Any]:
@@ -110,11 +112,11 @@ def report_of(node: ScrapydNode, job: str) -> dict[str, Any]:
 
 
 def busy_workers(node: ScrapydNode) -> dict[int, str]:
-    """Pid -> job id of its workers that have begun, and have more than half of their batch to go."""
+    """Pid -> job id of its workers that have begun, and have a good part of their batch to go."""
 
     def has_long_to_go(job: str) -> bool:
         report = report_of(node, job)
-        return bool(0 < report["done"] < report["requests"] / 2)
+        return bool(0 < report["done"] < report["requests"] * 0.7)
 
     return {pid: job for pid, job in node.job_pids().items() if has_long_to_go(job)}
 

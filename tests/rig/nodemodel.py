@@ -1,4 +1,4 @@
-"""Scrapyd nodes in memory, for tests of the coordinator alone: replies are judged by the real api, time is the test's."""
+"""Scrapyd nodes in memory, for tests of the coordinator alone: replies are judged by the real api."""
 
 from __future__ import annotations
 

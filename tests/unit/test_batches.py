@@ -33,7 +33,7 @@ STATES = list(itertools.product(BatchState, BatchState))
 def test_every_state_has_a_row_and_belongs_to_one_kind() -> None:
     assert set(STEPS) == set(BatchState)
     assert set(ATTEMPT_STEPS) == set(AttemptState)
-    assert WAITING | OUT | ENDED == set(BatchState)
+    assert set(BatchState) == WAITING | OUT | ENDED
     assert len(WAITING) + len(OUT) + len(ENDED) == len(BatchState)
 
 

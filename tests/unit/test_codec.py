@@ -76,7 +76,8 @@ FIELDS = (
 
 def there_and_back(request: Request, spider: Spider = SPIDER) -> Request:
     """Through the JSON that travels."""
-    return from_value(from_json(to_json([to_value(request, spider)]))[0], spider)
+    back: Request = from_value(from_json(to_json([to_value(request, spider)]))[0], spider)
+    return back
 
 
 def check_same(request: Request, spider: Spider = SPIDER) -> None:
@@ -207,11 +208,12 @@ class Car(Item):
 def function(response: Any) -> None: ...
 
 
+LAMBDA: Any = lambda _: None  # noqa: E731 - it is the lambda that is tested
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 CANNOT: dict[str, tuple[Request, str]] = {
-    "lambda": (Request("http://web/", callback=lambda _: None), "lambda"),
+    "lambda": (Request("http://web/", callback=LAMBDA), "lambda"),
     "function": (Request("http://web/", callback=function), "function is not a method"),
     "partial": (Request("http://web/", callback=partial(SPIDER.parse_item, 1)), "partial"),
     "method of another spider": (Request("http://web/", callback=Plain().parse_item), "Plain.parse_item"),
@@ -269,7 +271,7 @@ def test_what_process_request_of_a_rule_changed_comes_back_too() -> None:
     check_same(item.replace(errback=None), RULED)
     check_same(item.replace(callback=RULED.parse_item), RULED)
     with pytest.raises(CannotTravel, match="lambda"):
-        to_value(item.replace(errback=lambda _: None), RULED)
+        to_value(item.replace(errback=LAMBDA), RULED)
 
 
 def test_a_rule_request_without_link_text_is_as_short_as_can_be() -> None:

@@ -126,7 +126,12 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.lists(st.dictionaries(TEXT, TEXT | st.integers() | st.none(), min_size=1, max_size=3), max_size=3), max_size=3))
+@given(
+    st.lists(
+        st.lists(st.dictionaries(TEXT, TEXT | st.integers() | st.none(), min_size=1, max_size=3), max_size=3),
+        max_size=3,
+    )
+)
 def test_any_items_come_out_as_they_went_in(tmp_path: Path, items: list[list[dict[str, Any]]]) -> None:
     outputs = [Output.named(tmp_path / "x.jl"), Output.named(tmp_path / "x.json")]
     merge(parts_of(tmp_path / "parts", items), outputs)

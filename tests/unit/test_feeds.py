@@ -33,7 +33,9 @@ def test_local_feeds_are_read_where_they_are(shared: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("template", ["file://{0}/%(batch)s.jl", "{0}/%(name)s/%(batch)s.jl", "{0}/x_%(batch)s"])
-def test_what_the_template_leaves_open_may_be_anything_below_its_folder(template: str, shared: Path, tmp_path: Path) -> None:
+def test_what_the_template_leaves_open_may_be_anything_below_its_folder(
+    template: str, shared: Path, tmp_path: Path
+) -> None:
     copies, warnings = read_back([f"file://{shared}/c%202.jl"], template.format(shared), tmp_path / "copies")
     assert (len(copies), warnings) == (1, [])
 
@@ -75,7 +77,9 @@ def test_the_password_does_not_go_to_another_server(ftp_server: Callable[..., Ft
     mine, other = ftp_server(user="me", password="secret"), ftp_server(user="me", password="secret")
     (other.folder / "1.jl").write_text("bait")
     place, elsewhere = (server.url.rpartition("@")[2] for server in (mine, other))
-    copies, warnings = read_back([f"ftp://{elsewhere}/1.jl"], f"ftp://me:secret@{place}/%(batch)s.jl", tmp_path / "copies")
+    copies, warnings = read_back(
+        [f"ftp://{elsewhere}/1.jl"], f"ftp://me:secret@{place}/%(batch)s.jl", tmp_path / "copies"
+    )
     assert copies == []
     assert "does not lead there" in warnings[0]
 

@@ -29,7 +29,15 @@ def put(where: Member, number: int, **fields: Any) -> Out:
 
 
 def report(**fields: Any) -> Report:
-    values: dict[str, Any] = {"ended": False, "updated": 1.0, "requests": 10, "done": 0, "missed": 0, "pages": 0, "items": 0}
+    values: dict[str, Any] = {
+        "ended": False,
+        "updated": 1.0,
+        "requests": 10,
+        "done": 0,
+        "missed": 0,
+        "pages": 0,
+        "items": 0,
+    }
     return Report(**{**values, **fields})
 
 
@@ -70,7 +78,9 @@ def test_least_loaded_looks_at_jobs_per_slot() -> None:
 
 @given(
     kind=st.sampled_from(Placement.KINDS),
-    state=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6), st.booleans(), st.booleans()), min_size=1, max_size=5),
+    state=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 6), st.booleans(), st.booleans()), min_size=1, max_size=5
+    ),
     avoid=st.integers(0, 5),
 )
 def test_a_chosen_node_always_has_room_and_is_avoided_only_when_another_can(kind: str, state: Any, avoid: int) -> None:

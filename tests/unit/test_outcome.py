@@ -15,7 +15,8 @@ PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
 GOOD: dict[str, Any] = {
     "schema": 1, "state": "ended", "updated": 5.5, "requests": 3, "done": 2, "missed": 1, "pages": 4, "items": 2,
     "finish_reason": "finished", "problem": "", "part": PART, "feeds": [], "feeds_failed": 0,
-    "gone": [{"url": "u", "reason": "HTTP 404"}], "failed": [], "unended": [], "stats": {"a": 1}, "code": {"version": "1"},
+    "gone": [{"url": "u", "reason": "HTTP 404"}], "failed": [], "unended": [], "stats": {"a": 1},
+    "code": {"version": "1"},
 }  # fmt: skip
 
 
@@ -74,9 +75,11 @@ def test_the_store_keeps_no_lists_of_urls() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"null", b"[]", b'"text"', b"5", b"{}", b"\xff\xfe", b'{"schema": 1', b"<html>", b"[" * 100_000, b'{"schema": 9}',
+        b"", b"null", b"[]", b'"text"', b"5", b"{}", b"\xff\xfe", b'{"schema": 1', b"<html>", b"[" * 100_000,
+        b'{"schema": 9}',
         *(json.dumps({**GOOD, **wrong}).encode() for wrong in (
-            {"requests": "many"}, {"requests": None}, {"requests": 1e999}, {"updated": "now"}, {"part": "file"}, {"part": [1]},
+            {"requests": "many"}, {"requests": None}, {"requests": 1e999}, {"updated": "now"}, {"part": "file"},
+            {"part": [1]},
             {"part": {**PART, "bytes": None}}, {"gone": [1]}, {"gone": None}, {"failed": [{"url": "u"}]}, {"feeds": 5},
             {"stats": [1]}, {"code": "x"},
         )),
@@ -89,7 +92,9 @@ def test_what_is_no_report_is_told_so_whatever_it_is(data: bytes) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["url", "reason", "file", "items"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["url", "reason", "file", "items"]), inner)
+    ),
     max_leaves=4,
 )
 

@@ -57,20 +57,44 @@ BATCHES = st.lists(VALUES, max_size=6)
 
 
 def numbered(count: int, start: int = 0) -> list[dict[str, Any]]:
-    return [{"url": f"http://web:9312/properties/property_{n:06d}.html", "rule": 1} for n in range(start, start + count)]
+    return [
+        {"url": f"http://web:9312/properties/property_{n:06d}.html", "rule": 1} for n in range(start, start + count)
+    ]
 
 
 def slugs(count: int) -> list[dict[str, Any]]:
-    words = "sunny quiet spacious modern garden flat house near park station river old new large small bright".split()
+    words = [
+        "sunny",
+        "quiet",
+        "spacious",
+        "modern",
+        "garden",
+        "flat",
+        "house",
+        "near",
+        "park",
+        "station",
+        "river",
+        "old",
+        "new",
+        "large",
+        "small",
+        "bright",
+    ]
     rng = random.Random(7)
     return [
-        {"url": f"https://homes.example.com/for-sale/{'-'.join(rng.choices(words, k=7))}-{rng.randrange(10**7)}", "rule": 1}
+        {
+            "url": f"https://homes.example.com/for-sale/{'-'.join(rng.choices(words, k=7))}-{rng.randrange(10**7)}",
+            "rule": 1,
+        }
         for _ in range(count)
     ]
 
 
 def hashed(count: int) -> list[dict[str, Any]]:
-    return [{"url": f"https://example.com/p/{hashlib.sha256(str(n).encode()).hexdigest()}", "rule": 1} for n in range(count)]
+    return [
+        {"url": f"https://example.com/p/{hashlib.sha256(str(n).encode()).hexdigest()}", "rule": 1} for n in range(count)
+    ]
 
 
 def long(count: int, length: int = 150) -> list[dict[str, Any]]:
@@ -153,7 +177,7 @@ def test_the_limit_is_the_kernels_at_the_exact_byte() -> None:
         with pytest.raises(OSError) as caught:
             subprocess.run(["/bin/true", fits + "x"], check=False)
         assert caught.value.errno == errno.E2BIG
-    assert ARGUMENT_LIMIT == 32 * os.sysconf("SC_PAGE_SIZE")
+    assert 32 * os.sysconf("SC_PAGE_SIZE") == ARGUMENT_LIMIT
 
 
 @pytest.mark.parametrize("extra", range(-2, 3))
@@ -176,14 +200,22 @@ def test_pieces_arrive_as_arguments_of_a_real_process() -> None:
     assert len(carried) > 2
     script = "import json, sys; print(json.dumps(dict(a.split('=', 1) for a in sys.argv[1:])))"
     told = subprocess.run(
-        ["python3", "-c", script, *(f"{name}={value}" for name, value in carried.items())], check=True, capture_output=True
+        ["python3", "-c", script, *(f"{name}={value}" for name, value in carried.items())],
+        check=True,
+        capture_output=True,
     )
     assert decode(json.loads(told.stdout).get, key=KEY) == values
 
 
 @settings(max_examples=25, deadline=None)
-@given(sizes=st.lists(st.integers(0, 90_000), min_size=1, max_size=12), key=st.sampled_from([None, KEY]), hide=st.booleans())
-def test_whatever_fits_is_never_over_the_limit_and_stays_in_order(sizes: list[int], key: bytes | None, hide: bool) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 90_000), min_size=1, max_size=12),
+    key=st.sampled_from([None, KEY]),
+    hide=st.booleans(),
+)
+def test_whatever_fits_is_never_over_the_limit_and_stays_in_order(
+    sizes: list[int], key: bytes | None, hide: bool
+) -> None:
     values: list[dict[str, Any]] = [{"url": f"http://web/{n}/{random_text(size)}"} for n, size in enumerate(sizes)]
     if hide and key:
         values[0]["body"] = {"$bytes": "AA=="}
@@ -259,7 +291,11 @@ def check_unreadable(values: list[dict[str, Any]]) -> None:
     assert SECRET not in shown
     assert KEY.decode() not in shown
     assert decode(carried.get, key=KEY) == values
-    for wrong, why in ((None, "carries no key"), (Fernet.generate_key(), "another key"), (b"no key", "cannot be unpacked")):
+    for wrong, why in (
+        (None, "carries no key"),
+        (Fernet.generate_key(), "another key"),
+        (b"no key", "cannot be unpacked"),
+    ):
         with pytest.raises(PayloadError, match=why):
             decode(carried.get, key=wrong)
 
@@ -301,7 +337,7 @@ def test_what_is_no_batch_is_told_so(first: str) -> None:
 
 def test_no_setting_at_all_is_told_so() -> None:
     with pytest.raises(PayloadError):
-        decode({}.get)
+        decode({START_URLS: None}.get)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -317,14 +353,22 @@ def test_a_batch_that_lost_a_piece_is_told_so(lost: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "make", "most"),
-    [("numbered", numbered, 5.0), ("slug", slugs, 20.0), ("hashed", hashed, 54.0), ("numbered, 150 characters", long, 6.0)],
+    [
+        ("numbered", numbered, 5.0),
+        ("slug", slugs, 20.0),
+        ("hashed", hashed, 54.0),
+        ("numbered, 150 characters", long, 6.0),
+    ],
 )
 def test_bytes_per_url(name: str, make: Any, most: float) -> None:
     values = make(1000)
     plain = len(to_json(values)) / 1000
     carried, secret = encode(values), encode([*values[:-1], {**values[-1], "cookies": {"a": "b"}}], key=KEY)
     found = describe(values, carried)
-    print(f"{name:25} plain {plain:6.1f}  compressed {found['per_url']:5.1f}  encrypted {argument_bytes(secret) / 1000:5.1f}")
+    print(
+        f"{name:25} plain {plain:6.1f}  compressed {found['per_url']:5.1f}"
+        f"  encrypted {argument_bytes(secret) / 1000:5.1f}"
+    )
     assert found["form"] == "compressed"
     assert found["targets"] == {"1": 1000}
     assert found["bytes"] == argument_bytes(carried)

@@ -1,9 +1,8 @@
-"""Feeds: batches that write to a place of the user's own, as in the book; merged at home, and no password on the way."""
+"""Feeds: batches that write to a place of the user's own, as in the book; merged at home, no password on the way."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from rig.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from rig.commands import Command, Result
     from rig.ftp import FtpServer
@@ -91,7 +91,7 @@ def test_fields_that_a_feed_url_lacks_are_added_and_crawls_do_not_collide(
     stored = _lines(ftp.files())
     assert len(stored) == 180
     for crawl in crawls(it):
-        mine = {name: data for name, data in ftp.files().items() if name.startswith(f"{crawl.id}_")}
+        mine = {name: data for name, data in ftp.files().items() if name.startswith(f"{crawl.id}.")}
         assert the_site.differences(_lines(mine)) == {}
 
 
@@ -168,7 +168,9 @@ def test_a_feed_on_a_shared_folder(
 
 
 @pytest.mark.black_box
-def test_a_feed_that_cannot_be_stored_is_no_success(make: Callable[..., Project], run_scrapy: Callable[..., Result]) -> None:
+def test_a_feed_that_cannot_be_stored_is_no_success(
+    make: Callable[..., Project], run_scrapy: Callable[..., Result]
+) -> None:
     it = make(DISTRIBUTED_TARGET_FEED_URL="ftp://127.0.0.1:1/items.jl", DISTRIBUTED_MAX_ATTEMPTS=2)
     done = run_scrapy(it, "crawl", "easy")
     assert done.code == 1, said(done)

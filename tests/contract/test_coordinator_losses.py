@@ -1,0 +1,236 @@
+"""The coordinator loses nodes, workers and results, in memory; real nodes are in the acceptance tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
+from rig.nodemodel import ModelJob, ModelNode, model
+
+from scrapyd_dist.errors import (
+    ConnectionRefused,
+    NoReply,
+)
+from scrapyd_dist.outcome import part_path, report_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# nodes and workers that are lost
+
+
+@scenario
+async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_when_it_is_back(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(2)
+        await until(lambda: len(one.posts) == 1, "the first node has a job")
+        one.start("c.b1.a1", done=1)
+        await until(lambda: b.states()[0] == "running", "it is heard of")
+        one.down = NoReply
+        await b.ended()
+        b.whole(2)
+        assert two.posts == ["c.b2.a1", "c.b1.a2"]
+        assert "has not answered" in b.attempts(1)[0].reason
+        b.coordinator._over.clear()  # the crawl would go on: keep watching
+        b.coordinator._spawn(b.coordinator._watch(b.coordinator.members[0]))
+        one.down = None
+        await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
+
+
+@scenario
+async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two, limits=replace(QUICK, node_timeout=30)) as b:
+        await b.seal_all(2)
+        await until(lambda: len(one.posts) == 1, "the first node has a job")
+        one.down = NoReply
+        await until(lambda: not b.coordinator.members[0].up, "it is missed")
+        one.down = None
+        one.finish("c.b1.a1")
+        await b.ended()
+        b.whole(2)
+        assert len(b.attempts()) == 2
+
+
+@scenario
+async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two", quick=False)
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.down = NoReply
+        await until(lambda: two.posts != [], "posted elsewhere")
+        one.down = None
+        one.finish("c.b1.a1")
+        await until(lambda: one.cancels == ["c.b1.a1"], "told that it was given up")
+        two.finish("c.b1.a2")
+        await b.ended()
+        b.whole(1)
+        assert [(a.number, a.state.value) for a in b.attempts()] == [(1, "failed"), (2, "accepted")]
+
+
+@scenario
+async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_words(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.files["logs/p/s/c.b1.a1.log"] = b"2026-11-20 12:00:00 [scrapy] ERROR: it hurts\n"
+        one.start("c.b1.a1", done=1)
+        await until(lambda: b.states() == ["running"], "heard of")
+        one.die("c.b1.a1")
+        await b.ended()
+        b.whole(1)
+        assert "died while it worked" in b.attempts()[0].reason
+        assert "it hurts" in b.attempts()[0].reason
+
+
+@scenario
+async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_still_finish(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with bench(tmp_path, one) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.start("c.b1.a1", done=1)
+        one.jobs["c.b1.a1"].forgotten = True
+        await until(lambda: any(out.unknown_since for out in b.coordinator.members[0].out.values()), "it is doubted")
+        one.finish("c.b1.a1")
+        await b.ended()
+        b.whole(1)
+        assert len(b.attempts()) == 1
+
+
+@scenario
+async def test_a_job_that_does_not_start_in_time_is_taken_back(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two, limits=replace(QUICK, start_timeout=0.05)) as b:
+        await b.seal_all(1)
+        await b.ended()
+        b.whole(1)
+        assert one.cancels == ["c.b1.a1"]
+        assert "did not start within" in b.attempts()[0].reason
+
+
+@scenario
+async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tmp_path: Path) -> None:
+    one, two = model("one"), model("two")
+
+    def poison(node: ModelNode, job: Any) -> None:
+        node.jobs[job.id] = job
+        if job.batch == 2:
+            node.finish(job.id, finish_reason="shutdown")
+        else:
+            node.finish(job.id)
+
+    one.plays, two.plays = [poison] * 20, [poison] * 20
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(3)
+        await b.ended()
+        assert b.states() == ["done", "dead", "done"]
+        assert [(a.number, a.state.value) for a in b.attempts(2)] == [(1, "failed"), (2, "failed"), (3, "failed")]
+        assert (b.coordinator.tally.dead, b.coordinator.tally.dead_urls) == (1, 2)
+        assert {item[0] for item in b.merged()} == {1, 3}
+        assert {a.node for a in b.attempts(2)} == {"one", "two"}
+
+
+@scenario
+async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two", quick=False)
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(2)
+        await until(lambda: len(b.posts()) == 2, "both are posted")
+        one.down = two.down = ConnectionRefused
+        await b.ended()
+        assert "No node has answered" in b.coordinator.stopped
+        assert "connection refused" in b.coordinator.stopped
+        assert b.coordinator.fault is None
+        assert not {"done", "dead"} & set(b.states())
+
+
+# results that are not good
+
+
+@scenario
+async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt(tmp_path: Path) -> None:
+    one, two = model("one"), model("two")
+
+    def with_wrong_hash(node: ModelNode, job: ModelJob) -> None:
+        node.jobs[job.id] = job
+        node.finish(job.id, sha256="0" * 64)
+
+    one.plays = [with_wrong_hash]
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await b.ended()
+        b.whole(1)
+        assert "hash differs" in b.attempts()[0].reason
+        assert [path.name for path in sorted(b.folder.glob("*.jl"))] == ["c.b1.a2.jl"]
+
+
+@scenario
+async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
+    one, two = model("one"), model("two")
+
+    def without_part(node: ModelNode, job: Any) -> None:
+        node.jobs[job.id] = job
+        node.finish(job.id)
+        del node.files[part_path(HOME, job.id)]
+
+    one.plays = [without_part]
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await b.ended()
+        b.whole(1)
+        assert "is gone" in b.attempts()[0].reason
+
+
+@pytest.mark.parametrize(
+    "field", [{"requests": 1}, {"finish_reason": "cancelled"}, {"part": None}, {"problem": "no key"}]
+)
+def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: dict[str, Any]) -> None:
+    async def check() -> None:
+        one, two = model("one"), model("two")
+        one.edit = lambda report: report.update(field)
+        async with bench(tmp_path, one, two) as b:
+            await b.seal_all(1)
+            await b.ended()
+            b.whole(1)
+            assert [a.state.value for a in b.attempts()] == ["failed", "accepted"]
+
+    run(check())
+
+
+@pytest.mark.parametrize("junk", [b"<html>", b"[]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"[" * 100_000])
+def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, junk: bytes) -> None:
+    async def check() -> None:
+        one, two = model("one", quick=False), model("two")
+        async with bench(tmp_path, one, two) as b:
+            await b.seal_all(2)
+            await until(lambda: one.posts != [], "posted")
+            one.files[report_path(HOME, "c.b1.a1")] = junk
+            one.die("c.b1.a1")
+            await b.ended()
+            b.whole(2)
+
+    run(check())
+
+
+@scenario
+async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None:
+    one = model("one")
+    rows = {
+        "gone": [{"url": "http://web/0", "reason": "HTTP 404"}],
+        "failed": [{"url": "http://web/1", "reason": "bad text: \ud800"}],
+        "unended": [],
+    }
+    one.edit = lambda report: report.update(done=0, missed=2, items=2, **rows)
+    async with bench(tmp_path, one) as b:
+        await b.seal_all(1)
+        await b.ended()
+        assert b.coordinator.fault is None
+        assert (b.coordinator.tally.gone, b.coordinator.tally.failed_urls) == (1, 1)
+        found = b.store.store.misses(CRAWL)
+        assert [(m.url, m.kind, m.batch) for m in found] == [("http://web/0", "gone", 1), ("http://web/1", "failed", 1)]

@@ -1,0 +1,153 @@
+"""The coordinator takes up what an earlier one left, and stops in order; all in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.coordination import CRAWL, QUICK, Bench, bench, make, run, scenario, until
+from rig.nodemodel import ModelNode, model
+
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
+from scrapyd_dist.fleet import Out
+from scrapyd_dist.posting import JobSpec, call_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# a producer that dies and comes back
+
+
+async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNode) -> str:
+    """What a producer leaves that died just after this step of a batch."""
+    db = b.store.store
+    job = job_id(CRAWL, batch, 1)
+    await b.store(
+        db.open_attempt,
+        CRAWL,
+        Attempt(batch=batch, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time()),
+    )
+    if state is not AttemptState.SENDING:
+        await b.store(db.sent, CRAWL, batch, 1)
+    if state is AttemptState.RUNNING:
+        await b.store(db.running, CRAWL, batch, 1)
+    return job
+
+
+@pytest.mark.parametrize("state", [AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING])
+@pytest.mark.parametrize("known", ["lost", "running", "finished"])
+def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
+    async def check() -> None:
+        one, two = model("one", quick=False), model("two")
+        before = make(tmp_path, [one, two], QUICK)
+        before.coordinator._sending = False
+        number = await before.seal()
+        job = await _left_behind(before, number, state, one)
+        before.store.close()
+        if known != "lost":
+            call = call_for(before.coordinator.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'})
+            one.answer(call)
+            one.start(job, done=1)
+        if known == "finished":
+            one.finish(job)
+        async with bench(tmp_path, one, two) as b:
+            b.coordinator.no_more()
+            if known == "running":
+                await until(
+                    lambda: b.states() == ["running"] and b.coordinator.members[0].out[job].report, "it is heard of"
+                )
+                one.finish(job)
+            one.quick = True
+            await b.ended()
+            b.whole(1)
+            assert len(b.attempts(1)) == (2 if known == "lost" else 1)
+
+    run(check())
+
+
+def _out(b: Bench, job: str) -> Out:
+    batch, member = Batch(number=1, size=2), b.coordinator.members[0]
+    return Out(batch=batch, number=1, job=job, member=member, since=0.0, start_by=time.time() + 60)
+
+
+@scenario
+async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: Path) -> None:
+    one = model("one")
+    async with bench(tmp_path, one) as b:
+        await b.seal_all(3)
+        await b.ended()
+    posted = list(one.posts)
+    async with bench(tmp_path, one) as b:
+        b.coordinator.no_more()
+        await b.ended()
+        b.whole(3)
+        assert one.posts == posted
+        assert b.coordinator.members[0].items == 6
+
+
+@scenario
+async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
+    gone, two = model("gone"), model("two")
+    before = make(tmp_path, [gone, two], QUICK)
+    before.coordinator._sending = False
+    number = await before.seal()
+    await _left_behind(before, number, AttemptState.SENT, gone)
+    before.store.close()
+    async with bench(tmp_path, two) as b:
+        b.coordinator.no_more()
+        await b.ended()
+        b.whole(1)
+        assert two.posts == ["c.b1.a2"]
+
+
+@scenario
+async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with bench(tmp_path, one) as b:
+        b.sender.gate.clear()
+        await b.seal_all(6)
+        await until(lambda: len(one.posts) == 4, "posts are under way")
+        stopping = asyncio.get_running_loop().create_task(b.coordinator.stop("interrupted"))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        b.sender.gate.set()
+        await stopping
+        assert b.coordinator.stopped == "interrupted"
+        assert b.states() == ["sent"] * 4 + ["sealed"] * 2
+        assert {a.state for a in b.attempts()} == {AttemptState.SENT}
+        assert len(one.posts) == 4
+
+
+@scenario
+async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> None:
+    async with bench(tmp_path, model("one")) as b:
+        b.folder.rmdir()
+        await b.seal_all(1)
+        await b.ended()
+        assert isinstance(b.coordinator.fault, OSError)
+        assert "scrapyd-dist itself failed" in b.coordinator.stopped
+        assert BatchState.DONE not in {batch.state for batch in b.store.store.batches(CRAWL)}
+
+
+@scenario
+async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with bench(
+        tmp_path, one, spec=JobSpec(crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v")
+    ) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.finish("c.b1.a1")
+        await b.ended()
+    old = dict(one.files)
+    one.jobs.clear()
+    async with bench(tmp_path / "other", one) as b:
+        await b.seal_all(1)
+        await until(lambda: one.calls.count("status.json") > 5, "the job is asked about")
+        assert old.items() <= one.files.items()
+        assert b.states() == ["sent"]
+        one.finish("c.b1.a1")
+        await b.ended()
+        b.whole(1)

@@ -1,0 +1,27 @@
+#!/bin/sh
+# The crawl tests with the lowest versions that the README promises, for the producer and for the nodes.
+# Usage: PYTHON=python3.10 sh tests/lowest.sh [arguments of pytest]
+set -eu
+cd "$(dirname "$0")/.."
+
+folder=.venv-lowest
+python=${PYTHON:-python3}
+# The lowest Python, too, where this machine has it.
+if python3.10 -c '' 2>/dev/null; then python=python3.10; fi
+
+if [ ! -e "$folder/ready" ] || [ tests/lowest.txt -nt "$folder/ready" ] || [ pyproject.toml -nt "$folder/ready" ]; then
+    "$python" -m venv --clear "$folder"
+    "$folder/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip
+    "$folder/bin/python" -m pip install -q --disable-pip-version-check \
+        --constraint tests/lowest.txt --group test --editable '.[local]'
+    touch "$folder/ready"
+fi
+
+# The nodes get an environment of their own, with the versions of this one and without this project (tests/rig).
+unset SDIST_NODE_PYTHON
+if [ $# -eq 0 ]; then
+    set -- tests/contract tests/acceptance/test_settings_only.py tests/acceptance/test_book_ways.py \
+        tests/acceptance/test_feed_urls.py tests/acceptance/test_requests_travel.py tests/acceptance/test_account.py \
+        tests/acceptance/test_shards.py tests/acceptance/test_passed_on.py tests/acceptance/test_bad_input.py
+fi
+exec "$folder/bin/python" -m pytest "$@"

@@ -1,0 +1,99 @@
+"""The settings of a producer, checked at one door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.options import Options, read_options
+
+from scrapyd_dist.coordinator import Limits
+from scrapyd_dist.errors import ConfigError
+
+
+def options(values: dict[str, Any] | None = None, priority: str = "project", **more: Any) -> Options:
+    settings = Settings()
+    for name, value in {**(values or {}), **more}.items():
+        settings.set(f"DISTRIBUTED_{name}", value, priority=priority)
+    return read_options(settings)
+
+
+def test_without_settings_everything_is_as_documented() -> None:
+    assert options() == Options()
+    assert (Options().batch_size, Options().batch_max_age, Options().placement) == (1000, 30.0, "round-robin")
+    assert Options().limits == Limits()
+
+
+def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
+    as_text = options(
+        CRAWL="c-1", NODES="a,b:6801", INDEX="http://web/%d", PAGES="7", FIRST_PAGE="2", SHARDS="3", BATCH_SIZE="5",
+        BATCH_MAX_AGE="0.5", MAX_JOBS="4", MAX_ATTEMPTS="2", MAX_FAILED="9", WAIT="0", POLL_INTERVAL="2",
+        PLACEMENT="least-loaded",
+    )  # fmt: skip
+    as_values = options(
+        CRAWL="c-1", NODES=["a", "b:6801"], INDEX="http://web/%d", PAGES=7, FIRST_PAGE=2, SHARDS=3, BATCH_SIZE=5,
+        BATCH_MAX_AGE=0.5, MAX_JOBS=4, MAX_ATTEMPTS=2, MAX_FAILED=9, WAIT=False, POLL_INTERVAL=2,
+        PLACEMENT="least-loaded",
+    )  # fmt: skip
+    assert as_text == as_values
+    assert (as_text.nodes, as_text.sharded, as_text.limits.wait) == (("a", "b:6801"), True, False)
+
+
+def test_the_books_settings_keep_their_names() -> None:
+    found = options(TARGET_HOSTS=["scrapyd1:6800"], BATCH_SIZE=2000, TARGET_FEED_URL="ftp://h/%(batch)s.jl")
+    assert (found.hosts, found.batch_size, found.feed_url) == (("scrapyd1:6800",), 2000, "ftp://h/%(batch)s.jl")
+    assert found.send_feed_url
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"CRAWL": "a/b"}, "cannot name a crawl"),
+    ({"PAGES": "ten", "INDEX": "u%d"}, "DISTRIBUTED_PAGES is 'ten'"),
+    ({"PAGES": 1.5, "INDEX": "u%d"}, "whole number"),
+    ({"BATCH_SIZE": 0}, "BATCH_SIZE is 0, and must be 1 or more"),
+    ({"BATCH_SIZE": "-1"}, "1 or more"),
+    ({"BATCH_MAX_AGE": 0}, "more than 0 seconds"),
+    ({"BATCH_MAX_AGE": "soon"}, "number of seconds"),
+    ({"POLL_INTERVAL": "nan"}, "more than 0 seconds"),
+    ({"NODE_TIMEOUT": -1}, "NODE_TIMEOUT is -1"),
+    ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS"),
+    ({"MAX_JOBS": -1}, "MAX_JOBS"),
+    ({"MAX_FAILED": -1}, "MAX_FAILED"),
+    ({"DEPLOY": "always"}, "if-missing or never"),
+    ({"PLACEMENT": "random"}, "round-robin or least-loaded"),
+    ({"UNSENDABLE": "drop"}, "local or refuse"),
+    ({"INDEX": "u%d"}, "needs the number of its pages"),
+    ({"PAGES": 3}, "needs the address of the index"),
+    ({"SHARDS": 3}, "Shards need to know the index pages"),
+    ({"SHARDS": 0}, "Shards need to know the index pages"),
+    ({"INDEX": "u%d", "PAGES": 3, "START_URLS_FILE": "f"}, "not both"),
+]
+
+
+@pytest.mark.parametrize(("values", "why"), WRONG)
+def test_what_is_wrong_is_told_with_its_name(values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        options(values)
+
+
+@pytest.mark.parametrize("name", ["PAGES", "BATCH_SIZE", "MAX_JOBS"])
+def test_an_empty_value_is_none(name: str) -> None:
+    assert options({name: ""}) == Options()
+
+
+SECRET = "ftp://me:s3cret@host/%(batch)s.jl"
+
+
+def test_a_feed_url_with_a_password_does_not_travel_and_must_be_deployed() -> None:
+    assert not options(TARGET_FEED_URL=SECRET).send_feed_url
+    with pytest.raises(ConfigError, match="has a password") as caught:
+        options({"TARGET_FEED_URL": SECRET}, priority="cmdline")
+    assert "s3cret" not in str(caught.value)
+    assert options({"TARGET_FEED_URL": "ftp://me@host/x"}, priority="cmdline").send_feed_url
+
+
+@pytest.mark.parametrize("url", ["ftp://[", "ftp://me:s3c/ret@host/x", "ftp://host:port/x"])
+def test_a_feed_url_that_cannot_be_read_is_told_without_showing_it(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        options(TARGET_FEED_URL=url)
+    assert url not in str(caught.value)

@@ -1,0 +1,118 @@
+"""The packages that pyproject.toml names are the folders that are there, and a built wheel has every file of them."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import io
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: folder at the top of the repository -> package that it installs as
+MAPPED = {
+    "scrapyd_dist": "scrapyd_dist",
+    **{name: f"scrapyd_dist.{name}" for name in ("cli", "middlewares", "deploy", "examples")},
+}
+
+#: named for its files only: the demo project is copied, and never imported from there
+DATA = "scrapyd_dist.examples.properties_project"
+
+
+def declared(key: str) -> list[str]:
+    """The strings of a list or a table in pyproject.toml; tomllib came with Python 3.11."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    section, name = key.rsplit(".", 1)
+    body = text.partition(f"[{section}]\n")[2].partition("\n[")[0]
+    return re.findall(r'"([^"]+)"', body.partition(f"{name} = [")[2].partition("]")[0])
+
+
+def folders() -> set[str]:
+    """What must be declared: every folder of ours with an __init__.py, by the name it installs as."""
+    found = set()
+    for top, package in MAPPED.items():
+        for init in (ROOT / top).rglob("__init__.py"):
+            found.add(".".join([package, *init.parent.relative_to(ROOT / top).parts]))
+    return found
+
+
+def test_every_folder_with_an_init_is_a_declared_package() -> None:
+    packages = declared("tool.setuptools.packages")
+    assert len(packages) == len(set(packages))
+    assert set(packages) == folders() | {DATA}
+
+
+def test_every_folder_with_modules_has_an_init() -> None:
+    for top in MAPPED:
+        for module in (ROOT / top).rglob("*.py"):
+            assert (module.parent / "__init__.py").exists(), module
+
+
+def files_of(top: str) -> dict[str, bytes]:
+    """Every file below a folder of the repository, by the path it must have in the wheel."""
+    base = ROOT / top
+    return {
+        str(Path(*MAPPED[top].split(".")) / path.relative_to(base)): path.read_bytes()
+        for path in base.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """A wheel of a copy of this tree: setuptools leaves a build folder where it works."""
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    for top in MAPPED:
+        shutil.copytree(ROOT / top, tree / top, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    line = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)]
+    if int(importlib.metadata.version("setuptools").split(".")[0]) >= 77:
+        line.insert(4, "--no-build-isolation")
+    subprocess.run(line, check=True, timeout=200)
+    (path,) = out.glob("*.whl")
+    return zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+
+
+@pytest.mark.parametrize("top", MAPPED)
+def test_the_wheel_has_every_file_of_every_package(wheel: zipfile.ZipFile, top: str) -> None:
+    names = set(wheel.namelist())
+    expected = files_of(top)
+    assert len(expected) > 3
+    assert {name for name in expected if name not in names} == set()
+    assert all(wheel.read(name) == content for name, content in expected.items())
+
+
+def test_the_wheel_has_the_data_that_code_reads(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {"scrapyd_dist/py.typed", "scrapyd_dist/store/schema.sql"} <= names
+    assert "scrapyd_dist/examples/properties_project/scrapy.cfg" in names
+
+
+def test_nothing_but_scrapyd_dist_reaches_anyones_site_packages(wheel: zipfile.ZipFile) -> None:
+    (info,) = {name.split("/")[0] for name in wheel.namelist()} - {"scrapyd_dist"}
+    assert info.endswith(".dist-info")
+    assert wheel.read(f"{info}/top_level.txt").decode().split() == ["scrapyd_dist"]
+
+
+def test_the_command_is_there_and_scrapys_own_commands_are_left_alone(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
+    points = configparser.ConfigParser()
+    points.read_string(wheel.read(name).decode())
+    # An entry point of scrapy.commands would be imported by every job of every project on a node.
+    assert {section: dict(points[section]) for section in points.sections()} == {
+        "console_scripts": {"sdist": "scrapyd_dist.cli.main:main"}
+    }
+
+
+def test_the_version_of_the_wheel_is_the_constant(wheel: zipfile.ZipFile) -> None:
+    import scrapyd_dist
+
+    (info,) = {name.split("/")[0] for name in wheel.namelist()} - {"scrapyd_dist"}
+    assert info == f"scrapyd_dist-{scrapyd_dist.__version__}.dist-info"

@@ -1,0 +1,180 @@
+"""A worker's part and report: whole under their final names, and never half of one to be seen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.waiting import wait_for
+from scrapyd_dist.middlewares import part as part_module
+from scrapyd_dist.middlewares.own_items import OwnItems
+from scrapyd_dist.middlewares.part import Part, ReportFile, crawl_folder, free_bytes, remove_old
+
+from scrapyd_dist.outcome import FOLDER, part_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ITEMS: list[dict[str, Any]] = [{"a": "ü\u2028", "b": [1, None]}, {"a": "\n"}, {}]
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def test_both_ends_mean_the_same_folder(tmp_path: Path) -> None:
+    folder = crawl_folder(str(tmp_path / "logs/p/s/c.b1.a1.log"), "c.0")
+    assert folder == tmp_path / "logs/_sdist/c.0"
+    assert str(folder / "j.jl").endswith(part_path("c.0", "j"))
+    assert FOLDER.endswith(part_module.FOLDER)
+    assert crawl_folder(None, "c") is None
+    assert crawl_folder("", "c") is None
+
+
+def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    part = Part(tmp_path / "new", "j")
+    for item in ITEMS:
+        part.add(item)
+    part.flush()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["j.jl.part"]
+    assert lines(tmp_path / "new/j.jl.part") == ITEMS
+    told = part.close()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["j.jl"]
+    content = (tmp_path / "new/j.jl").read_bytes()
+    assert told == {"file": "j.jl", "items": 3, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert lines(tmp_path / "new/j.jl") == ITEMS
+
+
+def test_an_empty_part_is_whole_too(tmp_path: Path) -> None:
+    told = Part(tmp_path, "j").close()
+    assert (told["items"], told["bytes"], told["sha256"]) == (0, 0, hashlib.sha256(b"").hexdigest())
+
+
+def test_an_attempt_that_begins_again_begins_with_nothing(tmp_path: Path) -> None:
+    first = Part(tmp_path, "j")
+    first.add({"a": 1})
+    first.flush()
+    second = Part(tmp_path, "j")
+    second.add({"a": 2})
+    second.close()
+    first._file.close()
+    assert lines(tmp_path / "j.jl") == [{"a": 2}]
+
+
+@pytest.mark.parametrize("bad", [{"a": object()}, {"a": "\ud800"}])
+def test_an_item_that_cannot_be_written_leaves_no_trace(tmp_path: Path, bad: dict[str, Any]) -> None:
+    part = Part(tmp_path, "j")
+    part.add({"a": 1})
+    with pytest.raises((TypeError, ValueError)):
+        part.add(bad)
+    part.add({"a": 2})
+    assert part.close()["items"] == 2
+    assert lines(tmp_path / "j.jl") == [{"a": 1}, {"a": 2}]
+
+
+def test_a_report_is_renewed_by_itself_and_always_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_module, "TICK", 0.001)
+    looks = iter(range(10**9))
+    report = ReportFile(tmp_path, "j", lambda: {"look": next(looks), "pad": "x" * 50_000})
+    report.start()
+    seen: set[int] = set()
+
+    def renewed() -> bool:
+        seen.add(json.loads((tmp_path / "j.json").read_text())["look"])
+        return len(seen) > 5
+
+    wait_for(renewed, what="renewals")
+    report.finish({"end": True})
+    assert json.loads((tmp_path / "j.json").read_text()) == {"end": True}
+    assert next(looks) == next(looks) - 1  # nobody looks any more
+    assert [path.name for path in tmp_path.iterdir()] == ["j.json"]
+
+
+def test_a_report_goes_on_after_a_disk_that_was_full_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(part_module, "TICK", 0.001)
+    full, looks = Event(), iter(range(10**9))
+
+    def look() -> dict[str, int]:
+        if full.is_set():
+            raise OSError(28, "no space")
+        return {"look": next(looks)}
+
+    report = ReportFile(tmp_path, "j", look)
+    report.start()
+    full.set()
+    wait_for(lambda: "no space" in caplog.text, what="the warning")
+    full.clear()
+    before = next(looks)
+    wait_for(lambda: json.loads((tmp_path / "j.json").read_text())["look"] > before, what="the next report")
+    report.finish({})
+
+
+def test_old_folders_go_and_others_stay(tmp_path: Path) -> None:
+    for name, age in (("mine", 99), ("home", 0), ("young", 1), ("old", 20)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "j.jl").touch()
+        moment = time.time() - age * 86_400
+        os.utime(folder, (moment, moment))
+    (tmp_path / "file").touch()
+    remove_old(tmp_path / "mine", ["home", "nobody", "../outside", ""], keep_days=14)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "young"]
+
+
+def test_only_folders_beside_its_own_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "logs/_sdist/mine").mkdir(parents=True)
+    (tmp_path / "logs/project").mkdir()
+    remove_old(tmp_path / "logs/_sdist/mine", ["../project", "project", "/", ".."], keep_days=14)
+    assert (tmp_path / "logs/project").is_dir()
+    remove_old(tmp_path / "nowhere/mine", ["x"], keep_days=14)  # not made yet: nothing happens
+
+
+def test_the_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
+    assert 0 < free_bytes(tmp_path) < 1 << 60
+
+
+# part 0: the producer's own items
+
+
+def test_own_items_are_kept_by_shard_and_come_in_the_order_of_shards(tmp_path: Path) -> None:
+    own = OwnItems(tmp_path / "parts")
+    for shard in (10, 2, 10):
+        own.add({"shard": shard}, shard)
+    own.flush()
+    assert [lines(path) for path in own.parts()] == [[{"shard": 2}], [{"shard": 10}] * 2]
+    own.close()
+    assert own.count == 3
+
+
+def test_a_shard_that_is_walked_again_replaces_only_its_own_items(tmp_path: Path) -> None:
+    first = OwnItems(tmp_path)
+    first.add({"run": 1}, 0)
+    first.add({"run": 1}, 1)
+    first.close()
+    second = OwnItems(tmp_path)
+    second.add({"run": 2}, 1)
+    second.close()
+    assert [lines(path) for path in second.parts()] == [[{"run": 1}], [{"run": 2}]]
+
+
+def test_without_own_items_there_is_no_part(tmp_path: Path) -> None:
+    assert OwnItems(tmp_path / "parts").parts() == []
+
+
+def test_a_part_is_written_while_its_report_looks(tmp_path: Path) -> None:
+    part = Part(tmp_path, "j")
+    thread = Thread(target=lambda: [part.flush() for _ in range(2000)])
+    thread.start()
+    for number in range(2000):
+        part.add({"n": number})
+    thread.join()
+    told = part.close()
+    part.flush()  # a last look after the end does no harm
+    assert hashlib.sha256((tmp_path / "j.jl").read_bytes()).hexdigest() == told["sha256"]

@@ -1,0 +1,146 @@
+"""What every job of a crawl is given."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rig.nodemodel import ModelSender, model
+
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.fleet import Member, Out
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.payload import START_URLS
+from scrapyd_dist.posting import JobSpec, _last_error, call_for, check_args, last_words, passed_on
+from scrapyd_dist.reply import Reply
+
+SPEC = JobSpec(
+    crawl="c", home="c.0", project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "1"},
+    collected=("old.0",),
+)  # fmt: skip
+
+
+def out_on(node: Node, **fields: Any) -> Out:
+    member = Member(node=node, **fields)
+    return Out(batch=Batch(number=7, size=2), number=3, job="c.b7.a3", member=member, since=0.0, start_by=1000.0)
+
+
+def posted(spec: JobSpec = SPEC, node: Node | None = None, **fields: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """The form fields of the post, and its settings."""
+    call = call_for(spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'})
+    assert (call.path, call.method, call.idempotent) == ("schedule.json", "POST", False)
+    settings_ = dict(value.split("=", 1) for name, value in call.data if name == "setting")
+    return {name: value for name, value in call.data if name != "setting"}, settings_
+
+
+def test_a_job_has_its_id_its_version_and_the_number_of_its_batch() -> None:
+    fields, settings_ = posted()
+    assert fields == {"project": "p", "spider": "s", "jobid": "c.b7.a3", "_version": "v1", "a": "1", "batch": "7"}
+    assert settings_.keys() == {"LOG_LEVEL", START_URLS, "DISTRIBUTED_JOB"}
+    told = json.loads(settings_["DISTRIBUTED_JOB"])
+    assert told == {
+        "crawl": "c", "home": "c.0", "batch": 7, "attempt": 3, "start_by": 1000.0, "feed": False,
+        "collected": ["old.0"], "version": "v1",
+    }  # fmt: skip
+
+
+def test_the_latest_start_is_by_the_nodes_own_clock() -> None:
+    _, settings_ = posted(skew=-250.04)
+    assert json.loads(settings_["DISTRIBUTED_JOB"])["start_by"] == 750.0
+
+
+def test_a_target_with_a_project_of_its_own_gets_that() -> None:
+    fields, _ = posted(node=Node.parse("one", project="other"))
+    assert fields["project"] == "other"
+
+
+def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
+    spec = JobSpec(
+        crawl="c", home="c.0", project="p", spider="s", version=None, settings={START_URLS: "x", "DISTRIBUTED_JOB": "y"}
+    )
+    fields, settings_ = posted(spec)
+    assert settings_[START_URLS] == '["u"]'
+    assert settings_["DISTRIBUTED_JOB"] != "y"
+    assert "_version" not in fields
+
+
+@pytest.mark.parametrize(
+    "name", ["batch", "project", "spider", "jobid", "_version", "setting", "name", "self", "_job", "priority"]
+)
+def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"argument '{name}'"):
+        check_args({"fine": "1", name: "2"})
+
+
+def test_other_arguments_are_fine() -> None:
+    check_args({"a": "=", "Batch": "1"})
+
+
+def test_what_belongs_to_the_producers_process_stays_there() -> None:
+    given_ = {
+        "LOG_FILE": "x",
+        "FEEDS": "{}",
+        "JOBDIR": "d",
+        "ADDONS": "{}",
+        "DISTRIBUTED_PAGES": "3",
+        "DOWNLOAD_DELAY": "1",
+    }
+    assert passed_on(given_) == {"DOWNLOAD_DELAY": "1"}
+
+
+def test_the_last_error_of_a_log_is_what_is_told() -> None:
+    log = (
+        "2026-11-20 12:00:00 [scrapy] INFO: begins\n"
+        "2026-11-20 12:00:01 [scrapy] ERROR: first\n"
+        "2026-11-20 12:00:02 [twisted] CRITICAL: last\nTraceback\nImportError: no x\n"
+        "2026-11-20 12:00:03 [scrapy] INFO: ends\n"
+    )
+    assert "CRITICAL: last ImportError: no x" in _last_error(log)
+    assert _last_error("a\nb\n\n") == "; the last line of its log: b"
+    assert _last_error("\n") == "; its log is empty"
+
+
+@settings(max_examples=50)
+@given(st.text())
+def test_whatever_a_log_says_is_told_in_few_words(text: str) -> None:
+    assert len(_last_error(text)) < 700
+
+
+async def _words(log: bytes | None, *, down: bool = False) -> str:
+    node = model("one")
+    if log is not None:
+        node.files["logs/p/s/c.b7.a3.log"] = log
+    if down:
+        from scrapyd_dist.errors import NoReply
+
+        node.down = NoReply
+    return await last_words(ModelSender([node]), out_on(node.node), SPEC, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("log", "down", "words"),
+    [(b"\xff end\n", False, "end"), (None, False, "it wrote no log"), (b"x", True, "")],
+)
+def test_a_log_is_asked_for_and_nothing_hangs_on_it(log: bytes | None, down: bool, words: str) -> None:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(asyncio.run, _words(log, down=down)).result(20)
+    assert found.endswith(words)
+    assert bool(found) is bool(words)
+
+
+def test_a_reply_without_the_id_is_no_yes() -> None:
+    from scrapyd_dist.errors import NotJson
+
+    call = call_for(SPEC, out_on(Node.parse("one")), {START_URLS: "[]"})
+    reply = Reply(where="one", path="schedule.json", status=200, body=b'{"status": "ok"}')
+    with pytest.raises(NotJson):
+        call.read(reply)
+    assert time.time() > 0

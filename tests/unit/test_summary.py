@@ -1,0 +1,103 @@
+"""A crawl in numbers, and the exit code it means."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.coordinator import Tally
+from scrapyd_dist.fleet import Member, Out
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.outcome import Report
+from scrapyd_dist.summary import IndexProgress, Snapshot, exit_code, summary
+
+
+def snapshot(**fields: Any) -> Snapshot:
+    values: dict[str, Any] = {
+        "crawl": "c", "spider": "s", "project": "p", "version": "v", "state": "working", "duration": 1.23456,
+        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5, "waiting": 1,
+        "batches": 4, "tally": Tally(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
+    }  # fmt: skip
+    return Snapshot(**{**values, **fields})
+
+
+def test_the_account_balances() -> None:
+    document = summary(snapshot())
+    parts = ("offsite", "duplicate", "refused", "local", "sealed")
+    assert document["urls_found"] == sum(document[name] for name in parts) + 5
+    assert document["urls_distinct"] == 20 + 4 + 3 + 5
+    assert document["requests"] == {"total": 20, "done": 10}
+
+
+def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
+    document = json.loads(json.dumps(summary(snapshot(output=["a.jl"]))))
+    assert document["schema"] == 1
+    assert {"crawl", "spider", "version", "state", "duration_s", "urls_found", "urls_distinct", "batches", "pages",
+            "items", "gone_urls", "failed_urls", "index_failed", "nodes", "output"} <= document.keys()  # fmt: skip
+    assert {"sent", "done", "failed", "dead"} <= document["batches"].keys()
+    assert document["duration_s"] == 1.235
+
+
+def test_what_runs_is_counted_with_what_is_done() -> None:
+    member = Member(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
+    out = Out(batch=Batch(number=3, size=5), number=1, job="c.b3.a1", member=member, since=0.0, start_by=9.0)
+    out.report = Report(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
+    member.out[out.job] = out
+    document = summary(snapshot(members=[member], own_items=1, index=IndexProgress(pages=3, total=6, failed=1)))
+    assert document["requests"]["done"] == 13
+    assert document["pages"] == 3 + 11 + 7
+    assert document["items"] == 1 + 9 + 4
+    assert document["nodes"] == [
+        {
+            "name": "one",
+            "url": "http://one:6800",
+            "state": "up",
+            "reason": "",
+            "slots": 4,
+            "running": 1,
+            "jobs": 2,
+            "items": 13,
+        }
+    ]
+    assert (document["batches"]["out"], document["index_failed"]) == (1, 1)
+
+
+def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
+    node = Node.parse("http://me:secret@one:6800", name="one")
+    down, unfit = Member(node=node), Member(node=node, unfit="no log folder")
+    down.missed("connection refused", 1.0)
+    document = summary(snapshot(members=[down, unfit]))
+    assert [(n["state"], n["reason"]) for n in document["nodes"]] == [
+        ("down", "connection refused"),
+        ("unfit", "no log folder"),
+    ]
+    assert "secret" not in json.dumps(document)
+
+
+def test_requests_that_the_producer_crawled_itself_are_in_the_account() -> None:
+    document = summary(snapshot(local_missed={"gone": 2, "failed": 3}))
+    assert (document["gone_urls"], document["failed_urls"]) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_failed", "code"),
+    [
+        ({}, 0, 0),
+        ({"gone_urls": 50}, 0, 0),
+        ({"failed_urls": 1}, 0, 3),
+        ({"failed_urls": 2}, 2, 0),
+        ({"failed_urls": 3}, 2, 3),
+        ({"dead_urls": 2}, 0, 3),
+        ({"dead_urls": 2, "failed_urls": 1}, 2, 3),
+        ({"refused": 1}, 0, 3),
+        ({"index_failed": 1}, 0, 3),
+        ({"batches": {"total": 2, "done": 0}, "dead_urls": 9}, 0, 1),
+        ({"batches": {"total": 0, "done": 0}}, 0, 0),
+    ],
+)
+def test_exit_codes(fields: dict[str, Any], max_failed: int, code: int) -> None:
+    good = {"failed_urls": 0, "dead_urls": 0, "refused": 0, "index_failed": 0, "batches": {"total": 2, "done": 2}}
+    assert exit_code({**good, **fields}, max_failed=max_failed) == code

@@ -1,0 +1,375 @@
+"""What became of each request of a batch: done, gone or failed, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request, Spider
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.http import Response
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.spiders import CrawlSpider, Rule
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.worker import INDEX, Account, Job, Worker, judge
+from twisted.python.failure import Failure
+
+from scrapyd_dist.outcome import read_report, refusal
+from scrapyd_dist.payload import START_URLS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+    from pathlib import Path
+
+    from scrapy.settings import BaseSettings
+
+URLS = [f"http://web/{n}" for n in range(3)]
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(20)
+
+
+def failed(error: Exception) -> Failure:
+    return Failure(error)  # type: ignore[no-untyped-call]
+
+
+# the account
+
+
+def test_every_request_ends_in_one_place() -> None:
+    account = Account([*URLS, "http://web/3", "http://web/4"])
+    account.done(0)
+    account.missed(1, "gone", "HTTP 404")
+    account.missed(2, "failed", "HTTP 500")
+    account.redirected(3, "http://elsewhere/")
+    closed = account.close()
+    assert (closed["requests"], closed["done"], closed["missed"]) == (5, 1, 2)
+    assert closed["gone"] == [
+        {"url": URLS[1], "reason": "HTTP 404"},
+        {"url": "http://web/3", "reason": "redirected to http://elsewhere/, which was filtered"},
+    ]
+    assert closed["failed"] == [{"url": URLS[2], "reason": "HTTP 500"}]
+    assert closed["unended"] == [{"url": "http://web/4", "reason": "nothing was heard of it"}]
+
+
+STEP = st.tuples(st.sampled_from(["done", "gone", "failed", "redirected"]), st.integers(0, 4))
+
+
+@given(st.lists(STEP, max_size=25))
+def test_whatever_happens_the_account_balances(steps: list[tuple[str, int]]) -> None:
+    account = Account([str(n) for n in range(5)])
+    for what, index in steps:
+        if what == "done":
+            account.done(index)
+        elif what == "redirected":
+            account.redirected(index, "x")
+        else:
+            account.missed(index, what, "why")
+    closed = account.close()
+    listed = [row["url"] for kind in ("gone", "failed", "unended") for row in closed[kind]]
+    assert len(listed) == len(set(listed))
+    assert closed["done"] + len(listed) == 5
+
+
+def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
+    account = Account(URLS)
+    account.done(0)
+    account.missed(0, "failed", "first")
+    account.missed(0, "gone", "second")
+    account.done(0)
+    closed = account.close()
+    assert (closed["done"], closed["failed"]) == (0, [{"url": URLS[0], "reason": "first"}])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, "gone"),
+        (410, "gone"),
+        (403, "gone"),
+        (400, "gone"),
+        (408, "failed"),
+        (429, "failed"),
+        (500, "failed"),
+        (301, "failed"),
+    ],
+)
+def test_the_site_says_what_is_gone(status: int, kind: str) -> None:
+    assert judge(failed(HttpError(Response("http://web/", status=status)))) == (kind, f"HTTP {status}")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError("too\nlong"), "TimeoutError: too"),
+        (OSError(), "OSError"),
+        (IgnoreRequest("robots"), "IgnoreRequest: robots"),
+    ],
+)
+def test_any_other_error_is_a_failure_in_one_line(error: Exception, reason: str) -> None:
+    assert judge(failed(error)) == ("failed", reason)
+
+
+# the middleware
+
+
+class Plain(Spider):
+    name = "plain"
+
+    def parse(self, response: Any) -> None: ...
+
+    def gone(self, failure: Any) -> str:
+        return "handled"
+
+
+class Ruled(CrawlSpider):
+    name = "ruled"
+    rules = (Rule(LinkExtractor()), Rule(LinkExtractor(), callback="parse_item"))
+
+    def parse_item(self, response: Any) -> None: ...
+
+
+def worker_of(
+    batch: Any = tuple(URLS), spider: type[Spider] = Plain, job: dict[str, Any] | None = None, **settings: Any
+) -> Worker:
+    values = {START_URLS: batch if isinstance(batch, str) else json.dumps(list(batch)), **settings}
+    if job is not None:
+        values["DISTRIBUTED_JOB"] = json.dumps({"crawl": "c", "home": "c.0", "batch": 1, "attempt": 1, **job})
+    crawler = get_crawler(spider, values)
+    crawler.spider = spider.from_crawler(crawler)
+    return Worker.from_crawler(crawler)
+
+
+async def _started(worker: Worker) -> list[Request]:
+    async def own() -> AsyncIterator[Request]:
+        pytest.fail("the spider's own start was entered")
+        yield Request("http://own/")
+
+    return [request async for request in worker.process_start(own())]
+
+
+def start(worker: Worker) -> list[Request]:
+    found: list[Request] = run(_started(worker))
+    return found
+
+
+async def _through(worker: Worker, response: Response, outputs: list[Any]) -> list[Any]:
+    async def result() -> AsyncIterator[Any]:
+        for output in outputs:
+            if isinstance(output, Exception):
+                raise output
+            yield output
+
+    return [output async for output in worker.process_spider_output(response, result())]
+
+
+def through(worker: Worker, request: Request, *outputs: Any) -> list[Any]:
+    found: list[Any] = run(_through(worker, Response(request.url, request=request), list(outputs)))
+    return found
+
+
+def test_the_batch_is_crawled_in_place_of_the_spiders_start() -> None:
+    requests = start(worker_of())
+    assert [request.url for request in requests] == URLS
+    assert [request.meta[INDEX] for request in requests] == [0, 1, 2]
+
+
+def test_a_page_is_done_when_its_callback_ran_to_the_end() -> None:
+    worker = worker_of()
+    first, second, third = start(worker)
+    assert through(worker, first, {"a": 1}, {"a": 2}) == [{"a": 1}, {"a": 2}]
+    with pytest.raises(ZeroDivisionError):
+        through(worker, second, {"a": 1}, ZeroDivisionError("by zero"))
+    worker.process_spider_exception(Response(third.url, request=third), ValueError("bad"))
+    closed = worker.account.close()
+    assert closed["done"] == 1
+    assert [row["reason"] for row in closed["failed"]] == [
+        "ZeroDivisionError in the callback: by zero", "ValueError in the callback: bad",
+    ]  # fmt: skip
+    assert closed["pages"] == 2
+
+
+def test_a_callback_that_closes_the_spider_has_not_ended() -> None:
+    worker = worker_of()
+    with pytest.raises(CloseSpider):
+        through(worker, start(worker)[0], CloseSpider("enough"))
+    assert worker.account.close()["done"] == 0
+
+
+def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() -> None:
+    worker = worker_of([{"url": URLS[0], "errback": "gone"}, URLS[1]])
+    own, none = start(worker)
+    assert own.errback
+    assert none.errback
+    error = HttpError(Response(URLS[0], status=404))
+    assert own.errback(failed(error)) == "handled"
+    failure = failed(TimeoutError("slow"))
+    assert none.errback(failure) is failure
+    worker.process_spider_exception(Response(own.url, request=own), error)
+    closed = worker.account.close()
+    assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
+    assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
+
+
+def test_what_a_page_leads_to_is_crawled_and_is_not_taken_for_the_page() -> None:
+    worker = worker_of()
+    first = start(worker)[0]
+    (more,) = through(worker, first, Request("http://web/more", meta=dict(first.meta)))
+    assert INDEX not in more.meta
+    with pytest.raises(ValueError, match="deeper"):
+        through(worker, more, ValueError("deeper"))
+    assert worker.account.close()["done"] == 1
+
+
+def test_links_that_rules_follow_belong_to_the_producer() -> None:
+    worker = worker_of([{"url": URLS[0], "rule": 1}], Ruled)
+    spider = worker._crawler.spider
+    assert isinstance(spider, Ruled)
+    followed = Request("http://web/next", callback=spider._callback, meta={"rule": 0})
+    own = Request("http://web/more", callback=spider.parse_item)
+    assert through(worker, start(worker)[0], followed, own) == [own]
+
+
+def test_a_page_that_is_another_ones_page_is_told() -> None:
+    worker = worker_of()
+    requests = start(worker)
+    worker._dropped(requests[1])
+    worker._dropped(Request("http://web/more"))
+    assert worker.account.close()["gone"][0]["reason"] == "the same page as another request of this batch"
+
+
+def test_a_redirect_that_is_filtered_is_told_with_where_it_led() -> None:
+    worker = worker_of()
+    first = start(worker)[0]
+    worker._scheduled(first)
+    worker._scheduled(first.replace(url="http://else/", meta={**first.meta, "redirect_urls": [first.url]}))
+    assert "redirected to http://else/" in worker.account.close()["gone"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [({}, 1), ({"DISTRIBUTED_TARGET_RULE": 0}, 0), ({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item"}, None)],
+)
+def test_a_bare_url_is_taken_by_the_projects_own_target(settings: dict[str, Any], rule: int | None) -> None:
+    worker = worker_of(["http://web/"], Ruled, **settings)
+    (request,) = start(worker)
+    spider = worker._crawler.spider
+    assert isinstance(spider, Ruled)
+    assert request.meta.get("rule") == rule
+    assert request.callback == (spider.parse_item if rule is None else spider._callback)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    ["no json", "[1]", '[{"rule": 1}]', '["no-scheme"]', '[""]', '[{"url": "http://web/", "callback": "nothing"}]',
+     '[{"url": "http://web/", "headers": "text"}]', '[{"url": "http://web/", "headers": {"A": 5}}]',
+     '[{"url": "http://web/", "headers": {"A": ["\\ud83d"]}}]', '[{"url": "http://web/", "meta": 5}]',
+     '[{"url": "http://web/", "body": {"$bytes": "!"}}]', '[{"url": "http://web/", "rule": "x"}]',
+     '[{"url": "http://web/", "priority": "high"}]', "z:AAAA", "e:AAAA"],
+)  # fmt: skip
+def test_a_batch_that_is_none_is_a_problem_in_words_and_no_request_is_made(batch: str) -> None:
+    worker = worker_of(batch)
+    assert start(worker) == []
+    assert worker._problem.startswith("This batch cannot be crawled: ")
+
+
+# the files, at the end
+
+
+def settings_in(folder: Path) -> dict[str, Any]:
+    return {"LOG_FILE": str(folder / "logs/p/plain/c.b1.a1.log")}
+
+
+def opened(folder: Path, **options: Any) -> Worker:
+    worker = worker_of(job=options.pop("job", {}), **{**settings_in(folder), **options})
+    worker._opened(worker._crawler.spider)
+    return worker
+
+
+def ended(worker: Worker, folder: Path, reason: str = "finished") -> Any:
+    worker._closed(reason)
+    worker._stopped()
+    return read_report((folder / "logs/_sdist/c.0/c.b1.a1.json").read_bytes())
+
+
+def test_a_good_batch_ends_with_a_report_that_is_accepted(tmp_path: Path) -> None:
+    worker = opened(tmp_path)
+    for request in start(worker):
+        (item,) = through(worker, request, {"url": request.url})
+        worker._item(item, Response(request.url, request=request))
+    report = ended(worker, tmp_path)
+    assert refusal(report, 3, feed=False) == ""
+    assert (report.items, report.part.items, report.done) == (3, 3, 3)
+
+
+def test_a_batch_that_came_too_late_makes_no_request(tmp_path: Path) -> None:
+    worker = opened(tmp_path, job={"start_by": 5.0})
+    assert start(worker) == []
+    report = ended(worker, tmp_path)
+    assert report.finish_reason == "superseded"
+    assert "too late" in refusal(report, 3, feed=False)
+
+
+def test_an_item_without_json_form_fails_its_url_and_the_other_items_stay(tmp_path: Path) -> None:
+    worker = opened(tmp_path)
+    for number, request in enumerate(start(worker)):
+        (item,) = through(worker, request, {"a": object() if number == 1 else number})
+        worker._item(item, Response(request.url, request=request))
+    report = ended(worker, tmp_path)
+    assert refusal(report, 3, feed=False) == ""
+    assert [url for url, _ in report.failed] == [URLS[1]]
+    assert "cannot be written as JSON" in report.failed[0][1]
+    assert (report.items, report.done) == (2, 2)
+
+
+def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: Path) -> None:
+    worker = opened(tmp_path)
+    worker._item({"a": object()}, Response("http://web/more", request=Request("http://web/more")))
+    assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
+
+
+def test_an_interrupted_batch_is_not_accepted_and_lists_what_did_not_end(tmp_path: Path) -> None:
+    worker = opened(tmp_path)
+    report = ended(worker, tmp_path, "shutdown")
+    assert "ended early (shutdown)" in refusal(report, 3, feed=False)
+    assert [url for url, _ in report.unended] == URLS
+
+
+def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = opened(tmp_path, DISTRIBUTED_MIN_FREE=1 << 60)
+    closed: list[str] = []
+    monkeypatch.setattr(worker, "_close_spider", closed.append)
+    worker._item({"a": 1}, None)
+    worker._item({"a": 2}, None)  # the disk is not looked at for every item
+    assert closed == ["disk-full"]
+    ended(worker, tmp_path, "disk-full")
+
+
+def test_a_node_without_log_files_makes_no_request() -> None:
+    worker = worker_of(job={}, LOG_FILE=None)
+    worker._opened(worker._crawler.spider)
+    assert start(worker) == []
+    assert "no way home" in worker._problem
+
+
+def test_a_password_of_a_feed_is_not_in_the_report() -> None:
+    worker = worker_of(job={"feed": True})
+
+    class Slot:
+        uri = "ftp://me:secret@host:21/1.jl"
+
+    worker._feed_closed(Slot())
+    assert worker._feeds == ["ftp://host:21/1.jl"]
+
+
+def test_a_batch_by_hand_is_no_job() -> None:
+    settings: BaseSettings = worker_of()._crawler.settings
+    assert Job.from_settings(settings) is None
