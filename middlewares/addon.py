@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
+from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler, load_object
 
@@ -82,6 +84,8 @@ def _give_feed(settings: BaseSettings) -> None:
     uri, account = _apart(feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job))
     if account:
         _give_account(settings, urlsplit(uri), account)
+    if not hasattr(feedexport, "apply_uri_params"):
+        uri = re.sub(r"%(?!\()", "%%", uri)  # an older Scrapy takes the % of %20 for a field's
     feeds = settings.getdict("FEEDS")
     # Scrapyd's items_dir sends a FEEDS of its own at the command line's priority: both are written.
     feeds[uri] = {"format": settings.get("DISTRIBUTED_TARGET_FEED_FORMAT", "jsonlines")}

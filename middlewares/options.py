@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 DEPLOY_MODES = ("if-missing", "never")
+#: names of the one feed format that can be merged
+LINES = ("jsonlines", "jsonl", "jl")
 #: what becomes of a request that cannot travel
 STAY_MODES = ("local", "refuse")
 _CMDLINE = 40  # Scrapy's priority of -s
@@ -38,6 +40,7 @@ class Options:
     batch_size: int = 1000
     batch_max_age: float = 30.0
     feed_url: str | None = None
+    feed_format: str = "jsonlines"
     send_feed_url: bool = False  #: whether the feed URL may travel as a setting
     outputs: tuple[Mapping[str, Any], ...] = ()
     deploy: str = "if-missing"
@@ -73,6 +76,7 @@ def read_options(settings: BaseSettings) -> Options:
         batch_max_age=reader.seconds("DISTRIBUTED_BATCH_MAX_AGE", 30.0),
         feed_url=feed_url,
         send_feed_url=_may_travel(feed_url, settings),
+        feed_format=str(settings.get("DISTRIBUTED_TARGET_FEED_FORMAT", "jsonlines")),
         outputs=tuple(settings.getlist("DISTRIBUTED_OUTPUTS")),
         deploy=reader.one_of("DISTRIBUTED_DEPLOY", DEPLOY_MODES),
         stay=reader.one_of("DISTRIBUTED_UNSENDABLE", STAY_MODES),
@@ -106,6 +110,11 @@ def _check_together(options: Options) -> None:
         )
     if options.index is not None and options.pages is None:
         raise ConfigError("An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES).")
+    if options.feed_url and options.outputs and options.feed_format not in LINES:
+        raise ConfigError(
+            f"Feeds in the format {options.feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into one"
+            " item file, only JSON lines can. Leave out -o, or the format."
+        )
     if options.index is None and options.pages is not None:
         raise ConfigError("A number of pages needs the address of the index: --index TEMPLATE (DISTRIBUTED_INDEX).")
     if options.index is None and options.start_urls_file is None and options.shards != 1:

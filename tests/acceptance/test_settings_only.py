@@ -89,7 +89,9 @@ def test_feeds_of_the_settings_become_the_merged_output(
     site_now: SiteProcess,
 ) -> None:
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK}
-    it = project(nodes=nodes_up, settings={**settings, "FEEDS": {"all %(name)s.csv": {"format": "csv", "overwrite": True}}})
+    it = project(
+        nodes=nodes_up, settings={**settings, "FEEDS": {"all %(name)s.csv": {"format": "csv", "overwrite": True}}}
+    )
     assert run_scrapy(it, "crawl", "easy").code == 0
     with (it.path / "all easy.csv").open(newline="") as file:
         assert site_now.differences(csv.DictReader(file)) == {}

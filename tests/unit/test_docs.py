@@ -16,21 +16,22 @@ def settings_in(*paths: Path) -> set[str]:
 
 
 CODE = settings_in(*(ROOT / "middlewares").glob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 DOCUMENTED = settings_in(ROOT / "docs" / "settings.md")
 
 
 @pytest.mark.parametrize("name", sorted(CODE))
-def test_every_setting_is_documented(name):
+def test_every_setting_is_documented(name: str) -> None:
     assert name in DOCUMENTED
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED))
-def test_every_documented_setting_is_read(name):
+def test_every_documented_setting_is_read(name: str) -> None:
     assert name in CODE
 
 
-@pytest.mark.parametrize("path", sorted(path.name for path in ROOT.glob("*.md")) + ["docs/settings.md", "docs/architecture.md"])
-def test_links_between_documents_lead_somewhere(path):
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_links_between_documents_lead_somewhere(path: str) -> None:
     source = ROOT / path
     for target in re.findall(r"\]\(([^)#]+)\)", source.read_text("utf-8")):
         if "://" not in target:
