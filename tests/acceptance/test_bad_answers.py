@@ -12,7 +12,6 @@ from rig import proxy
 from rig.bad_days import IMPATIENT, arguments, assert_exact, attempts, wait_accepted, wait_running
 from rig.crawls import last_crawl
 from rig.proxy import Mishap, Proxy
-from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
 
@@ -147,7 +146,7 @@ def test_parts_that_break_in_the_middle_come_home_whole(
     here = scene()
     command = start_scrapy(here.project, *arguments("scrapy", here.site))
     first = wait_running(here.project)[0]
-    home = wait_for(lambda: next(here.node.logs_dir.glob("_sdist/*"), None), what="the crawl's folder").name
+    home = next(here.node.logs_dir.glob("_sdist/*")).name
     part = f"logs/_sdist/{home}/{first.job}.jl"
     here.proxy.spoil(part, proxy.CUT, times=3)
     here.assert_whole(command.wait(120))

@@ -40,13 +40,17 @@ def begun(start_scrapy: Callable[..., Command], start_cli: Callable[..., Command
     return lambda way, project, site: begin(way, project, site, scrapy=start_scrapy, cli=start_cli)
 
 
-def assert_whole(done: Result, project: Project, site: SiteProcess) -> None:
+def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[int, ...] = ()) -> None:
     """The crawl ended well and complete, and its account says the same as the site."""
     assert done.code == 0, done.err
-    assert_exact(project, site)
-    summary = last_crawl(project).summary
+    assert_exact(project, site, without=gone)
+    summary, described = last_crawl(project).summary, site.site
     assert summary["state"] == "finished"
-    assert summary["urls_found"] == summary["sealed"] == summary["items"] == site.site.items
+    assert summary["sealed"] == described.items
+    assert summary["duplicate"] == described.pages * described.duplicates
+    assert summary["offsite"] == described.pages * described.offsite
+    assert summary["urls_found"] == described.items + described.pages * (described.duplicates + described.offsite)
+    assert (summary["items"], summary["gone_urls"]) == (described.items - len(gone), len(gone))
     assert (summary["failed_urls"], summary["dead_urls"], summary["index_failed"]) == (0, 0, 0)
     assert summary["batches"]["dead"] == 0
 
@@ -59,7 +63,8 @@ def test_one_node_away_one_killed_one_worker_killed(
     site: Callable[..., SiteProcess],
     begun: Callable[..., Command],
 ) -> None:
-    nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100)
+    nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100, offsite=2, duplicates=3)
+    pages.behave({pages.site.detail_path(555): "gone"})
     nodes[0].kill()
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun(way, it, pages)
@@ -68,7 +73,7 @@ def test_one_node_away_one_killed_one_worker_killed(
     victim, job = wait_for(lambda: list(busy_workers(nodes[2]).items()), 60, "a busy worker on node3")[0]
     os.kill(victim, signal.SIGKILL)
     done = command.wait(180)
-    assert_whole(done, it, pages)
+    assert_whole(done, it, pages, gone=(555,))
     assert job in failed_jobs(it), "the worker was killed too late to show anything"
     assert not [attempt for attempt in attempts(it, AttemptState.ACCEPTED) if attempt.node == "node1"]
     states = {node["name"]: node["state"] for node in last_crawl(it).summary["nodes"]}

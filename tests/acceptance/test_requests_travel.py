@@ -177,23 +177,25 @@ def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
 def test_what_they_carry_can_be_read_nowhere(
     make: Callable[..., Project],
     start_scrapy: Callable[..., Command],
-    nodes_up: list[ScrapydNode],
+    fleet: Callable[..., list[ScrapydNode]],
     site: Callable[..., SiteProcess],
 ) -> None:
     slow = site(30, "--latency=0.3")
+    nodes = fleet(2, max_proc=1)  # other tests log their items, which tell everything
     it = make(RICH, CONCURRENT_REQUESTS=1)
+    it.targets(nodes)
     command = start_scrapy(
         it, "crawl", "rich", "-a", f"echo={slow.url}/echo", "-a", "count=24", "-a", "quiet=1", "-o", "items.jl"
     )
     wait_for(
-        lambda: any(node.job_pids() for node in nodes_up) and any(node.jobs("pending") for node in nodes_up),
+        lambda: any(node.job_pids() for node in nodes) and any(node.jobs("pending") for node in nodes),
         60,
         "jobs that run and jobs that wait",
     )
-    during = _visible(it, nodes_up)
+    during = _visible(it, nodes)
     done = command.wait(120)
     assert done.code == 0, said(done)
-    seen = during + _visible(it, nodes_up) + done.err
+    seen = during + _visible(it, nodes) + done.err
     assert "DISTRIBUTED_START_URLS=e:" in during, "an encrypted batch was seen"
     assert [secret for secret in SECRETS if secret in seen] == []
     assert len(list(it.items("items.jl"))) == 24

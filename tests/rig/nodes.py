@@ -111,7 +111,8 @@ class ScrapydNode:
             self.port = 0
             self.start()
             return False
-        return bool(self.api("daemonstatus.json")["status"] == "ok")
+        # Whoever was faster with the port would answer as well: only the log says that it is this one.
+        return f"Site starting on {self.port}" in self.log and bool(self.api("daemonstatus.json")["status"] == "ok")
 
     def request(self, path: str, **options: Any) -> Reply:
         """Any request to the node, with its user name and password; the options are those of `fetch`."""
