@@ -17,7 +17,7 @@ acceptance: .venv-test/ready  ## the black-box rows against real nodes (under 40
 	$(PYTEST) -m black_box
 
 faults: .venv-test/ready  ## the bad days only: killed nodes, workers, producers, broken connections
-	$(PYTEST) tests/acceptance/test_bad_days.py tests/acceptance/test_resume.py tests/acceptance/test_signals.py
+	$(PYTEST) $(addprefix tests/acceptance/test_,bad_days.py bad_answers.py dead_batches.py payload_limits.py resume.py signals.py)
 
 lowest:  ## the crawl tests on the lowest versions that the README promises
 	PYTHON=$(PYTHON) sh tests/lowest.sh

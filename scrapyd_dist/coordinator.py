@@ -17,17 +17,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist import api
-from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, BatchState, job_id
+from scrapyd_dist.batches import ENDED, WAITING, Attempt, AttemptState, Batch, BatchState, job_id
+from scrapyd_dist.calls import Calls
 from scrapyd_dist.collect import PartLost, fetch_part
 from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound
 from scrapyd_dist.fleet import Member, Out, Placement
-from scrapyd_dist.outcome import BadReport, Report, kept, misses, read_report, refusal, report_path
-from scrapyd_dist.posting import JobSpec, call_for, last_words
+from scrapyd_dist.outcome import Report, kept, misses, refusal
+from scrapyd_dist.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from pathlib import Path
 
+    from scrapyd_dist.posting import JobSpec
     from scrapyd_dist.store.worker_thread import StoreThread
     from scrapyd_dist.transports import AsyncSender
 
@@ -58,23 +60,6 @@ class Limits:
 
 
 @dataclass(kw_only=True)
-class Tally:
-    """What has become of the batches, in numbers."""
-
-    sealed: int = 0
-    sent: int = 0
-    done: int = 0
-    failed: int = 0
-    dead: int = 0
-    requests_done: int = 0
-    pages: int = 0
-    items: int = 0
-    gone: int = 0
-    failed_urls: int = 0
-    dead_urls: int = 0
-
-
-@dataclass(kw_only=True)
 class Coordinator:
     """See the module. `start`, then `add` batches, then `no_more`, then `await ended()`."""
 
@@ -92,6 +77,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._calls = Calls(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
         self._waiting: deque[Batch] = deque()
         self._avoid: dict[int, str] = {}
         self._open: set[int] = set()
@@ -108,28 +94,22 @@ class Coordinator:
 
     async def recover(self) -> None:
         """Take up what an earlier process left: waiting batches, and attempts that are out."""
-        db = self.store.store
-        crawl = self.spec.crawl
-        for batch in await self.store(db.batches, crawl):
-            self._count_old(batch)
-            if batch.state in WAITING:
-                self._open.add(batch.number)
-                self._waiting.append(batch)
-        outs = {
-            a.batch: a
-            for a in await self.store(
-                db.attempts, crawl, {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING}
-            )
-        }
-        for batch in await self.store(db.batches, crawl, OUT):
+        db, crawl = self.store.store, self.spec.crawl
+        batches = await self.store(db.batches, crawl)
+        attempts = await self.store(db.attempts, crawl)
+        accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
+        self.tally.recall(batches, accepted, await self.store(db.misses, crawl))
+        for attempt in accepted:
+            self._credit(attempt)
+        last = {attempt.batch: attempt for attempt in attempts}
+        for batch in batches:
+            if batch.state in ENDED:
+                continue
             self._open.add(batch.number)
-            await self._take_up(batch, outs[batch.number])
-        for attempt in await self.store(db.attempts, crawl, {AttemptState.ACCEPTED}):
-            self._count_accepted(attempt)
-        for miss in await self.store(db.misses, crawl):
-            if miss.batch:
-                self.tally.gone += miss.kind == "gone"
-                self.tally.failed_urls += miss.kind == "failed"
+            if batch.state in WAITING:
+                self._waiting.append(batch)
+            else:
+                await self._take_up(batch, last[batch.number])
 
     async def _take_up(self, batch: Batch, attempt: Attempt) -> None:
         member = next((m for m in self.members if m.node.url == attempt.url), None)
@@ -148,19 +128,7 @@ class Coordinator:
         )
         member.out[out.job] = out
 
-    def _count_old(self, batch: Batch) -> None:
-        self.tally.sealed += batch.size
-        self.tally.sent += batch.attempts
-        if batch.state is BatchState.DONE:
-            self.tally.done += 1
-        elif batch.state is BatchState.DEAD:
-            self.tally.dead += 1
-            self.tally.dead_urls += batch.size
-
-    def _count_accepted(self, attempt: Attempt) -> None:
-        self.tally.pages += attempt.report.get("pages", 0)
-        self.tally.items += attempt.report.get("items", 0)
-        self.tally.requests_done += attempt.report.get("done", 0)
+    def _credit(self, attempt: Attempt) -> None:
         member = next((m for m in self.members if m.node.name == attempt.node), None)
         if member is not None:
             member.jobs += 1
@@ -251,9 +219,8 @@ class Coordinator:
         )
         await self.store(db.open_attempt, crawl, attempt)
         payload = await self.store(db.payload, crawl, out.batch.number)
-        call = call_for(self.spec, out, payload)
         try:
-            await self.sender.send(node, call, timeout=self.limits.request_timeout)
+            await self._calls.post(out, payload)
         except NodeError as error:
             if not error.maybe_accepted:
                 await self._refused(out, error)
@@ -299,7 +266,7 @@ class Coordinator:
         logger.warning("%s: it is not known whether job %s was accepted (%s); asking", out.member.node, out.job, error)
         while True:
             try:
-                if await self._status(out) is not None or await self._report(out) is not None:
+                if await self._calls.status(out) is not None or await self._calls.report(out) is not None:
                     return True
             except NodeError as again:
                 self._lost_touch(out.member, again)
@@ -312,14 +279,6 @@ class Coordinator:
                 continue
             await self._failed(out, f"{out.member.node.name} did not take it ({error})")
             return False
-
-    async def _status(self, out: Out) -> api.JobState | None:
-        node = out.member.node
-        call = api.status(out.job, node.project or self.spec.project)
-        try:
-            return await self.sender.send(node, call, timeout=self.limits.request_timeout)
-        except ApiRefused:
-            return None  # a node that does not know the project (any more) does not know the job either
 
     # watching
 
@@ -344,12 +303,9 @@ class Coordinator:
         return min(max(left / 4, self.limits.poll / 4), self.limits.poll * 5 if left else self.limits.poll)
 
     async def _look(self, member: Member) -> None:
-        before = time.time()
-        load = await self.sender.send(member.node, api.daemonstatus(), timeout=self.limits.request_timeout)
+        load = await self._calls.load(member)
         was_down = not member.up
         member.seen(load)
-        if load.date is not None:
-            member.skew = load.date.timestamp() - (before + time.time()) / 2
         if was_down:
             logger.info("%s answers again", member.node)
         if not member.prepared and not member.unfit:
@@ -357,7 +313,7 @@ class Coordinator:
             member.prepared = not member.unfit
             self._check_unfit()
         while member.cancel_later:
-            await self._cancel(member, member.cancel_later[0])
+            await self._calls.cancel(member, member.cancel_later[0])
             member.cancel_later.pop(0)
         for out in list(member.out.values()):
             if out.posted and out.job in member.out and out.batch.number in self._open:
@@ -365,7 +321,7 @@ class Coordinator:
 
     async def _look_at(self, out: Out) -> None:
         now = time.time()
-        report = await self._report(out)
+        report = await self._calls.report(out)
         if report is not None:
             if report.ended:
                 self._end(out, report)
@@ -380,20 +336,9 @@ class Coordinator:
             return
         await self._ask_about(out, now)
 
-    async def _report(self, out: Out) -> Report | None:
-        call = api.fetch(report_path(self.spec.home, out.job))
-        chunk = await self.sender.send(out.member.node, call, timeout=self.limits.request_timeout)
-        if chunk is None:
-            return None
-        try:
-            return read_report(chunk.body)
-        except BadReport as error:
-            logger.warning("%s: %s", out.job, error)
-            return None
-
     async def _ask_about(self, out: Out, now: float) -> None:
         """The job is silent: ask its node what it is doing."""
-        state = await self._status(out)
+        state = await self._calls.status(out)
         if state is api.JobState.RUNNING:
             out.unknown_since = None
             return
@@ -402,7 +347,7 @@ class Coordinator:
             if now > out.start_by:
                 await self._failed(out, f"it did not start within {self.limits.start_timeout:.0f} s")
             return
-        report = await self._report(out)  # it may have ended between the two questions
+        report = await self._calls.report(out)  # it may have ended between the two questions
         if report is not None and report.ended:
             self._end(out, report)
             return
@@ -411,7 +356,7 @@ class Coordinator:
             out.unknown_since = out.unknown_since or now
             if now - out.unknown_since < UNKNOWN_GRACE:
                 return
-        words = await last_words(self.sender, out, self.spec, self.limits.request_timeout)
+        words = await self._calls.last_words(out)
         how = "died while it worked" if out.report else "ended before it began"
         await self._failed(out, f"the worker {how} on {out.member.node.name}{words}")
 
@@ -429,22 +374,11 @@ class Coordinator:
         if reason:
             await self._give_up(out.batch, out.number, reason, out.member.node.name)
             return
-        part = ""
-        if report.part is not None and not self.spec.feed:
-            async with self._fetches:
-                try:
-                    part = await fetch_part(
-                        self.sender,
-                        out.member.node,
-                        self.spec.home,
-                        out.job,
-                        report.part,
-                        self.folder,
-                        self.limits.node_timeout,
-                    )
-                except PartLost as error:
-                    await self._give_up(out.batch, out.number, str(error), out.member.node.name)
-                    return
+        try:
+            part = await self._bring_home(out, report)
+        except PartLost as error:
+            await self._give_up(out.batch, out.number, str(error), out.member.node.name)
+            return
         found = misses(report, out.batch.number)
         await self.store(
             self.store.store.accept,
@@ -456,19 +390,21 @@ class Coordinator:
             misses=found,
             now=time.time(),
         )
-        self._accepted(out, report, sum(miss.kind == "gone" for miss in found), len(found))
-
-    def _accepted(self, out: Out, report: Report, gone: int, missed: int) -> None:
-        self.tally.done += 1
-        self.tally.requests_done += report.done
-        self.tally.pages += report.pages
-        self.tally.items += report.items
-        self.tally.gone += gone
-        self.tally.failed_urls += missed - gone
+        self.tally.accepted(report, found)
         out.member.jobs += 1
         out.member.items += report.items
         self._open.discard(out.batch.number)
         self._check_over()
+
+    async def _bring_home(self, out: Out, report: Report) -> str:
+        """The name of the fetched part; none when the items went to a feed."""
+        if report.part is None or self.spec.feed:
+            return ""
+        async with self._fetches:
+            patience = self.limits.node_timeout
+            return await fetch_part(
+                self.sender, out.member.node, self.spec.home, out.job, report.part, self.folder, patience
+            )
 
     async def _failed(self, out: Out, reason: str) -> None:
         """Give an attempt up that may still be alive: cancel it before the batch goes elsewhere."""
@@ -476,22 +412,13 @@ class Coordinator:
         member.out.pop(out.job, None)
         try:
             if member.up:
-                await self._cancel(member, out.job)
+                await self._calls.cancel(member, out.job)
             else:
                 member.cancel_later.append(out.job)
         except NodeError as error:
             member.cancel_later.append(out.job)
             self._lost_touch(member, error)
         await self._give_up(out.batch, out.number, reason, member.node.name)
-
-    async def _cancel(self, member: Member, job: str) -> None:
-        """INT once ends a job in order; once more ends it at once, and what it has is not wanted."""
-        call = api.cancel(member.node.project or self.spec.project, job)
-        with contextlib.suppress(ApiRefused):  # the node does not know the project (any more), so there is no such job
-            for _ in range(2):
-                state = await self.sender.send(member.node, call, timeout=self.limits.request_timeout)
-                if state is not api.JobState.RUNNING:
-                    return
 
     async def _give_up(self, batch: Batch, number: int, reason: str, node: str = "") -> None:
         """Write the end of an attempt down; the batch waits for the next one, or is dead."""
@@ -508,8 +435,7 @@ class Coordinator:
         self.tally.failed += 1
         if state is BatchState.DEAD:
             logger.error("batch %d is dead after %d attempts: %s", batch.number, number, reason)
-            self.tally.dead += 1
-            self.tally.dead_urls += batch.size
+            self.tally.died(batch)
             self._open.discard(batch.number)
             self._check_over()
             return
@@ -532,13 +458,13 @@ class Coordinator:
                 await self._failed(out, f"{member.node.name} has not answered for {self.limits.node_timeout:.0f} s")
 
     def _check_dark(self) -> None:
-        """No node answers: wait a while, then stop; the batches are in the store."""
-        if any(member.up for member in self.members):
+        """No node that could work answers: wait a while, then stop; the batches are in the store."""
+        if any(member.up and not member.unfit for member in self.members):
             self._dark_since = None
             return
         self._dark_since = self._dark_since or time.time()
         if time.time() - self._dark_since > self.limits.fleet_timeout:
-            reasons = "; ".join(sorted({member.down_reason for member in self.members}))
+            reasons = "; ".join(sorted({member.unfit or member.down_reason for member in self.members}))
             self._stop_now(f"No node has answered for {self.limits.fleet_timeout:.0f} s ({reasons}).")
 
     def _check_unfit(self) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scrapyd_dist.coordinator import Tally
     from scrapyd_dist.fleet import Member
+    from scrapyd_dist.tally import Tally
 
 SCHEMA = 1
 #: the names of the account's counts; found is their sum

@@ -116,7 +116,7 @@ def busy_workers(node: ScrapydNode) -> dict[int, str]:
 
     def has_long_to_go(job: str) -> bool:
         report = report_of(node, job)
-        return bool(0 < report["done"] < report["requests"] * 0.7)
+        return bool(0 < report["done"] < report["requests"] * 0.6)
 
     return {pid: job for pid, job in node.job_pids().items() if has_long_to_go(job)}
 

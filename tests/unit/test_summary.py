@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordinator import Tally
 from scrapyd_dist.fleet import Member, Out
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.outcome import Report
 from scrapyd_dist.summary import IndexProgress, Snapshot, exit_code, summary
+from scrapyd_dist.tally import Tally
 
 
 def snapshot(**fields: Any) -> Snapshot:
