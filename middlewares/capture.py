@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
-from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by, to_json
+from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by
 
 from .codec import CannotTravel, to_value
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.cutting import Cut, Cutter
     from scrapyd_dist.payload import RequestValue
 
-#: characters of JSON from which a single request is weighed before it is taken
+#: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
 #: reasons that are told
 REASONS = 10
@@ -117,7 +117,7 @@ class Capture:
         hidden = None if self._key else hidden_by(value)
         if hidden:
             raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
-        if len(to_json([value])) > LARGE:
+        if len(str(value)) > LARGE:
             self._check_size(value)
         return value
 

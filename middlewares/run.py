@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from scrapyd_dist.batches import CrawlState, Miss
 from scrapyd_dist.coordinator import Coordinator
 from scrapyd_dist.cutting import Cutter
 from scrapyd_dist.delivery import deliver
-from scrapyd_dist.errors import DistError
+from scrapyd_dist.errors import DistError, StoreError
 from scrapyd_dist.fleet import Placement
 from scrapyd_dist.posting import JobSpec
 from scrapyd_dist.summary import IndexProgress, Snapshot, exit_code, summary
@@ -65,6 +66,7 @@ class Run:
         self._begun = self._done = False
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._seals: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None  #: the first error of ours, which nothing here could handle
         self._logged = time.monotonic()
         self._local_missed = {"gone": 0, "failed": 0}
         self._warnings: list[str] = []
@@ -182,6 +184,7 @@ class Run:
         task = asyncio.get_running_loop().create_task(self._seal(cut))
         self._seals.add(task)
         task.add_done_callback(self._seals.discard)
+        task.add_done_callback(self._notice)
 
     async def _seal(self, cut: Cut) -> None:
         for batch in await self.record.seal(cut, self._prepared.key, self.capture.take_counts()):
@@ -222,7 +225,8 @@ class Run:
             await self._end()
         except Exception as error:
             logger.exception("The crawl cannot be finished")
-            await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
+            with suppress(StoreError):  # the store may be what failed; the exit code is set by then
+                await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
         self._close_spider()
 
@@ -230,6 +234,8 @@ class Run:
         self.seal(self.capture.rest())
         while self._seals:
             await asyncio.gather(*self._seals)
+        if self._fault is not None:  # what could not be sealed is found again: its shard stays unfinished
+            raise self._fault
         await self._write_down()
 
     async def _found_all(self) -> None:
@@ -280,7 +286,10 @@ class Run:
             if "finish" in self._tasks:
                 self._tasks["finish"].cancel()
                 await asyncio.gather(self._tasks["finish"], return_exceptions=True)
-            await self._seal_rest()
+            try:
+                await self._seal_rest()
+            except Exception:
+                logger.exception("Not everything that was found could be kept; it will be found again")
             await self.coordinator.stop(f"The crawl was interrupted ({reason}).")
             self._own.close()
             await self._stop(self.coordinator.stopped, INTERRUPTED)
@@ -309,7 +318,16 @@ class Run:
             engine.close_spider(spider, "finished")
 
     def _start(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
-        self._tasks[name] = asyncio.get_running_loop().create_task(work)
+        self._tasks[name] = task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._notice)
+
+    def _notice(self, task: asyncio.Task[Any]) -> None:
+        """An error in a task that nobody awaits must not go unseen, nor leave the crawl waiting."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._fault is None:
+            self._fault = error
+            logger.error("The crawl cannot go on: %s", error, exc_info=error)
+            self.hold()
 
     # the clock, and what it writes down
 
