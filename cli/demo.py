@@ -159,8 +159,9 @@ def _stop_crawls(project: Path) -> None:
     with closing(open_store(store_path(project))) as store:
         table = processes()
         running = [crawl for crawl in store.crawls() if not crawl.state.ended and lives(crawl)]
-    pids = [crawl.pid for crawl in running if crawl.pid in table]
-    stop([Leader(pid=pid, mark=table[pid].mark, folder=project) for pid in pids if pid is not None], grace=GRACE)
+    pids = [crawl.pid for crawl in running if crawl.pid is not None]
+    leaders = [Leader(pid=pid, mark=table[pid].mark, folder=project) for pid in pids if pid in table]
+    stop(leaders, grace=GRACE)
 
 
 def _crawl(site: dict[str, Any]) -> list[str]:

@@ -57,7 +57,6 @@ def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> No
     assert cut
     assert [from_value(value, bench.spider).url for value in cut.values] == ["http://web/1", "http://web/2"]
     fingerprinter = bench.capture._crawler.request_fingerprinter
-    assert fingerprinter
     assert cut.fingerprints == [fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)]
     assert (bench.capture.buffered, bench.capture.rest()) == (0, None)
 

@@ -170,7 +170,12 @@ def test_without_own_items_there_is_no_part(tmp_path: Path) -> None:
 
 def test_a_part_is_written_while_its_report_looks(tmp_path: Path) -> None:
     part = Part(tmp_path, "j")
-    thread = Thread(target=lambda: [part.flush() for _ in range(2000)])
+
+    def look() -> None:
+        for _ in range(2000):
+            part.flush()
+
+    thread = Thread(target=look)
     thread.start()
     for number in range(2000):
         part.add({"n": number})

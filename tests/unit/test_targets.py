@@ -59,7 +59,7 @@ def of_rule(spider: CrawlSpider, number: int) -> Request:
 def test_the_only_rule_that_ends_at_a_page_is_meant() -> None:
     spider = Easy()
     target = find_target(spider, Settings())
-    assert (only_rule(spider), target.rules) == (1, {1})
+    assert (only_rule(spider), target.rules) == (1, frozenset({1}))
     assert "its only rule" in target.how
     assert [target.takes(of_rule(spider, n), spider) for n in (0, 1)] == [False, True]
     assert not target.takes(Request("http://web/"), spider)
