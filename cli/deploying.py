@@ -1,36 +1,135 @@
-"""`sdist deploy-all`: one egg, built once, onto every node at the same time."""
+"""`sdist deploy` and `sdist deploy-all`: one egg, built once, onto many nodes at the same time."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from .choosing import Json, Project
+
 if TYPE_CHECKING:
-    from scrapyd_dist.deploy.rollout import RollOut
-    from scrapyd_dist.deploy.talk import NodeResult
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.deploy.egg import Egg
+    from scrapyd_dist.deploy.rollout import RollOut, Wish
 
     from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.nodes import Node
 
 #: seconds for all that one node is asked
 TIMEOUT = 60.0
+RETRIES = 2
+
+_HOW, _WHAT = "How it is sent", "What is sent"
+
+Version = Annotated[
+    Optional[str],
+    typer.Option(
+        help="Name of the version; GIT or HG puts the commit's name behind time and content hash.",
+        rich_help_panel=_WHAT,
+    ),
+]
+OnlyMissing = Annotated[
+    bool, typer.Option("--only-missing", help="Send the egg that was sent last to those that lack it; build nothing.",
+                       rich_help_panel=_WHAT),
+]  # fmt: skip
+Dependencies = Annotated[
+    bool, typer.Option("--include-dependencies", help="Put the pure-Python packages of requirements.txt into the egg.",
+                       rich_help_panel=_WHAT),
+]  # fmt: skip
+SetupPy = Annotated[
+    bool, typer.Option("--use-setup-py", help="Let the project's own setup.py build the egg, in a copy.",
+                       rich_help_panel=_WHAT),
+]  # fmt: skip
+Atomic = Annotated[
+    bool, typer.Option("--atomic", help="All or none: undo it on all nodes when one fails.", rich_help_panel=_HOW)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.", rich_help_panel=_HOW)
+]
+Timeout = Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1, rich_help_panel=_HOW)]
+Retries = Annotated[
+    int, typer.Option(help="How often a node that does not answer is asked again.", min=0, max=20, rich_help_panel=_HOW)
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What both commands can be asked for."""
+
+    project: str | None
+    version: str | None
+    only_missing: bool
+    dependencies: bool
+    setup_py: bool
+    atomic: bool
+    dry_run: bool
+    timeout: float
+    retries: int
+    as_json: bool
+    progress: bool
+    quiet: bool
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
+    """Add the commands of this module."""
+    app.command("deploy", rich_help_panel="Nodes")(deploy)
     app.command("deploy-all", rich_help_panel="Nodes")(deploy_all)
 
 
-def deploy_all(
-    project: Annotated[
-        Optional[str],
-        typer.Option("--project", "-p", help="Scrapyd's name of the project: [deploy] project, else BOT_NAME."),
+def deploy(
+    targets: Annotated[
+        Optional[list[str]], typer.Argument(metavar="TARGET", help="Names of targets, or globs.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1)] = TIMEOUT,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    project: Project = None,
+    version: Version = None,
+    only_missing: OnlyMissing = False,
+    include_dependencies: Dependencies = False,
+    use_setup_py: SetupPy = False,
+    atomic: Atomic = False,
+    dry_run: DryRun = False,
+    timeout: Timeout = TIMEOUT,
+    retries: Retries = RETRIES,
+    as_json: Json = False,
+    no_progress: NoProgress = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build the project once and upload it to the named nodes at the same time.
+
+    TARGET is the name of a target in scrapy.cfg, or a glob in quotes.
+    For all nodes there is `sdist deploy-all`, which says the rest.
+
+    Example: sdist deploy web1 'eu-*'
+    """
+    from .choosing import must_name
+
+    must_name(targets, "deploy to", "For all of them: sdist deploy-all.")
+    asked = Asked(
+        project=project, version=version, only_missing=only_missing, dependencies=include_dependencies,
+        setup_py=use_setup_py, atomic=atomic, dry_run=dry_run, timeout=timeout, retries=retries, as_json=as_json,
+        progress=not no_progress, quiet=quiet,
+    )  # fmt: skip
+    _deploy(targets, asked)
+
+
+def deploy_all(
+    project: Project = None,
+    version: Version = None,
+    only_missing: OnlyMissing = False,
+    include_dependencies: Dependencies = False,
+    use_setup_py: SetupPy = False,
+    atomic: Atomic = False,
+    dry_run: DryRun = False,
+    timeout: Timeout = TIMEOUT,
+    retries: Retries = RETRIES,
+    as_json: Json = False,
+    no_progress: NoProgress = False,
+    quiet: Quiet = False,
 ) -> None:
     """Build the project once and upload it to all nodes at the same time.
 
@@ -39,70 +138,108 @@ def deploy_all(
 
     Example: sdist deploy-all -p properties
     """
-    from scrapyd_dist.config import load
+    asked = Asked(
+        project=project, version=version, only_missing=only_missing, dependencies=include_dependencies,
+        setup_py=use_setup_py, atomic=atomic, dry_run=dry_run, timeout=timeout, retries=retries, as_json=as_json,
+        progress=not no_progress, quiet=quiet,
+    )  # fmt: skip
+    _deploy(None, asked)
 
-    from .fleet import exit_code, no_nodes, nodes_of, project_name
-    from .speaking import put_json
+
+def _deploy(targets: Sequence[str] | None, asked: Asked) -> None:
+    from scrapyd_dist.config import load, state_dir
+
+    from . import deployed
+    from .choosing import called, chosen
 
     found = load()
-    nodes = nodes_of(found)
-    if not nodes:
-        raise no_nodes(found)
-    name = project_name(found, nodes, project)
-    result = _roll_out(found, name, nodes, timeout, chosen=project is not None, quiet=quiet)
-    if as_json:
-        put_json({"project": name, "version": result.version, "nodes": [_row(entry, name) for entry in result.results]})
-    elif not quiet:
-        _show(result, name)
-    _say_failures(result)
-    errors = [entry.error for entry in result.failed if entry.error is not None]
-    raise typer.Exit(exit_code(len(result.results), errors))
+    name, nodes = called(chosen(found, targets), found, asked.project)
+    state = state_dir(found.root)
+    egg, kept_name = _egg(found, name, state, asked)
+    wish = _wish(found, nodes, asked, kept_name)
+    if not asked.quiet:
+        _say_what(name, egg, nodes, asked)
+    result = roll_out(found, name, nodes, egg, state, asked.timeout, wish, progress=asked.progress and not asked.quiet)
+    deployed.tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
+    raise typer.Exit(deployed.exit_code_of(result))
 
 
-def _roll_out(found: ProjectConfig, name: str, nodes: Any, timeout: float, *, chosen: bool, quiet: bool) -> RollOut:
-    from dataclasses import replace
-
-    from scrapyd_dist.deploy import egg, rollout, versions
+def _egg(found: ProjectConfig, project: str, state: Path, asked: Asked) -> tuple[Egg, str | None]:
+    """What is sent, and the name that it has already."""
+    from scrapyd_dist.deploy import egg as eggs
+    from scrapyd_dist.deploy import requirements, setup_py
+    from scrapyd_dist.deploy.going_back import egg_of
     from scrapyd_dist.deploy.key import state_key
 
-    from scrapyd_dist.config import state_dir
+    if asked.only_missing:
+        saved = _last_sent(project, state, asked.version)
+        return egg_of(saved), saved.version
+    extra = requirements.read_requirements(found.root) if asked.dependencies else None
+    key = state_key(state)
+    if asked.setup_py:
+        return setup_py.build(found.root, found.settings_module, key=key, requirements=extra), None
+    return eggs.build(found.root, found.settings_module, key=key, requirements=extra), None
 
+
+def _last_sent(project: str, state: Path, version: str | None) -> Any:
+    from scrapyd_dist.deploy.going_back import choose
+    from scrapyd_dist.deploy.versions import kept_eggs
+
+    from scrapyd_dist.errors import NothingMatched
+
+    kept = kept_eggs(state, project)
+    if version is not None:
+        return choose(kept, version, None, folder=state / "eggs")
+    if not kept:
+        raise NothingMatched(
+            f"No egg of the project {project} was sent from here yet, so there is none to send to those that lack it. "
+            "Without --only-missing it is built: sdist deploy-all."
+        )
+    return kept[0]
+
+
+def _wish(found: ProjectConfig, nodes: Sequence[Node], asked: Asked, kept_name: str | None) -> Wish:
+    from scrapyd_dist.deploy import versions
+    from scrapyd_dist.deploy.rollout import Wish
+
+    names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
+    kinds = {name for name in names.values() if name in {"GIT", "HG"}}
+    return Wish(
+        label=versions.describe(found.root, min(kinds)) if kinds else "",
+        given={node: versions.sanitised(name) for node, name in names.items() if name and name not in kinds},
+        only_missing=asked.only_missing,
+        atomic=asked.atomic,
+        retries=asked.retries,
+        dry_run=asked.dry_run,
+    )
+
+
+def roll_out(
+    found: ProjectConfig,
+    project: str,
+    nodes: Sequence[Node],
+    egg: Egg,
+    state: Path,
+    timeout: float,
+    wish: Wish,
+    *,
+    progress: bool,
+) -> RollOut:
+    """Send the egg, and draw how far it is."""
+    from scrapyd_dist.deploy import rollout, versions
+
+    from .deploybar import bar
+
+    dirty = not wish.only_missing and versions.is_dirty(found.root)
+    with bar(len(nodes), shown=progress) as note:
+        return rollout.ensure(
+            nodes, project, egg, state=state, dirty=dirty, timeout=timeout, wish=wish, progress=note
+        )  # fmt: skip
+
+
+def _say_what(project: str, egg: Egg, nodes: Sequence[Node], asked: Asked) -> None:
     from .speaking import say
+    from .words import counted
 
-    state = state_dir(found.root)
-    built = egg.build(found.root, found.settings_module, key=state_key(state))
-    if not quiet:
-        say(f"Built {name}, {len(built.data) // 1024 + 1} KiB; asking {len(nodes)} node{'s' * (len(nodes) > 1)} …")
-    if chosen:
-        nodes = [replace(node, project=name) for node in nodes]
-    dirty = versions.is_dirty(found.root)
-    return rollout.ensure(nodes, name, built, state=state, dirty=dirty, timeout=timeout)
-
-
-def _row(result: NodeResult, project: str) -> dict[str, Any]:
-    state = "failed" if result.error is not None else "uploaded" if result.uploaded else "present"
-    return {
-        "name": result.node.name,
-        "url": result.node.url,
-        "project": result.node.project or project,
-        "state": state,
-        "version": result.version,
-        "spiders": len(result.spiders) if result.error is None else None,
-        "reason": result.reason,
-    }
-
-
-def _show(result: RollOut, project: str) -> None:
-    from .render import table
-
-    names = ("name", "state", "version", "spiders", "url")
-    table(names, [tuple(_row(entry, project)[name] for name in names) for entry in result.results])
-
-
-def _say_failures(result: RollOut) -> None:
-    from .speaking import complain, say
-
-    for reason, names in result.failures.items():
-        complain(reason if len(names) == 1 else f"{', '.join(names)}: {reason}")
-    if result.failures and result.ready:
-        say("The others have it. Once that is put right, run `sdist deploy-all` again: it goes to those that lack it.")
+    done = "Took the kept egg of" if asked.only_missing else "Built"
+    say(f"{done} {project}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")

@@ -16,7 +16,21 @@ import typer
 from scrapyd_dist import __version__
 from scrapyd_dist.errors import DistError
 
-from . import crawl, demo, deploying, nodes
+from . import (
+    cancelling,
+    crawl,
+    demo,
+    deploying,
+    grepping,
+    jobs,
+    logs,
+    nodes,
+    raw,
+    schedule,
+    statistics,
+    undoing,
+    versions,
+)
 from .speaking import complain, put
 
 _DEBUG = "--debug"
@@ -52,7 +66,10 @@ def top(
     """
 
 
-for _module in (demo, crawl, nodes, deploying):
+for _module in (
+    *(demo, crawl, nodes, deploying, versions, undoing),
+    *(schedule, jobs, logs, grepping, statistics, cancelling, raw),
+):
     _module.register(app)
 
 

@@ -6,17 +6,19 @@ are walked; ours are taken by import spec, since an editable install has them so
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import io
+import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from scrapyd_dist.errors import ConfigError
 
-from .tree import ProjectFiles, read_project
+from .tree import read_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +66,14 @@ class _Loader(Protocol):
     def get_data(self, path: str) -> bytes: ...
 
 
-def build(project_root: Path, settings_module: str, *, key: bytes | None = None, worker_half: bool = True) -> Egg:
+def build(
+    project_root: Path,
+    settings_module: str,
+    *,
+    key: bytes | None = None,
+    worker_half: bool = True,
+    requirements: Mapping[str, bytes] | None = None,
+) -> Egg:
     """Build the egg of the project in a folder.
 
     Args:
@@ -72,16 +81,38 @@ def build(project_root: Path, settings_module: str, *, key: bytes | None = None,
         settings_module: dotted name of the project's settings module, as scrapy.cfg names it.
         key: the Fernet key with which workers read what must not be readable; only with the worker half.
         worker_half: False builds a plain egg, of the project alone.
+        requirements: files of other packages that travel along: path inside the egg -> content.
 
     Raises:
         ConfigError: the folder has no package, the settings module is not in it, or a file cannot be read.
     """
+    project = read_project(project_root, settings_module, reserved="scrapyd_dist" if worker_half else None)
+    files = {**(requirements or {}), **project.files}
+    info = {"EGG-INFO/PKG-INFO": _pkg_info(project.name)}
+    egg = pack(files, info, settings_module, key=key, worker_half=worker_half)
+    return replace(egg, left_out=project.left_out)
+
+
+def pack(
+    files: Mapping[str, bytes],
+    info: Mapping[str, bytes],
+    settings_module: str,
+    *,
+    key: bytes | None = None,
+    worker_half: bool = True,
+) -> Egg:
+    """Make an egg of files that were read already.
+
+    Args:
+        files: path inside the egg -> content.
+        info: the same for what is below EGG-INFO; its PKG-INFO gets the content hash as version.
+        settings_module: dotted name.
+        key: as for `build`.
+        worker_half: as for `build`.
+    """
     if key is not None and not worker_half:
         raise ValueError("a key travels only with the worker half that reads it")
-    project = read_project(project_root, settings_module, reserved="scrapyd_dist" if worker_half else None)
-    files = dict(project.files)
-    entry = settings_module
-    boot = b""
+    files, entry, boot = dict(files), settings_module, b""
     if worker_half:
         files.update(worker_files(key))
         boot = _module_source(_BOOT_SOURCE)[1] + _boot_call(settings_module)
@@ -90,8 +121,9 @@ def build(project_root: Path, settings_module: str, *, key: bytes | None = None,
         entry = f"{BOOT_PREFIX}{content_hash}"
         files[f"{entry}.py"] = boot
     modules = _modules_in(files)
-    files.update(_egg_info(project, entry=entry, content_hash=content_hash, modules=modules))
-    return Egg(data=_zipped(files), content_hash=content_hash, modules=modules, left_out=project.left_out)
+    files.update(info)
+    files.update(_egg_info(info, entry=entry, content_hash=content_hash, modules=modules))
+    return Egg(data=_zipped(files), content_hash=content_hash, modules=modules, left_out=())
 
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
@@ -141,14 +173,31 @@ def _modules_in(files: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(".".join(parts) for parts in dotted if all(part.isidentifier() for part in parts)))
 
 
-def _egg_info(project: ProjectFiles, *, entry: str, content_hash: str, modules: tuple[str, ...]) -> dict[str, bytes]:
+def _pkg_info(name: str) -> bytes:
+    return f"Metadata-Version: 1.1\nName: {name}\nVersion: 0\n".encode()
+
+
+def _egg_info(
+    info: Mapping[str, bytes], *, entry: str, content_hash: str, modules: tuple[str, ...]
+) -> dict[str, bytes]:
     top_level = sorted({module.partition(".")[0] for module in modules})
+    version = f"Version: 0+{content_hash}".encode()
     return {
         # pkg_resources takes the file for an egg only if PKG-INFO is there.
-        "EGG-INFO/PKG-INFO": f"Metadata-Version: 1.1\nName: {project.name}\nVersion: 0+{content_hash}\n".encode(),
-        "EGG-INFO/entry_points.txt": f"[scrapy]\nsettings = {entry}\n".encode(),
+        "EGG-INFO/PKG-INFO": re.sub(rb"(?m)^Version:.*$", version, info["EGG-INFO/PKG-INFO"], count=1),
+        "EGG-INFO/entry_points.txt": _entry_points(info.get("EGG-INFO/entry_points.txt", b""), entry),
         "EGG-INFO/top_level.txt": "".join(f"{name}\n" for name in top_level).encode(),
     }
+
+
+def _entry_points(given: bytes, settings: str) -> bytes:
+    """The entry points that a setup.py named, with `[scrapy] settings` in place of its own."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(given.decode())
+    parser["scrapy"] = {"settings": settings}
+    lines = [f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items()) for name in parser]
+    return "\n".join(lines[1:]).encode()
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +21,7 @@ from .talk import Line, NodeResult, Step, Talk
 from .versions import find_egg, hash_in, save_egg, version_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.nodes import Node
@@ -47,11 +47,20 @@ class RollOut:
 
     @property
     def ready(self) -> tuple[NodeResult, ...]:
-        return tuple(result for result in self.results if result.error is None)
+        return tuple(result for result in self.results if result.error is None and not result.undone)
 
     @property
     def failed(self) -> tuple[NodeResult, ...]:
         return tuple(result for result in self.results if result.error is not None)
+
+    @property
+    def spider_lists(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """What the good nodes found in the version -> the names of the nodes; more than one entry is a fault."""
+        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for result in self.ready:
+            spiders = tuple(sorted(result.spiders))
+            found[spiders] = (*found.get(spiders, ()), result.node.name)
+        return found
 
     @property
     def failures(self) -> dict[str, tuple[str, ...]]:
@@ -60,6 +69,24 @@ class RollOut:
         for result in self.failed:
             found[result.reason] = (*found.get(result.reason, ()), result.node.name)
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What may be asked of a roll-out beside the ordinary."""
+
+    #: what the commit is called, for the name of a new version
+    label: str = ""
+    #: node name -> name of the version there, in place of one that tells time and content
+    given: Mapping[str, str] = field(default_factory=dict)
+    #: a given name that a node has is taken for this content; otherwise it is uploaded again
+    only_missing: bool = False
+    #: when one node fails, no other one keeps what was uploaded
+    atomic: bool = False
+    #: how often a call to a node is repeated whose failure may pass
+    retries: int = 0
+    #: ask only; what would be uploaded is `planned`
+    dry_run: bool = False
 
 
 def ensure(
@@ -73,6 +100,7 @@ def ensure(
     dirty: bool = False,
     now: datetime | None = None,
     timeout: float = NODE_TIMEOUT,
+    wish: Wish = Wish(),
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
@@ -88,6 +116,7 @@ def ensure(
         dirty: whether a new version's name says that the work tree had uncommitted changes.
         now: the moment in a new version's name.
         timeout: seconds for each node.
+        wish: what else is asked for.
         progress: called with each step; from several threads, but never twice at the same time.
         transport: what sends; by default one of requests.
 
@@ -100,18 +129,45 @@ def ensure(
         raise ConfigError("Nothing to deploy: no egg was built.")
     with ExitStack() as stack:
         sender = transport or stack.enter_context(closing(RequestsTransport()))
-        line = Line(timeout=timeout, tell=_one_at_a_time(progress), transport=sender)
+        tell = _one_at_a_time(progress)
+        line = Line(timeout=timeout, tell=tell, transport=sender, retries=wish.retries, undoable=wish.atomic)
         talks = [Talk(node=node, project=node.project or project, egg=egg, spider=spider, line=line) for node in nodes]
-        pool = stack.enter_context(ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(talks))))
+        pool = stack.enter_context(_threads(len(talks)))
         list(pool.map(Talk.ask, talks))
         if egg is None or mode == "never":
             return _rolled_out(pool.map(Talk.take_what_is_there, talks))
-        fresh = version_name(egg.content_hash, now or datetime.now(timezone.utc), dirty=dirty)
-        name = _choose(talks, egg, project, state) or fresh
-        result = _rolled_out(pool.map(lambda talk: talk.bring(name, egg.data), talks))
-    if state is not None and any(node.uploaded for node in result.results):
-        save_egg(state, project, name, egg.data)
+        fresh = version_name(egg.content_hash, now or datetime.now(timezone.utc), dirty=dirty, label=wish.label)
+        common = _choose(talks, egg, project, state) or fresh
+        if wish.dry_run:
+            return _rolled_out(talk.lacks(wish.given.get(talk.node.name, common)) for talk in talks)
+        result = _bring(pool, talks, egg, common, wish)
+    if state is not None:
+        for name in {found.version for found in result.results if found.uploaded and found.version is not None}:
+            save_egg(state, project, name, egg.data)
     return result
+
+
+def _bring(pool: ThreadPoolExecutor, talks: Sequence[Talk], egg: Egg, common: str, wish: Wish) -> RollOut:
+    def one(talk: Talk) -> NodeResult:
+        name = wish.given.get(talk.node.name)
+        again = name is not None and not wish.only_missing
+        return talk.bring(name or common, egg.data, again=again)
+
+    result = _rolled_out(pool.map(one, talks))
+    if wish.atomic and result.failed:
+        return _rolled_out(pool.map(Talk.undo, talks, result.results))
+    return result
+
+
+@contextmanager
+def _threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, nodes)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            # Ctrl-C: what has not begun does not begin.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def present(nodes: Sequence[Node], project: str, egg: Egg | None) -> dict[str, str | None]:

@@ -5,13 +5,25 @@ Scrapyd keeps an egg that it refused, and may make it the project's default.
 
 from __future__ import annotations
 
+import random
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from scrapyd_dist import api
-from scrapyd_dist.errors import ApiRefused, DistError, NodeError, NothingMatched
+from scrapyd_dist.errors import (
+    ApiRefused,
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimeout,
+    CutReply,
+    DistError,
+    NodeError,
+    NothingMatched,
+    ServerFailed,
+)
 
 from .versions import hash_in
 
@@ -30,6 +42,11 @@ T = TypeVar("T")
 ASK_TIMEOUT = 15.0
 #: seconds to find out what became of an upload, when the node's time is over
 CHECK_TIMEOUT = 10.0
+#: seconds before the first repetition of a call; each further one waits twice as long
+BACKOFF = 0.5
+
+#: what may be over in a moment; all that is said here may be said twice
+_PASSING = (ConnectionRefused, ConnectTimeout, ConnectionLost, CutReply, ServerFailed)
 
 
 class Step(str, Enum):
@@ -38,9 +55,11 @@ class Step(str, Enum):
     ASKING = "asking"  #: which versions it has
     UPLOADING = "uploading"
     CHECKING = "checking"  #: which spiders the version has
+    RETRYING = "retrying"  #: it did not answer, and is asked again
     PRESENT = "present"  #: done: it had the version already
     UPLOADED = "uploaded"  #: done: it has the version now
     FAILED = "failed"
+    UNDONE = "undone"  #: done: the version was deleted again, since another node failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +73,14 @@ class NodeResult:
     #: whether that version has the content of our egg; only mode "never" takes others
     same_code: bool = False
     spiders: tuple[str, ...] = ()
+    #: what a job runs that names no version; None = not known
+    default: str | None = None
+    #: it lacks the version, and was only asked (a dry run)
+    planned: bool = False
+    #: it had the version for a moment: another node failed, and all or none were to have it
+    undone: bool = False
+    #: why it could not be undone
+    stays: str = ""
     error: DistError | None = None
     #: why it failed, in words that are the same for every node that fails so
     reason: str = ""
@@ -76,6 +103,10 @@ class Line:
     #: told each step
     tell: Callable[[Node, Step], object]
     transport: Sender
+    #: how often a call is repeated whose failure may pass
+    retries: int = 0
+    #: whether an upload may have to be undone: then the jobs that ran before are remembered
+    undoable: bool = False
 
 
 @dataclass(kw_only=True)
@@ -89,6 +120,8 @@ class Talk:
     line: Line
     #: what the node has, its default last; after `ask`
     versions: tuple[str, ...] = ()
+    #: ids of the jobs that ran or waited before the upload; where it may have to be undone
+    _jobs_before: frozenset[str] = frozenset()
     _error: DistError | None = None
     _deadline: float = field(init=False)
 
@@ -98,14 +131,54 @@ class Talk:
         self.line.tell(self.node, Step.ASKING)
         try:
             self.versions = self._send(api.listversions(self.project), at_most=ASK_TIMEOUT)
+            if self.line.undoable and self.versions:
+                jobs = self._send(api.listjobs(self.project), at_most=ASK_TIMEOUT)
+                self._jobs_before = frozenset(job.id for job in jobs.running + jobs.pending)
         except NodeError as error:
             self._error = error
 
-    def bring(self, version: str, data: bytes) -> NodeResult:
-        """Upload the egg under this name if the node lacks it."""
+    def lacks(self, version: str) -> NodeResult:
+        """What `bring` would have to do; nothing is done."""
+        if self._error is not None:
+            return NodeResult(node=self.node, error=self._error, reason=str(self._error))
+        return NodeResult(node=self.node, version=version, planned=version not in self.versions)
+
+    def bring(self, version: str, data: bytes, *, again: bool = False) -> NodeResult:
+        """Upload the egg under this name if the node lacks it; `again` = also if it has one of this name."""
+        if version in self.versions and not again:
+            result = self._result(lambda: self._check(version), version=version, uploaded=False)
+            return replace(result, default=self.versions[-1])
+        result = self._result(lambda: self._upload(version, data), version=version, uploaded=True)
+        return replace(result, default=self._default()) if result.error is None else result
+
+    def undo(self, result: NodeResult) -> NodeResult:
+        """Delete what was just uploaded, unless a job may run it."""
+        if result.error is not None or not result.uploaded or result.version is None:
+            return result
+        try:
+            stays = self._why_it_stays(result.version)
+            if stays:
+                return replace(result, stays=stays)
+            self._send(api.delversion(self.project, result.version))
+        except NodeError as error:
+            return replace(result, stays=f"the version {result.version} could not be removed again: {error}")
+        self.line.tell(self.node, Step.UNDONE)
+        return replace(result, version=None, undone=True)
+
+    def _why_it_stays(self, version: str) -> str:
         if version in self.versions:
-            return self._result(lambda: self._check(version), version=version, uploaded=False)
-        return self._result(lambda: self._upload(version, data), version=version, uploaded=True)
+            return f"it replaced a version of the same name, {version}, which Scrapyd does not give back"
+        jobs = self._send(api.listjobs(self.project))
+        # Scrapyd tells the version of a waiting job only; a running one that is new may run ours.
+        using = {job.id for job in jobs.pending if job.version == version}
+        using |= {job.id for job in jobs.running if job.id not in self._jobs_before}
+        return f"the version {version} is in use there by {', '.join(sorted(using))}" if using else ""
+
+    def _default(self) -> str | None:
+        with suppress(NodeError):
+            names = self._send(api.listversions(self.project), at_most=ASK_TIMEOUT)
+            return names[-1] if names else None
+        return None
 
     def take_what_is_there(self) -> NodeResult:
         """The newest version with our content, else the node's default."""
@@ -165,6 +238,18 @@ class Talk:
         return f" The version {version} was removed from it again."
 
     def _send(self, call: Call[T], *, at_most: float = float("inf")) -> T:
+        for attempt in range(self.line.retries):
+            pause = BACKOFF * 2**attempt * random.uniform(0.8, 1.2)  # noqa: S311 - to spread the calls, not to hide
+            try:
+                return self._send_once(call, at_most)
+            except _PASSING:
+                if time.monotonic() + pause > self._deadline:
+                    raise
+            self.line.tell(self.node, Step.RETRYING)
+            time.sleep(pause)
+        return self._send_once(call, at_most)
+
+    def _send_once(self, call: Call[T], at_most: float) -> T:
         left = max(min(CHECK_TIMEOUT, self.line.timeout), self._deadline - time.monotonic())
         return self.line.transport.send(self.node, call, timeout=min(left, at_most))
 

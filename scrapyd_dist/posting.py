@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist import api
-from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.errors import ConfigError, NodeError, ServerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrapyd_dist.fleet import Out
+    from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import AsyncSender
 
 #: spider arguments that jobs are given by us
@@ -93,12 +94,19 @@ async def last_words(sender: AsyncSender, out: Out, spec: JobSpec, timeout: floa
     node = out.member.node
     path = f"logs/{node.project or spec.project}/{spec.spider}/{out.job}.log"
     try:
-        chunk = await sender.send(node, api.tail(path, LOG_TAIL), timeout=timeout)
+        chunk = await _end_of(sender, node, path, timeout)
     except NodeError:
         return ""
     if chunk is None:
         return "; it wrote no log"
     return _last_error(chunk.body.decode(errors="replace"))
+
+
+async def _end_of(sender: AsyncSender, node: Node, path: str, timeout: float) -> api.Chunk | None:
+    try:
+        return await sender.send(node, api.tail(path, LOG_TAIL), timeout=timeout)
+    except ServerFailed:  # what Twisted answers when the file is shorter than that
+        return await sender.send(node, api.fetch(path, limit=LOG_TAIL), timeout=timeout)
 
 
 def _last_error(text: str) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 COMMANDS = [
     ["demo"], ["crawl"], ["plan"], ["resume"], ["watch"], ["status"], ["crawls"], ["nodes"], ["nodes", "up"],
     ["nodes", "down"], ["deploy-all"], ["version"],
+    ["deploy"], ["versions"], ["spiders"], ["rollback"], ["prune"],
+    ["schedule"], ["jobs"], ["logs"], ["grep"], ["stats"], ["cancel"], ["api"],
 ]  # fmt: skip
 
 
@@ -104,7 +106,9 @@ def test_wrong_usage_is_one_line_and_exit_2(
 @pytest.mark.parametrize(
     "arguments",
     [["crawl", "easy"], ["plan", "easy"], ["resume", "x"], ["watch"], ["status"], ["crawls"], ["nodes"],
-     ["nodes", "up"], ["nodes", "down"], ["deploy-all"]],
+     ["nodes", "up"], ["nodes", "down"], ["deploy-all"], ["deploy", "x"],
+     ["versions"], ["spiders"], ["rollback"], ["prune", "--keep", "1"],
+     ["schedule", "easy"], ["jobs"], ["logs"], ["grep", "x"], ["stats", "x"], ["cancel", "x"], ["api", "x", "y"]],
     ids=" ".join,
 )  # fmt: skip
 def test_outside_of_a_project_every_command_says_so(
@@ -131,6 +135,11 @@ def test_outside_of_a_project_every_command_says_so(
         (["watch", "nobody"], 4, "no crawls"),
         (["nodes"], 2, "sdist nodes up"),
         (["deploy-all"], 2, "sdist nodes up"),
+        (["deploy"], 2, "sdist deploy-all"),
+        (["deploy", "web1"], 2, "sdist nodes up"),
+        (["deploy-all", "--use-setup-py"], 2, "sdist nodes up"),
+        (["versions"], 2, "sdist nodes up"),
+        (["prune", "--keep", "0"], 2, "--keep"),
     ],
 )
 def test_what_cannot_be_done_is_one_paragraph(

@@ -1,0 +1,86 @@
+"""Which nodes an option means: names and globs of targets; rule: no selector never means all."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NothingMatched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.nodes import Node
+
+Project = Annotated[
+    Optional[str],
+    typer.Option("--project", "-p", help="Scrapyd's name of the project: \\[deploy] project, else BOT_NAME."),
+]
+Nodes = Annotated[
+    Optional[list[str]],
+    typer.Option("--node", metavar="NAME", help="Only these nodes: a target's name or a glob; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
+
+
+def chosen(project: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node, ...]:
+    """The nodes that these names and globs mean, each once; None or none = all there are.
+
+    Raises:
+        ConfigError: there is no node at all.
+        NothingMatched: a name or a glob means no node.
+    """
+    from scrapyd_dist.nodes import distinct
+
+    from .fleet import no_nodes, nodes_of
+
+    every = nodes_of(project)
+    if not every:
+        raise no_nodes(project)
+    if not patterns:
+        return every
+    named = project.targets or every
+    for pattern in patterns:
+        if not any(fnmatchcase(node.name, pattern) for node in named):
+            known = ", ".join(repr(node.name) if " " in node.name else node.name for node in named)
+            raise NothingMatched(f"No target is called {pattern!r}. The targets are: {known}.")
+    return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
+
+
+def called(nodes: Sequence[Node], project: ProjectConfig, name: str | None) -> tuple[str, tuple[Node, ...]]:
+    """The project's name on the nodes, and the nodes; a name that was asked for goes before their own."""
+    from dataclasses import replace
+
+    from .fleet import project_name
+
+    found = project_name(project, nodes, name)
+    return found, tuple(replace(node, project=name) for node in nodes) if name is not None else tuple(nodes)
+
+
+def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
+    """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
+    from contextlib import closing
+
+    from scrapyd_dist.store import open_store
+
+    from .producing import store_path
+
+    path = store_path(project.root)
+    versions: dict[str, str | None] = {}
+    if path.exists():
+        with closing(open_store(path)) as store:
+            versions = {crawl.id: crawl.version for crawl in store.crawls()}
+    return lambda job: versions.get(job.rsplit(".b", 1)[0]) if ".b" in job else None
+
+
+def must_name(patterns: Sequence[str] | None, command: str, otherwise: str) -> None:
+    """Refuse a command without a selector.
+
+    Raises:
+        ConfigError: nothing was named.
+    """
+    if not patterns:
+        raise ConfigError(f"Name the targets to {command}, or globs like 'eu-*'. {otherwise}")

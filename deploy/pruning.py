@@ -1,0 +1,85 @@
+"""Old versions off the nodes; rule: what a job may need, and what runs by default, stays."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from scrapyd_dist import api
+from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.transports.requests import RequestsTransport
+
+from .survey import MAX_THREADS, TIMEOUT, Seen, Use, in_use, look, newest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapyd_dist.nodes import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """What goes from one node."""
+
+    node: Node
+    project: str
+    #: to be deleted; after `delete` those that are
+    versions: tuple[str, ...] = ()
+    #: who holds what would have gone otherwise
+    use: Use = field(default_factory=Use)
+    error: NodeError | None = None
+
+
+def plan(seen: Seen, keep: int, version_of: Callable[[str], str | None]) -> Pruning:
+    """What may go from a node: all but the last `keep`, what is in use, and the newest.
+
+    Args:
+        seen: the node.
+        keep: how many versions stay at least; one or more.
+        version_of: gives the version of a job of ours by its id, None for other jobs.
+    """
+    entry = Pruning(node=seen.node, project=seen.project, error=seen.error)
+    old = [name for name in seen.versions[:-keep] if name != newest(seen.versions)]
+    use = in_use(seen, version_of)
+    if not old:
+        return entry
+    if use.unknown:
+        # One of them may be what that job runs, and imports from while it runs.
+        return replace(entry, use=Use(unknown=use.unknown))
+    held = {name: jobs for name, jobs in use.jobs.items() if name in old}
+    return replace(entry, versions=tuple(name for name in old if name not in held), use=Use(jobs=held))
+
+
+def delete(
+    plans: Sequence[Pruning], version_of: Callable[[str], str | None], *, timeout: float = TIMEOUT
+) -> tuple[Pruning, ...]:
+    """Delete what was planned, from all nodes at once; what came into use meanwhile stays."""
+
+    def one(sender: RequestsTransport, entry: Pruning) -> Pruning:
+        if entry.error is not None or not entry.versions:
+            return entry
+        (seen,) = look([entry.node], entry.project, timeout=timeout, transport=sender)
+        if seen.error is not None:
+            return replace(entry, versions=(), error=seen.error)
+        now = in_use(seen, version_of)
+        if now.unknown:
+            return replace(entry, versions=(), use=Use(jobs=entry.use.jobs, unknown=now.unknown))
+        gone: list[str] = []
+        for name in entry.versions:
+            if name in now.jobs or name == seen.default or name not in seen.versions:
+                continue
+            try:
+                sender.send(entry.node, api.delversion(entry.project, name), timeout=timeout)
+            except ApiRefused:
+                continue  # somebody else was faster
+            except NodeError as error:
+                return replace(entry, versions=tuple(gone), error=error)
+            gone.append(name)
+        return replace(entry, versions=tuple(gone))
+
+    if not plans:
+        return ()
+    with closing(RequestsTransport()) as own, ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(plans))) as pool:
+        return tuple(pool.map(lambda entry: one(own, entry), plans))

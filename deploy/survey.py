@@ -1,0 +1,192 @@
+"""What the nodes have and run, asked of all at the same time; rule: nothing here changes a node.
+
+Scrapyd names the version of a waiting job only. Of a running one it is known from the job's id, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapyd_dist import api
+from scrapyd_dist.errors import DistError, NodeError, NothingMatched
+from scrapyd_dist.transports.requests import RequestsTransport
+
+from .versions import hash_in, sanitised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from scrapyd_dist.api import Job
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+T = TypeVar("T")
+
+MAX_THREADS = 64
+#: seconds for each call; a node that reads an egg answers nobody meanwhile
+TIMEOUT = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One node, as it answered."""
+
+    node: Node
+    #: the project's name there
+    project: str
+    #: in Scrapyd's order
+    versions: tuple[str, ...] = ()
+    #: the jobs of the project that run or wait
+    jobs: tuple[Job, ...] = ()
+    error: NodeError | None = None
+
+    @property
+    def default(self) -> str | None:
+        """What a job runs that names no version."""
+        return self.versions[-1] if self.versions else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """Who uses which version of one node."""
+
+    #: version -> ids of jobs
+    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: ids of running jobs whose version nobody knows
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpiderList:
+    """The spiders of one version on one node."""
+
+    node: Node
+    version: str | None = None
+    spiders: tuple[str, ...] = ()
+    error: DistError | None = None
+
+
+def look(
+    nodes: Sequence[Node], project: str, *, timeout: float = TIMEOUT, transport: Sender | None = None
+) -> tuple[Seen, ...]:
+    """Ask every node for its versions of the project and for its jobs.
+
+    Args:
+        nodes: each is asked in a thread of its own, at most 64 at once.
+        project: a node's own `project` goes before it.
+        timeout: seconds for each call.
+        transport: what sends; by default one of requests.
+    """
+
+    def one(sender: Sender, node: Node) -> Seen:
+        name = node.project or project
+        try:
+            versions = sender.send(node, api.listversions(name), timeout=timeout)
+            jobs = sender.send(node, api.listjobs(name), timeout=timeout) if versions else None
+        except NodeError as error:
+            return Seen(node=node, project=name, error=error)
+        alive = jobs.running + jobs.pending if jobs else ()
+        return Seen(node=node, project=name, versions=versions, jobs=alive)
+
+    return _side_by_side(nodes, one, transport)
+
+
+def spiders(
+    nodes: Sequence[Node],
+    project: str,
+    *,
+    version: str | None = None,
+    timeout: float = api.SLOW_TIMEOUT,
+    transport: Sender | None = None,
+) -> tuple[SpiderList, ...]:
+    """Ask every node for its spiders.
+
+    Args:
+        nodes: as for `look`.
+        project: as for `look`.
+        version: of this version; None = of the node's default.
+        timeout: seconds for each call; the node imports the project when it is asked for the first time.
+        transport: as for `look`.
+    """
+
+    def one(sender: Sender, node: Node) -> SpiderList:
+        name = node.project or project
+        try:
+            there = sender.send(node, api.listversions(name), timeout=timeout)
+            wanted = _one_of(there, version, name)
+            found = sender.send(node, api.listspiders(name, wanted), timeout=timeout)
+        except DistError as error:
+            return SpiderList(node=node, version=version, error=error)
+        return SpiderList(node=node, version=wanted, spiders=tuple(sorted(found)))
+
+    return _side_by_side(nodes, one, transport)
+
+
+def _one_of(there: Sequence[str], version: str | None, project: str) -> str:
+    if not there:
+        raise NothingMatched(f"There is no version of the project {project}. Deploy it first: sdist deploy-all.")
+    if version is None:
+        return there[-1]
+    if sanitised(version) not in there:
+        raise NothingMatched(f"There is no version {version} of the project {project}. It has: {', '.join(there)}.")
+    return sanitised(version)
+
+
+def in_use(seen: Seen, version_of: Callable[[str], str | None]) -> Use:
+    """Which versions the jobs of a node need.
+
+    Args:
+        seen: the node.
+        version_of: gives the version of a job of ours by its id, None for other jobs.
+    """
+    jobs: dict[str, tuple[str, ...]] = {}
+    unknown = []
+    for job in seen.jobs:
+        version = job.version or version_of(job.id)
+        if version is None and job.state is api.JobState.PENDING:
+            version = seen.default
+        if version is None:
+            unknown.append(job.id)
+        else:
+            jobs[sanitised(version)] = (*jobs.get(sanitised(version), ()), job.id)
+    return Use(jobs=jobs, unknown=tuple(unknown))
+
+
+def newest(versions: Iterable[str]) -> str | None:
+    """The version that was made last, of those whose name tells when."""
+    return max((name for name in versions if hash_in(name)), default=None)
+
+
+def differences(seen: Iterable[Seen]) -> list[str]:
+    """Why jobs that name no version would not run the same newest code everywhere: a sentence for each cause."""
+    answered = [entry for entry in seen if entry.error is None]
+    found = []
+    defaults = Counter(_content(entry.default) for entry in answered)
+    if len(defaults) > 1:
+        common = defaults.most_common(1)[0][0]
+        groups: dict[str, list[str]] = {}
+        for entry in answered:
+            if _content(entry.default) != common:
+                groups.setdefault(entry.default or "no version at all", []).append(entry.node.name)
+        names = next(entry.default for entry in answered if _content(entry.default) == common) or "no version at all"
+        found += [f"{', '.join(where)} would run {what}, most nodes {names}." for what, where in groups.items()]
+    for entry in answered:
+        latest = newest(entry.versions)
+        if latest is not None and entry.default is not None and latest != entry.default:
+            found.append(f"{entry.node.name} would run {entry.default}, which Scrapyd sorts behind the newer {latest}.")
+    return found
+
+
+def _content(version: str | None) -> str | None:
+    return (hash_in(version) or version) if version is not None else None
+
+
+def _side_by_side(nodes: Sequence[Node], ask: Callable[[Sender, Node], T], transport: Sender | None) -> tuple[T, ...]:
+    if not nodes:
+        return ()
+    with closing(RequestsTransport()) as own, ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(nodes))) as pool:
+        return tuple(pool.map(lambda node: ask(transport or own, node), nodes))

@@ -1,0 +1,133 @@
+"""How far a roll-out is, what came of it in words, and its exit code; no node is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from scrapyd_dist.cli import deploybar, deployed
+from scrapyd_dist.cli.choosing import chosen
+from scrapyd_dist.deploy.rollout import RollOut, Wish
+from scrapyd_dist.deploy.talk import BrokenEggError, NodeResult, Step
+
+from scrapyd_dist.config import ProjectConfig
+from scrapyd_dist.errors import AuthRefused, ConnectionRefused, DistError, NothingMatched
+from scrapyd_dist.nodes import Node
+
+A, B, C = (Node.parse(f"{host}:6800", name=name) for host, name in (("a", "web-a"), ("b", "web-b"), ("c", "eu 1")))
+GOOD: dict[str, Any] = {"version": "v2", "default": "v2", "spiders": ("one",)}
+
+
+def result(*entries: NodeResult, version: str | None = "v2") -> RollOut:
+    return RollOut(version=version, results=entries)
+
+
+def failed(node: Node, error: DistError) -> NodeResult:
+    return NodeResult(node=node, error=error, reason=str(error))
+
+
+class TestBar:
+    def test_elsewhere_a_line_for_each_node_that_is_done(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with deploybar.bar(2, shown=True) as note:
+            for step in (Step.ASKING, Step.UPLOADING, Step.RETRYING, Step.CHECKING, Step.UPLOADED):
+                note(A, step)
+            note(B, Step.FAILED)
+            note(A, Step.UNDONE)
+        said = capsys.readouterr()
+        assert said.err.splitlines() == ["1 of 2: web-a uploaded", "2 of 2: web-b failed", "web-a undone"]
+        assert said.out == ""
+
+    def test_on_a_terminal_it_is_drawn(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(deploybar, "on_terminal", lambda: True)
+        for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        with deploybar.bar(2, shown=True) as note:
+            note(A, Step.UPLOADED)
+            note(B, Step.UPLOADING)
+        said = capsys.readouterr()
+        assert "1/2" in said.err
+        assert "web-b uploading" in said.err
+        assert said.out == ""
+
+    def test_or_not_at_all(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with deploybar.bar(2, shown=False) as note:
+            note(A, Step.UPLOADED)
+        assert capsys.readouterr().err == ""
+
+
+class TestExitCode:
+    @pytest.mark.parametrize(
+        ("entries", "code"),
+        [
+            ([NodeResult(node=A, uploaded=True, **GOOD), NodeResult(node=B, **GOOD)], 0),
+            ([NodeResult(node=A, **GOOD), failed(B, ConnectionRefused.at("b"))], 3),
+            ([failed(A, ConnectionRefused.at("a")), failed(B, ConnectionRefused.at("b"))], 5),
+            ([failed(A, AuthRefused.at("a"))], 6),
+            ([failed(A, BrokenEggError(A, "broken"))], 1),
+            ([NodeResult(node=A, undone=True), failed(B, BrokenEggError(B, "broken"))], 1),
+            ([NodeResult(node=A, **GOOD), NodeResult(node=B, version="v2", planned=True)], 10),
+            ([NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ("two",)})], 3),
+        ],
+    )
+    def test_table(self, entries: list[NodeResult], code: int) -> None:
+        assert deployed.exit_code_of(result(*entries)) == code
+
+
+class TestWords:
+    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
+        deployed.tell(result(*entries), "shop", Wish(), as_json=True, quiet=False)
+        document = json.loads(capsys.readouterr().out)
+        assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
+        assert [row["state"] for row in document["nodes"]] == ["uploaded", "failed"]
+        assert document["nodes"][0]["spiders"] == 1
+
+    def test_each_reason_once(self, capsys: pytest.CaptureFixture[str]) -> None:
+        entries = [NodeResult(node=node, error=BrokenEggError(node, "no"), reason="it is broken") for node in (A, B)]
+        deployed.tell(result(*entries), "shop", Wish(), as_json=False, quiet=False)
+        said = capsys.readouterr()
+        assert said.err.count("it is broken") == 1
+        assert "web-a, web-b: it is broken" in said.err
+
+    def test_another_default(self, capsys: pytest.CaptureFixture[str]) -> None:
+        entry = NodeResult(node=A, **{**GOOD, "default": "r9"})
+        deployed.tell(result(entry), "shop", Wish(), as_json=False, quiet=False)
+        assert "on web-a Scrapyd sorts r9 behind this version" in capsys.readouterr().err
+
+    def test_different_spiders(self, capsys: pytest.CaptureFixture[str]) -> None:
+        entries = (NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ()}))
+        deployed.tell(result(*entries), "shop", Wish(), as_json=False, quiet=True)
+        assert "web-a: one; web-b: none" in capsys.readouterr().err
+
+    def test_what_could_not_be_undone(self, capsys: pytest.CaptureFixture[str]) -> None:
+        entries = (NodeResult(node=A, uploaded=True, stays="job x uses it", **GOOD), failed(B, AuthRefused.at("b")))
+        deployed.tell(result(*entries), "shop", Wish(atomic=True), as_json=False, quiet=True)
+        assert "web-a was not undone: job x uses it." in capsys.readouterr().err
+
+
+class TestChosen:
+    @pytest.fixture
+    def project(self, tmp_path: Any) -> ProjectConfig:
+        again = Node.parse("a:6800", name="alias")
+        return ProjectConfig(root=tmp_path, settings_module="x", targets=(A, B, C, again), project=None)
+
+    @pytest.mark.parametrize(
+        ("patterns", "names"),
+        [
+            (None, ["web-a", "web-b", "eu 1"]),
+            (["web-?"], ["web-a", "web-b"]),
+            (["eu 1"], ["eu 1"]),
+            (["alias"], ["alias"]),
+            (["web-b", "*a*"], ["web-a", "web-b"]),
+        ],
+    )
+    def test_names_and_globs(self, project: ProjectConfig, patterns: list[str] | None, names: list[str]) -> None:
+        assert [node.name for node in chosen(project, patterns)] == names
+
+    def test_one_that_means_nothing(self, project: ProjectConfig) -> None:
+        with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
+            chosen(project, ["web-b", "WEB-a"])

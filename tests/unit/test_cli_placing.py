@@ -1,0 +1,105 @@
+"""Where plain jobs go and which version they run; and the CSV file that names them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapyd_dist.cli.jobsfile import JobRow, read_jobs
+from scrapyd_dist.cli.placing import Fleet, _Seen
+
+from scrapyd_dist.api import Load
+from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
+from scrapyd_dist.nodes import Node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODES = [replace(Node.parse(f"web{number}", slots=slots), project="p") for number, slots in [(1, 2), (2, 2), (3, 8)]]
+NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
+
+
+def fleet(*loads: int, versions: list[list[str]] | None = None) -> Fleet:
+    """Three nodes with so many jobs each, and these versions."""
+    nobody: Any = None  # nothing is sent here
+    made = Fleet(sender=nobody, nodes=NODES, timeout=1)
+    names = versions or [["a", "b"]] * len(NODES)
+    for node, load, known in zip(NODES, loads, names, strict=True):
+        seen = Load(pending=0, running=load, finished=0, node_name=node.name, date=NOW)
+        made._seen[node] = _Seen(load=seen, versions=tuple(known))
+    return made
+
+
+def places(made: Fleet, count: int) -> list[str]:
+    return [node.host for _ in range(count) for node in made.places(None, all_nodes=False)]
+
+
+def test_jobs_go_where_there_is_least_to_do_per_slot() -> None:
+    assert places(fleet(2, 0, 4), 4) == ["web2", "web2", "web3", "web3"]
+    assert places(fleet(0, 0, 0), 12).count("web3") == 8
+
+
+def test_a_named_node_and_all_nodes() -> None:
+    made = fleet(9, 0, 0)
+    assert [node.host for node in made.places("web1:6800", all_nodes=False)] == ["web1"]
+    assert [node.host for node in made.places(None, all_nodes=True)] == ["web1", "web2", "web3"]
+    with pytest.raises(ConfigError, match="web2:6800"):
+        made.places("nosuch", all_nodes=False)
+    made = replace(made, errors=[ConnectionRefused.at(str(NODES[1]))], _seen={NODES[0]: made._seen[NODES[0]]})
+    with pytest.raises(ConnectionRefused, match="web2"):
+        made.places("web2:6800", all_nodes=False)
+
+
+@pytest.mark.parametrize(
+    ("versions", "wanted", "chosen"),
+    [
+        ([["a", "b"], ["a", "b"], ["a", "b"]], None, "b"),
+        ([["a", "b"], ["a"], ["a", "b"]], None, "a"),
+        ([["1_9", "1_10"], ["1_9", "1_10"], ["1_10"]], "1.10", "1_10"),
+    ],
+)
+def test_the_version_is_one_that_all_have(versions: list[list[str]], wanted: str | None, chosen: str) -> None:
+    assert fleet(0, 0, 0, versions=versions)._common(wanted) == chosen
+
+
+def test_no_version_in_common() -> None:
+    apart = fleet(0, 0, 0, versions=[["a"], ["b"], []])
+    with pytest.raises(ConfigError, match="deploy-all"):
+        apart._common(None)
+    with pytest.raises(NothingMatched, match="not on web2:6800, web3:6800"):
+        apart._common("a")
+
+
+def test_a_file_of_jobs(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text('\ufeffspider,node,priority,s:DEPTH,category\neasy,web1,2,1,"a, b"\nhard,,,,\n', "utf-8")
+    first, second = read_jobs(file)
+    assert first == JobRow(spider="easy", node="web1", priority=2.0, args={"category": "a, b"}, settings={"DEPTH": "1"})
+    assert second == JobRow(spider="hard")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no column `spider`"),
+        (b"node\nweb1\n", "no column `spider`"),
+        (b"spider,node\n,web1\n", "line 2: it names no spider"),
+        (b"spider\neasy\nhard,1\n", "line 3: it has more cells"),
+        (b"spider,priority\neasy,high\n", "line 2: the priority 'high'"),
+        (b"spider\n\xff\n", "UTF-8"),
+    ],
+)
+def test_a_file_that_makes_no_sense(tmp_path: Path, data: bytes, said: str) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_bytes(data)
+    with pytest.raises(ConfigError, match=said):
+        read_jobs(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_jobs(tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_jobs(tmp_path)

@@ -1,0 +1,173 @@
+"""Reading logs by Range: what is asked of the node is bounded whatever the size, and no line is lost or torn."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from scrapyd_dist.logreads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.reply import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapyd_dist.call import Call
+    from scrapyd_dist.joblog import Line
+
+T = TypeVar("T")
+NODE = Node.parse("web1:6800")
+BEGINNING = datetime.fromisoformat("2026-11-20 20:00:00")
+NOW = "Fri, 20 Nov 2026 22:10:00 GMT"
+
+
+class File:
+    """A sender of one file, which counts what is asked of it. It answers as a node's /logs/ does."""
+
+    def __init__(self, data: bytes | None, modified: str = "Fri, 20 Nov 2026 22:09:00 GMT") -> None:
+        self.data, self.sent, self.largest, self._modified = data, 0, 0, modified
+
+    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        if self.data is None:
+            return call.read(Reply(where=str(node), path=call.path, status=404, body=b"File not found"))
+        match = re.fullmatch(r"bytes=(\d*)-(\d*)", call.headers.get("Range", "bytes=0-"))
+        assert match
+        size = len(self.data)
+        first = int(match[1]) if match[1] else max(0, size - int(match[2]))
+        last = min(size, int(match[2]) + 1 if match[1] and match[2] else size)
+        head = {"date": NOW, "last-modified": self._modified, "content-type": "text/plain"}
+        if first >= size:
+            head["content-range"] = f"bytes */{size}"
+            return call.read(Reply(where=str(node), path=call.path, status=416, headers=head))
+        body = self.data[first:last]
+        self.sent += len(body)
+        self.largest = max(self.largest, len(body))
+        head["content-range"] = f"bytes {first}-{last - 1}/{size}"
+        return call.read(Reply(where=str(node), path=call.path, status=206, headers=head, body=body))
+
+    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], **_: Any) -> T:
+        for at in range(0, len(self.data or b""), 1000):
+            sink((self.data or b"")[at : at + 1000])
+        head = {"content-type": "text/plain"}
+        status = 404 if self.data is None else 200
+        return call.read(Reply(where=str(node), path=call.path, status=status, headers=head))
+
+    def close(self) -> None: ...
+
+
+def row(number: int, level: str = "DEBUG") -> str:
+    at = BEGINNING + timedelta(seconds=number)
+    return f"{at:%Y-%m-%d %H:%M:%S} [shop] {level}: line {number} {'x' * (number % 90)}\n"
+
+
+BIG = "".join(row(number, "ERROR" if number % 1000 == 0 else "DEBUG") for number in range(60_000)).encode()
+START = "2026-11-20 20:00:00 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: shop)\n"
+END = "2026-11-20 23:09:00 [scrapy.core.engine] INFO: Spider closed (finished)\n"
+
+
+def dump(entries: int) -> str:
+    lines = ",\n ".join(f"'custom/{number:06d}': {number}" for number in range(entries))
+    return f"2026-11-20 23:09:00 [scrapy.statscollectors] INFO: Dumping Scrapy stats:\n{{{lines}}}\n"
+
+
+def tap(data: bytes | None) -> tuple[LogTap, File]:
+    file = File(data)
+    return LogTap(file, NODE, "logs/p/s/j.log", timeout=1), file
+
+
+def numbers(lines: list[Line]) -> list[int]:
+    return [int(line.message.split()[1]) for line in lines]
+
+
+def test_the_end_of_a_large_log_costs_one_small_reading() -> None:
+    file = File(START.encode() + BIG + (dump(10) + END).encode())
+    seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
+    assert seen is not None
+    assert (seen.facts.closed, len(seen.facts.stats or {})) == ("finished", 10)
+    assert (seen.total, seen.silent, seen.offset) == (len(file.data or b""), 60.0, timedelta(hours=1))
+    assert file.sent <= HEAD + TAIL
+
+
+def test_a_large_dump_costs_one_larger_reading() -> None:
+    file = File(BIG + (dump(9000) + END).encode())
+    seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
+    assert seen is not None
+    assert len(seen.facts.stats or {}) == 9000
+    assert file.sent <= HEAD + TAIL + LONG_TAIL
+
+
+@pytest.mark.parametrize(("start", "says"), [(START, True), ("", False)])
+def test_whether_a_log_has_lines_of_level_info_at_all(start: str, says: bool) -> None:
+    file = File(start.encode() + BIG)
+    seen = look(file, NODE, "logs/p/s/j.log", timeout=1)
+    assert seen is not None
+    assert seen.says_info is says
+    assert file.sent <= TAIL + HEAD
+
+
+def test_no_log() -> None:
+    assert look(File(None), NODE, "logs/p/s/j.log", timeout=1) is None
+    assert survey(File(None), NODE, "logs/p/s/j.log") is None
+    reader, _ = tap(None)
+    reader.seek_last(5, lambda _: True)
+    assert list(reader.all()) == []
+
+
+def test_a_survey_reads_all_of_it() -> None:
+    found = survey(File(BIG), NODE, "logs/p/s/j.log")
+    assert found is not None
+    assert (found.levels, found.size) == ({"ERROR": 60, "DEBUG": 59_940}, len(BIG))
+
+
+@pytest.mark.parametrize("count", [1, 20, 5000, 100_000])
+def test_the_last_lines(count: int) -> None:
+    reader, file = tap(BIG)
+    reader.seek_last(count, lambda _: True)
+    assert numbers(list(reader.all())) == list(range(60_000))[-count:]
+    assert file.largest <= BLOCK
+    if count == 1:
+        assert file.sent <= 2 * BLOCK
+
+
+def test_the_last_lines_of_a_level_wherever_they_are() -> None:
+    reader, file = tap(BIG)
+    reader.seek_last(3, lambda line: line.level == "ERROR")
+    found = [line for line in reader.all() if line.level == "ERROR"]
+    assert numbers(found) == [57_000, 58_000, 59_000]
+    assert file.largest <= BLOCK
+
+
+def test_a_line_longer_than_a_block_loses_no_other_line() -> None:
+    data = (row(1) + "y" * (2 * BLOCK + 100) + "\n" + row(2) + row(3)).encode()
+    reader, _ = tap(data)
+    reader.seek_last(100, lambda _: True)
+    assert next(line.offset for line in reader.all() if line.head) == 0
+    reader, _ = tap(data)
+    reader.seek_last(2, lambda line: line.head)
+    assert numbers(list(reader.all())) == [2, 3]
+
+
+@pytest.mark.parametrize("second", [0, 31_234, 59_999, 70_000])
+def test_from_a_moment_on(second: int) -> None:
+    since = BEGINNING + timedelta(seconds=second)
+    reader, file = tap(BIG)
+    reader.seek_time(since)
+    found = [line for line in reader.all() if line.at is not None and line.at >= since]
+    assert numbers(found) == list(range(second, 60_000))
+    assert file.largest <= BLOCK
+    if second >= 59_999:
+        assert file.sent <= 3 * BLOCK
+
+
+def test_a_log_that_grows_and_one_that_begins_again() -> None:
+    reader, file = tap((row(1) + "2026-11-20 20:00:02 [shop] DEB").encode())
+    assert numbers(reader.more() or []) == [1]
+    assert reader.more() is None
+    file.data = (row(1) + row(2) + row(3)).encode()
+    assert numbers(reader.more() or []) == [2, 3]
+    file.data = row(7).encode()
+    assert numbers(reader.more() or []) == [7]
+    assert reader.more() is None

@@ -1,0 +1,115 @@
+"""Requirements that travel in the egg, and a setup.py that builds it; pip and setuptools run, nothing is fetched."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from scrapyd_dist.deploy import egg, setup_py
+from scrapyd_dist.deploy.requirements import read_requirements
+
+from scrapyd_dist.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def wheel(folder: Path, name: str, *, pure: bool = True, extra: tuple[str, ...] = ()) -> str:
+    """A wheel made by hand; gives the line for requirements.txt."""
+    folder.mkdir(exist_ok=True)
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}/__init__.py": "WORD = 'tiny'\n",
+        f"{name}/data.txt": "data",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: {str(pure).lower()}\nTag: py3-none-any\n",
+        **dict.fromkeys(extra, ""),
+    }
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD")))
+    return f"./{folder.name}/{path.name}"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    root = tmp_path / "work"
+    (root / "shop").mkdir(parents=True)
+    (root / "shop/__init__.py").touch()
+    (root / "shop/settings.py").write_text("BOT_NAME = 'shop'\n", "utf-8")
+    return root
+
+
+class TestRequirements:
+    def test_what_is_pure_travels_and_what_nodes_have_does_not(self, shop: Path) -> None:
+        (shop / "more.txt").write_text(f"{wheel(shop / 'wheels', 'other')}\n", "utf-8")
+        lines = ["# ours", "Scrapy>=2.13", "lxml", wheel(shop / "wheels", "tinydep"), "-r more.txt"]
+        (shop / "requirements.txt").write_text("\n".join(lines), "utf-8")
+        found = read_requirements(shop)
+        assert sorted(found) == [
+            "other-1.0.dist-info/METADATA", "other/__init__.py", "other/data.txt",
+            "tinydep-1.0.dist-info/METADATA", "tinydep/__init__.py", "tinydep/data.txt",
+        ]  # fmt: skip
+        built = egg.build(shop, "shop.settings", requirements=found)
+        assert {"tinydep", "other", "shop.settings"} <= set(built.modules)
+        assert built.content_hash != egg.build(shop, "shop.settings").content_hash
+        assert built.data == egg.build(shop, "shop.settings", requirements=read_requirements(shop)).data
+        assert sorted(path.name for path in shop.iterdir()) == ["more.txt", "requirements.txt", "shop", "wheels"]
+
+    @pytest.mark.parametrize("how", [{"pure": False}, {"extra": ("fastdep/core.cpython-311-x86_64-linux-gnu.so",)}])
+    def test_what_is_compiled_is_refused_by_name(self, shop: Path, how: dict[str, object]) -> None:
+        lines = [wheel(shop / "w", "tinydep"), wheel(shop / "w", "fastdep", **how)]  # type: ignore[arg-type]
+        (shop / "requirements.txt").write_text("\n".join(lines), "utf-8")
+        with pytest.raises(ConfigError, match=r"travel in an egg: fastdep\. Take") as caught:
+            read_requirements(shop)
+        assert "tinydep" not in str(caught.value)
+
+    def test_what_cannot_be_found(self, shop: Path) -> None:
+        (shop / "requirements.txt").write_text("nothing-of-that-name\n", "utf-8")
+        with pytest.raises(ConfigError, match="nothing-of-that-name"):
+            read_requirements(shop)
+
+    def test_no_list(self, shop: Path) -> None:
+        with pytest.raises(ConfigError, match=r"requirements\.txt, which is not there"):
+            read_requirements(shop)
+
+
+class TestSetupPy:
+    SOURCE = (
+        "from setuptools import setup\n"
+        "setup(name='the-shop', version='7', packages=['shop'], package_data={'shop': ['*.txt']},\n"
+        "      entry_points={'scrapy': ['settings = shop.settings'], 'shop.plugins': ['a = shop:a']})\n"
+    )
+
+    def test_it_decides_what_is_in_and_nothing_is_left_in_the_folder(self, shop: Path) -> None:
+        (shop / "setup.py").write_text(self.SOURCE, "utf-8")
+        (shop / "shop/words.txt").write_text("words", "utf-8")
+        (shop / "shop/words.csv").write_text("not asked for", "utf-8")
+        before = sorted(shop.rglob("*"))
+        built = setup_py.build(shop, "ignored")
+        assert sorted(shop.rglob("*")) == before
+        with zipfile.ZipFile(io.BytesIO(built.data)) as archive:
+            names = set(archive.namelist())
+            entries = archive.read("EGG-INFO/entry_points.txt").decode()
+            about = archive.read("EGG-INFO/PKG-INFO").decode()
+        assert {"shop/words.txt", "scrapyd_dist/__init__.py", f"_sdist_boot_{built.content_hash}.py"} <= names
+        assert not {name for name in names if name.endswith((".csv", ".pyc"))}
+        assert f"settings = _sdist_boot_{built.content_hash}" in entries
+        assert "[shop.plugins]\na = shop:a" in entries
+        assert f"Version: 0+{built.content_hash}" in about
+        assert setup_py.build(shop, "ignored").data == built.data
+
+    def test_it_fails(self, shop: Path) -> None:
+        (shop / "setup.py").write_text("raise SystemExit('no way')\n", "utf-8")
+        with pytest.raises(ConfigError, match="built no egg: no way"):
+            setup_py.build(shop, "shop.settings")
+
+    def test_there_is_none(self, shop: Path) -> None:
+        with pytest.raises(ConfigError, match=r"setup\.py, which is not there"):
+            setup_py.build(shop, "shop.settings")

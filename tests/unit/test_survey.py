@@ -1,0 +1,89 @@
+"""What is in use on a node, what may go, and where nodes differ; all without a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scrapyd_dist.deploy.pruning import plan
+from scrapyd_dist.deploy.survey import Seen, differences, in_use
+
+from scrapyd_dist.api import Job, JobState
+from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.nodes import Node
+
+OLD, MID, NEW = (f"2026112{day}T120000Z-{'0123456789ab'}" for day in (0, 1, 2))
+OTHER = "20261123T120000Z-ffffffffffff"
+
+
+def seen(*versions: str, name: str = "a", jobs: tuple[Job, ...] = (), **more: Any) -> Seen:
+    node = Node.parse(f"{name}:6800", name=name)
+    return Seen(node=node, project="p", versions=versions, jobs=jobs, **more)
+
+
+def job(id_: str, state: JobState = JobState.RUNNING, version: str | None = None) -> Job:
+    return Job(id=id_, project="p", spider="s", state=state, version=version)
+
+
+def nobody(_job: str) -> None:
+    return None
+
+
+class TestInUse:
+    def test_a_waiting_job_tells_its_version_or_gets_the_default(self) -> None:
+        jobs = (job("x", JobState.PENDING, "1.9"), job("y", JobState.PENDING))
+        assert in_use(seen("1_9", "2_0", jobs=jobs), nobody).jobs == {"1_9": ("x",), "2_0": ("y",)}
+
+    def test_a_running_job_is_known_by_its_crawl_or_not_at_all(self) -> None:
+        use = in_use(seen(OLD, jobs=(job("c.b1.a1"), job("z"))), {"c.b1.a1": OLD}.get)
+        assert (use.jobs, use.unknown) == ({OLD: ("c.b1.a1",)}, ("z",))
+
+
+class TestPlan:
+    @pytest.mark.parametrize(("keep", "gone"), [(1, (OLD, MID)), (2, (OLD,)), (3, ()), (9, ())])
+    def test_the_last_ones_stay(self, keep: int, gone: tuple[str, ...]) -> None:
+        assert plan(seen(OLD, MID, NEW), keep, nobody).versions == gone
+
+    def test_the_newest_stays_though_it_sorts_first(self) -> None:
+        assert plan(seen(OLD, NEW, "r9", "v1"), 1, nobody).versions == (OLD, "r9")
+
+    def test_what_is_in_use_stays_and_is_named(self) -> None:
+        found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1, nobody)
+        assert (found.versions, found.use.jobs) == ((MID,), {OLD: ("x",)})
+
+    def test_a_job_of_unknown_version_holds_everything(self) -> None:
+        found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1, nobody)
+        assert (found.versions, found.use.unknown) == ((), ("x",))
+
+    def test_where_nothing_is_old_nobody_is_named(self) -> None:
+        assert plan(seen(NEW, jobs=(job("x"),)), 1, nobody).use.unknown == ()
+
+    def test_a_node_that_did_not_answer(self) -> None:
+        error = ConnectionRefused.at("there")
+        assert plan(seen(error=error), 1, nobody).error is error
+
+
+class TestDifferences:
+    def test_none(self) -> None:
+        assert differences([seen(OLD, NEW), seen(NEW, name="b"), seen()][:2]) == []
+
+    def test_the_same_content_under_another_name_is_the_same(self) -> None:
+        assert differences([seen(OLD), seen(NEW, name="b")]) == []
+
+    def test_a_node_that_differs_is_named(self) -> None:
+        (text,) = differences([seen(NEW), seen(NEW, name="b"), seen(OTHER, name="c")])
+        assert text.startswith(f"c would run {OTHER}")
+        assert NEW in text
+
+    def test_a_node_without_any(self) -> None:
+        assert differences([seen(NEW), seen(NEW, name="b"), seen(name="c")]) == [
+            f"c would run no version at all, most nodes {NEW}."
+        ]
+
+    def test_a_default_that_is_not_the_newest(self) -> None:
+        (text,) = differences([seen(NEW, "r9-master")])
+        assert "r9-master" in text
+        assert f"the newer {NEW}" in text
+
+    def test_a_node_that_did_not_answer_is_no_difference(self) -> None:
+        assert differences([seen(NEW), seen(name="b", error=ConnectionRefused.at("b"))]) == []
