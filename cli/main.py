@@ -6,6 +6,7 @@ The rule it keeps: nothing here imports Scrapy, Twisted or requests; a command i
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -85,9 +86,13 @@ def version_() -> None:
 def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     arguments = [text for text in sys.argv[1:] if text != _DEBUG]
-    code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
     try:
+        code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
+        # The command has its result: a Ctrl-C from here on must not turn it into a death by signal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
     except BrokenPipeError:
         _close_pipe()
     sys.exit(code)

@@ -149,7 +149,7 @@ def test_without_a_terminal_ctrl_c_leaves_at_once(
     command.wait_text("c: working")
     command.interrupt()
     done = command.wait(10)
-    assert (done.code, done.out) == (130, "")
+    assert (done.code, done.out) == (130, ""), done.err
     assert "sdist watch c" in done.err
     assert producer.poll() is None
 
