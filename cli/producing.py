@@ -18,20 +18,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
+from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import STATE_FOLDER, state_dir
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from scrapyd_dist.store import Store
 
     from .asking import Order
 
-#: longest crawl name minus room for a number behind it
-_LONGEST = 76
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0
 #: how many of the producer's last words explain its death
@@ -69,21 +65,6 @@ def latest(store: Store) -> Crawl:
     return crawls[0]
 
 
-def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
-    """`<spider>-<YYYYMMDDTHHMMSSZ>`, with a number behind it where that is taken."""
-    stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[: _LONGEST - len(stamp) - 1] or "crawl"
-    return next(name for name in _numbered(f"{plain}-{stamp}") if name not in taken)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
-
-
 def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess.Popen[bytes]]:
     """Write the crawl down and start its process.
 
@@ -93,20 +74,30 @@ def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess
     state_dir(root)
     now = time.time()
     with closing(open_store(store_path(root))) as store:
-        taken = {crawl.id for crawl in store.crawls()}
-        if name is not None and check_crawl_name(name) in taken:
+        if name is not None and check_crawl_name(name) in {crawl.id for crawl in store.crawls()}:
             raise ConfigError(
                 f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another."
             )
-        crawl = Crawl(
-            id=name or crawl_name(order.spider, datetime.fromtimestamp(now, timezone.utc), taken),
-            project="",
-            spider=order.spider,
-            created=now,
-            options={**_told(order), "cwd": str(root)},
-        )
-        store.add_crawl(crawl)
-        return crawl, spawn(root, store, crawl.id)
+        while True:
+            crawl = Crawl(
+                id=name or _free_name(store, order.spider, now),
+                project="",
+                spider=order.spider,
+                created=now,
+                options={**_told(order), "cwd": str(root)},
+            )
+            try:
+                store.add_crawl(crawl)
+            except NameTaken:
+                if name is None:
+                    continue  # by a crawl that began in the same second
+                raise
+            return crawl, spawn(root, store, crawl.id)
+
+
+def _free_name(store: Store, spider: str, now: float) -> str:
+    taken = {crawl.id for crawl in store.crawls()}
+    return crawl_name(spider, datetime.fromtimestamp(now, timezone.utc), taken)
 
 
 def _told(order: Order) -> dict[str, Any]:

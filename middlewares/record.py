@@ -6,16 +6,16 @@ import os
 import shutil
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import BatchState, Crawl, CrawlState, Miss, ShardState, home_of
+from scrapyd_dist.batches import BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
 from scrapyd_dist.collect import Output
 from scrapyd_dist.delivery import PARTS
-from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.errors import NameTaken, NothingMatched
 from scrapyd_dist.payload import decode, fit
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -66,17 +66,29 @@ class Record:
 
     async def take_row(self, spider: str, asked: Asked) -> None:
         """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
-        self.id = self._options.crawl or await self._free_id(spider)
-        try:
-            row = await self.thread(self._db.crawl, self.id)
-        except NothingMatched:
-            told = self._told(asked)
-            row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started, options=told)
-            await self.thread(self._db.add_crawl, row)
+        row = await self._row(spider, asked)
         self.started, self.when_refused = row.created, row.when_refused
         self.folder = self._project.state / "crawls" / self.id
         self.folder.mkdir(parents=True, exist_ok=True)
         await self._update(project=self._project.name, pid=os.getpid(), ended=None, exit_code=None, message="")
+
+    async def _row(self, spider: str, asked: Asked) -> Crawl:
+        if self._options.crawl is None:
+            while True:
+                self.id = await self._free_id(spider)
+                with suppress(NameTaken):  # by a crawl that began in the same second
+                    return await self._new_row(spider, asked)
+        self.id = self._options.crawl
+        try:
+            return await self.thread(self._db.crawl, self.id)
+        except NothingMatched:
+            return await self._new_row(spider, asked)
+
+    async def _new_row(self, spider: str, asked: Asked) -> Crawl:
+        told = self._told(asked)
+        row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started, options=told)
+        await self.thread(self._db.add_crawl, row)
+        return row
 
     def _told(self, asked: Asked) -> dict[str, Any]:
         """What a producer has to be told to go on with this crawl, where no command of ours has kept it."""
@@ -96,11 +108,8 @@ class Record:
         return asked or ([] if self._options.feed_url else [usual])
 
     async def _free_id(self, spider: str) -> str:
-        name = "".join(c if (c.isascii() and c.isalnum()) or c in "_-" else "-" for c in spider)[:50]
-        base = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
         taken = {crawl.id for crawl in await self.thread(self._db.crawls)}
-        names = chain([base], (f"{base}-{number}" for number in count(2)))
-        return next(free for free in names if free not in taken)
+        return crawl_name(spider, datetime.now(timezone.utc), taken)
 
     async def take_shards(self, shards: Sequence[Shard]) -> list[Shard]:
         """The shards of this crawl: these when it begins, its own when it goes on."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from enum import Enum
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.errors import ConfigError, StepRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 #: what a crawl may be called: the name goes into job ids, URLs and file names on every node
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+#: the same, with room for a number behind it
+_NAME_ROOM = 76
 
 
 class CrawlState(str, Enum):
@@ -78,6 +82,14 @@ def check_crawl_name(name: str) -> str:
             " have letters, digits, '-' and '_', 80 at most."
         )
     return name
+
+
+def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
+    """`<spider>-<YYYYMMDDTHHMMSSZ>`, with a number behind it where that is taken; `now` must know its time zone."""
+    stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[: _NAME_ROOM - len(stamp) - 1] or "crawl"
+    names = chain([f"{plain}-{stamp}"], (f"{plain}-{stamp}-{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def home_of(crawl: str, created: float) -> str:

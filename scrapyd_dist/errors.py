@@ -34,6 +34,10 @@ class StoreError(DistError):
     """The store refused or failed."""
 
 
+class NameTaken(StoreError):
+    """There is a crawl of that name already."""
+
+
 class StepRefused(StoreError):
     """A state change that the table of steps does not allow."""
 

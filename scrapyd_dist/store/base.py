@@ -24,7 +24,7 @@ class Store(Protocol):
 
     # crawls
     def add_crawl(self, crawl: Crawl) -> None:
-        """Raises `StoreError` when the id is taken."""
+        """Raises `NameTaken` when the id is."""
 
     def crawl(self, crawl: str) -> Crawl:
         """Raises `NothingMatched` when there is none of that id."""

@@ -24,7 +24,7 @@ from scrapyd_dist.batches import (
     check_attempt_step,
     check_step,
 )
-from scrapyd_dist.errors import NothingMatched, StoreError
+from scrapyd_dist.errors import NameTaken, NothingMatched, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -103,7 +103,7 @@ class SqliteStore:
         marks = ", ".join(f":{name}" for name in row)
         with self._step():
             if self._db.execute("SELECT 1 FROM crawls WHERE id = ?", (crawl.id,)).fetchone():
-                raise StoreError(f"there is a crawl {crawl.id} already; give this one another name.")
+                raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
             self._db.execute(f"INSERT INTO crawls ({names}) VALUES ({marks})", _stored(row))  # noqa: S608 - own names
 
     def crawl(self, crawl: str) -> Crawl:

@@ -15,7 +15,7 @@ from rig.waiting import wait_for
 from scrapyd_dist.cli import producing
 from scrapyd_dist.cli.asking import Order
 
-from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.store import open_store
 
@@ -37,15 +37,15 @@ def keep(root: Path, crawl: Crawl) -> None:
 
 @pytest.mark.parametrize("spider", ["easy", "books.example.com", "ümlaut und leer", "x" * 200, "..."])
 def test_any_spider_gives_a_name_that_a_crawl_can_have(spider: str) -> None:
-    name = producing.crawl_name(spider, NOW)
+    name = crawl_name(spider, NOW)
     assert CRAWL_NAME.fullmatch(name)
     assert name.endswith("-20260102T030405Z")
 
 
 def test_two_crawls_of_one_second_get_two_names() -> None:
-    first = producing.crawl_name("easy", NOW.astimezone(timezone(timedelta(hours=9))))
-    second = producing.crawl_name("easy", NOW, {first})
-    third = producing.crawl_name("easy", NOW, {first, second})
+    first = crawl_name("easy", NOW.astimezone(timezone(timedelta(hours=9))))
+    second = crawl_name("easy", NOW, {first})
+    third = crawl_name("easy", NOW, {first, second})
     assert [first, second, third] == [f"easy-20260102T030405Z{end}" for end in ("", "-2", "-3")]
 
 
