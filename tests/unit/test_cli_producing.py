@@ -139,3 +139,16 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
         "settings": {"DISTRIBUTED_SHARDS": 3}, "spider_settings": {"A": "b"}, "args": {"c": "d"}, "cwd": str(tmp_path),
     }  # fmt: skip
     assert (tmp_path / ".sdist").stat().st_mode & 0o077 == 0
+
+
+def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scrapy.cfg").write_text("", "utf-8")
+    monkeypatch.setattr(producing, "spawn", lambda *_: None)
+    order = Order(spider="easy", settings={}, spider_settings={}, args={})
+    first, _ = producing.begin(tmp_path, order, None)
+    names = iter([first.id, "another"])
+    monkeypatch.setattr(producing, "_free_name", lambda *_: next(names))
+    second, _ = producing.begin(tmp_path, order, None)
+    assert second.id == "another"
