@@ -46,7 +46,7 @@ endef
 
 .venv/ready: pyproject.toml $(shell git ls-files '*.py')
 	$(call environment,.venv)
-	@.venv/bin/python -m pip install -qq '.[local]'
+	@.venv/bin/python -m pip install -qq --editable '.[local]'
 	@touch $@
 
 .venv-test/ready: pyproject.toml
