@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PYTEST  = .venv-test/bin/python -m pytest
 
-.PHONY: demo test acceptance faults lowest bench lint types check clean help
+.PHONY: demo servers test acceptance faults lowest bench pictures docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -10,20 +10,32 @@ help:  ## what can be made
 demo: .venv/ready  ## three Scrapyd nodes, a demo site, one crawl spread over them, one item file
 	.venv/bin/sdist demo
 
-test: .venv-test/ready  ## unit and contract tests, and one acceptance path per command (under 10 minutes)
+servers:  ## a Redis server and a browser for the tests (apt as root, else it names what is missing)
+	@sh tests/servers.sh
+
+test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (under 10 minutes)
 	$(PYTEST) -m "not black_box"
 
-acceptance: .venv-test/ready  ## the black-box rows against real nodes (under 40 minutes)
+acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (under 40 minutes)
 	$(PYTEST) -m black_box
 
-faults: .venv-test/ready  ## the bad days only: killed nodes, workers, producers, broken connections
-	$(PYTEST) $(addprefix tests/acceptance/test_,bad_days.py bad_answers.py dead_batches.py payload_limits.py resume.py signals.py)
+faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and counts what was lost (about 15 minutes; root for the full disk)
+	.venv-test/bin/python tests/faults
 
-lowest:  ## the crawl tests on the lowest versions that the README promises
+lowest:  ## the tests of crawls and of the nodes' commands on the lowest versions that the README promises
 	PYTHON=$(PYTHON) sh tests/lowest.sh
 
-bench: .venv-test/ready  ## the README's benchmark (about an hour; the machine should have nothing else to do)
+bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine should have nothing else to do)
 	.venv-test/bin/python benchmarks/run.py
+	.venv-test/bin/python benchmarks/deploys.py
+	.venv-test/bin/python benchmarks/worker.py
+	.venv-test/bin/python benchmarks/frontier_store.py
+
+pictures: .venv-test/ready servers  ## the README's pictures, of a demo crawl on this machine
+	.venv-test/bin/python docs/pictures.py
+
+docs: .venv-test/ready  ## the pages of the commands and the list that `sdist --help` shows, from the code
+	.venv-test/bin/python -m scrapyd_dist.cli.manual docs/commands
 
 lint: .venv-test/ready  ## ruff
 	.venv-test/bin/ruff check .

@@ -88,9 +88,12 @@ def run_all(commands: Sequence[Sequence[str]], *, cwd: Path, output: Path, timeo
 def _start(command: Sequence[str], cwd: Path, output: Path, at: int) -> subprocess.Popen[bytes]:
     home = output / "home"
     home.mkdir(exist_ok=True)
+    environment = private_environment(home)
+    # Where this is set, each process compiles all that no installer has compiled: this project, when it is a checkout.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with (output / f"{at}.log").open("wb") as log:
         return subprocess.Popen(
-            command, cwd=cwd, env=private_environment(home), stdin=subprocess.DEVNULL, stdout=log,
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 

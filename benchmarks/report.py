@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from kinds import Way
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ways import Run
-
-_NAMES = {"plain": "plain Scrapy, one process", "bound": "the bound, by hand"}
 
 
 def machine() -> dict[str, Any]:
@@ -40,7 +40,8 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most."""
     return {"median": round(median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
 
 
@@ -54,26 +55,23 @@ def summary(runs: Sequence[Run], base: str = "bound") -> dict[str, dict[str, Any
     for way, rows in by_way.items():
         found[way] = {
             "runs": len(rows),
-            "wall_s": _spread([row.wall_s for row in rows]),
-            "cpu_s": _spread([row.cpu_s for row in rows]),
-            "site_cpu_s": _spread([row.site_cpu_s for row in rows]),
+            "wall_s": spread([row.wall_s for row in rows]),
+            "cpu_s": spread([row.cpu_s for row in rows]),
+            "site_cpu_s": spread([row.site_cpu_s for row in rows]),
             "refetched": sum(row.refetched for row in rows),
         }
         paired = [(row, bases[row.pair]) for row in rows if row.pair in bases]
         if paired:
-            found[way]["wall_ratio"] = _spread([row.wall_s / basis.wall_s for row, basis in paired])
-            found[way]["cpu_ratio"] = _spread([row.cpu_s / basis.cpu_s for row, basis in paired])
+            found[way]["wall_ratio"] = spread([row.wall_s / basis.wall_s for row, basis in paired])
+            found[way]["cpu_ratio"] = spread([row.cpu_s / basis.cpu_s for row, basis in paired])
     return found
 
 
-def _named(way: str) -> str:
-    return _NAMES.get(way) or f"`sdist crawl` on {way[5:]} nodes"
-
-
-def _shown(spread: dict[str, float] | None, digits: int) -> str:
-    if spread is None:
+def shown(values: dict[str, float] | None, digits: int) -> str:
+    """A spread as a table shows it: the median, with the least and the most behind it."""
+    if values is None:
         return "-"
-    return f"{spread['median']:.{digits}f} ({spread['min']:.{digits}f}-{spread['max']:.{digits}f})"
+    return f"{values['median']:.{digits}f} ({values['min']:.{digits}f}-{values['max']:.{digits}f})"
 
 
 def table(ways: dict[str, dict[str, Any]]) -> str:
@@ -84,8 +82,8 @@ def table(ways: dict[str, dict[str, Any]]) -> str:
     ]
     for way, row in ways.items():
         cells = [
-            _named(way), _shown(row["wall_s"], 1), _shown(row["cpu_s"], 1), _shown(row.get("wall_ratio"), 2),
-            _shown(row.get("cpu_ratio"), 2), str(row["runs"]),
+            Way.named(way).says, shown(row["wall_s"], 1), shown(row["cpu_s"], 1), shown(row.get("wall_ratio"), 2),
+            shown(row.get("cpu_ratio"), 2), str(row["runs"]),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

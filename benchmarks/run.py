@@ -14,6 +14,7 @@ from typing import get_args
 # The nodes, the site and the projects are those of the tests.
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from kinds import FORMS, Way
 from measure import RunError, adopt_orphans
 from report import machine, summary, table
 from scrapyd_dist.examples.pages import UrlStyle
@@ -26,7 +27,7 @@ SHORT = {"items": 300, "pairs": 1, "shards": 4, "batch_size": 100}
 def build_parser() -> argparse.ArgumentParser:
     """The options of the program."""
     parser = argparse.ArgumentParser(prog="python benchmarks/run.py", description=__doc__)
-    parser.add_argument("--ways", default="plain,bound,sdist2,sdist3", help="what to measure; sdistN is for N nodes")
+    parser.add_argument("--ways", default="plain,bound,sdist2,sdist3", help=f"what to measure: {FORMS}")
     parser.add_argument("--items", type=int, default=10_000, help="detail pages of the site")
     parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
     parser.add_argument("--per-page", type=int, default=30, help="links on an index page")
@@ -72,6 +73,10 @@ def main() -> int:
         extra=tuple(given.extra),
     )
     ways = given.ways.split(",")
+    try:
+        _ = [Way.named(name) for name in ways]
+    except ValueError as error:
+        parser.error(str(error))
     adopt_orphans()
     try:
         with TemporaryDirectory(prefix="sdist-bench-") as folder, closing(Bench(Path(folder), options)) as bench:

@@ -10,11 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bound import SPIDERS, write_shares
+import bound
+import redis
+import rival
+from kinds import Way
 from measure import RunError, Took, cpu_of, run_all
 from rig.commands import SCRAPY, SDIST
 from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
+from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site, UrlStyle
 
@@ -70,6 +74,7 @@ class Bench:
         self._folder = folder
         self._stack = ExitStack()
         self._fleets: dict[str, list[ScrapydNode]] = {}
+        self._redis: RedisServer | None = None
         self._projects: dict[str, Project] = {}
         self._runs = 0
         site = Site(items=options.items, per_page=options.per_page, url_style=options.url_style)
@@ -79,19 +84,35 @@ class Bench:
         """Stop the site and all nodes."""
         self._stack.close()
 
-    def prepare(self, way: str) -> None:
-        """Make what a way needs: "plain", "bound", or "sdistN" for N nodes."""
-        project = self._projects[way] = Project.demo(self._folder / way)
-        if way == "bound":
-            project.spider("bound", SPIDERS)
-        if way.startswith("sdist"):
-            nodes = Nodes(Path(sys.executable), self._folder / f"{way}-nodes")
-            self._stack.enter_context(closing(nodes))
-            self._fleets[way] = nodes.fleet(
-                int(way[5:]), max_proc=self.options.max_proc, poll_interval=self.options.poll_interval
-            )
-            project.targets(self._fleets[way])
-            run_all([[*SDIST, "deploy-all"]], cwd=project.path, output=self._output(), timeout=self.options.timeout)
+    def prepare(self, name: str) -> None:
+        """Make what a way needs."""
+        way, project = Way.named(name), Project.demo(self._folder / name)
+        self._projects[name] = project
+        if way.kind == "bound":
+            project.spider("bound", bound.SPIDERS)
+        if way.kind == "scrapy-redis":
+            project.spider("rival", rival.SPIDERS)
+        if way.needs_redis and self._redis is None:
+            # One that may lose a second with the power: both sides are usually run so.
+            server = RedisServer(self._folder / "redis", password=None, appendfsync="everysec")
+            self._redis = self._stack.enter_context(closing(server))
+        if way.ours:
+            self._raise_fleet(name, way, project)
+
+    def _raise_fleet(self, name: str, way: Way, project: Project) -> None:
+        nodes = Nodes(Path(sys.executable), self._folder / f"{name}-nodes")
+        self._stack.enter_context(closing(nodes))
+        options = self.options
+        self._fleets[name] = nodes.fleet(way.count, max_proc=options.max_proc, poll_interval=options.poll_interval)
+        project.targets(self._fleets[name])
+        if way.redis:
+            project.settings(DISTRIBUTED_STORE=self._redis_url)
+        run_all([[*SDIST, "deploy-all"]], cwd=project.path, output=self._output(), timeout=options.timeout)
+
+    @property
+    def _redis_url(self) -> str:
+        assert self._redis
+        return self._redis.url
 
     def _output(self) -> Path:
         self._runs += 1
@@ -99,47 +120,58 @@ class Bench:
         output.mkdir()
         return output
 
-    def run(self, way: str, pair: int) -> Run:
+    def run(self, name: str, pair: int) -> Run:
         """Crawl the site once, that way, and check what came home.
 
         Raises:
             RunError: when items are missing, repeated or wrong.
         """
+        way = Way.named(name)
         self.site.reset()
-        output, nodes = self._output(), self._fleets.get(way, [])
+        if way.kind == "scrapy-redis":
+            redis.Redis.from_url(self._redis_url).flushdb()
+        output, nodes = self._output(), self._fleets.get(name, [])
         feeds, commands = self._commands(way, output)
-        site_before, nodes_before = cpu_of(self.site.pid), sum(cpu_of(node.pid) for node in nodes)
-        took = run_all(commands, cwd=self._projects[way].path, output=output, timeout=self.options.timeout)
+        servers = [node.pid for node in nodes] + ([self._redis.pid] if self._redis and way.needs_redis else [])
+        site_before, servers_before = cpu_of(self.site.pid), sum(map(cpu_of, servers))
+        took = run_all(commands, cwd=self._projects[name].path, output=output, timeout=self.options.timeout)
         for node in nodes:
             node.wait_idle()
-        nodes_cpu = sum(cpu_of(node.pid) for node in nodes) - nodes_before
-        self._check(way, feeds)
-        return self._summed_up(way, pair, took, nodes_cpu, cpu_of(self.site.pid) - site_before)
+        servers_cpu = sum(map(cpu_of, servers)) - servers_before
+        self._check(name, feeds)
+        return self._summed_up(name, pair, took, servers_cpu, cpu_of(self.site.pid) - site_before)
 
-    def _commands(self, way: str, output: Path) -> tuple[list[Path], list[list[str]]]:
+    def _commands(self, way: Way, output: Path) -> tuple[list[Path], list[list[str]]]:
         """The feeds that a run will write, and its commands."""
         start = ["-a", f"start={self.site.start_url}"]
-        if way.startswith("sdist"):
-            return [output / "items.jl"], [[*SDIST, *self._sdist(int(way[5:]), output / "items.jl"), *start]]
-        crawls = [["easy"]]
-        if way == "bound":
-            crawls = write_shares(
-                output / "shares", self.site, self.options.shards, os.cpu_count() or 1, self.options.index_weight
+        if way.ours:
+            return [output / "items.jl"], [[*SDIST, *self._sdist(way, output / "items.jl"), *start]]
+        crawls = [["easy", *start]]
+        if way.kind == "bound":
+            processes = os.cpu_count() or 1
+            shares = bound.write_shares(
+                output / "shares", self.site, self.options.shards, processes, self.options.index_weight
             )
+            crawls = [[*share, *start] for share in shares]
+        if way.kind == "scrapy-redis":
+            crawls = rival.commands(output / "shares", self.site, self.options.shards, way.count, self._redis_url)
         feeds = [output / f"items{at}.jl" for at in range(len(crawls))]
-        return feeds, [
-            [*SCRAPY, "crawl", *crawl, *start, "-O", str(feed)] for crawl, feed in zip(crawls, feeds, strict=True)
-        ]
+        return feeds, [[*SCRAPY, "crawl", *crawl, "-O", str(feed)] for crawl, feed in zip(crawls, feeds, strict=True)]
 
-    def _sdist(self, nodes: int, feed: Path) -> list[str]:
-        options = self.options
-        batches = nodes * options.max_proc * options.rounds
-        batch_size = options.batch_size or -(-options.items // batches)
+    def _sdist(self, way: Way, feed: Path) -> list[str]:
         return [
-            "crawl", "easy", "--shards", str(options.shards), "--index", self.site.template,
-            "--pages", str(self.site.site.pages), "--batch-size", str(batch_size), "-o", str(feed),
-            *options.extra,
+            "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
+            "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(way),
+            *(["--pull"] if way.kind == "pull" else []), *(["--profile", "fast"] if way.fast else []),
+            *self.options.extra,
         ]  # fmt: skip
+
+    def _batches(self, way: Way) -> list[str]:
+        options = self.options
+        if options.batch_size is None and way.kind == "pull":
+            return []  # workers fetch one after the other: the usual size fits any site
+        batches = way.count * options.max_proc * options.rounds
+        return ["--batch-size", str(options.batch_size or -(-options.items // batches))]
 
     def _check(self, way: str, feeds: list[Path]) -> None:
         items = [json.loads(line) for feed in feeds for line in feed.read_text(encoding="utf-8").splitlines()]
@@ -147,13 +179,13 @@ class Bench:
         if differences:
             raise RunError(f"{way} brought {len(items)} items home, and they are not the site's: {differences}")
 
-    def _summed_up(self, way: str, pair: int, took: Took, nodes_cpu: float, site_cpu: float) -> Run:
+    def _summed_up(self, way: str, pair: int, took: Took, servers_cpu: float, site_cpu: float) -> Run:
         indexes = {self.site.site.index_path(page) for page in range(self.site.site.pages)}
         return Run(
             way=way,
             pair=pair,
             wall_s=took.wall,
-            cpu_s=took.cpu + nodes_cpu,
+            cpu_s=took.cpu + servers_cpu,
             site_cpu_s=site_cpu,
             refetched=sum(count > 1 for count in self.site.item_hits().values()),
             index_fetched=sum(count for path, count in self.site.hits().items() if path in indexes),

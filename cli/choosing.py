@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -42,12 +43,29 @@ def chosen(project: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node
         raise no_nodes(project)
     if not patterns:
         return every
-    named = project.targets or every
+    # two targets may have one url: each of their names will do
+    named = (*(node for node in project.targets if not node.lookup), *(n for n in every if n not in project.targets))
     for pattern in patterns:
         if not any(fnmatchcase(node.name, pattern) for node in named):
             known = ", ".join(repr(node.name) if " " in node.name else node.name for node in named)
-            raise NothingMatched(f"No target is called {pattern!r}. The targets are: {known}.")
+            close = difflib.get_close_matches(pattern, [node.name for node in named], 1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise NothingMatched(f"No target is called {pattern!r}. {hint}The targets are: {known}.")
     return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
+
+
+def among(project: ProjectConfig, patterns: Sequence[str] | None, *, everyone: bool, verb: str) -> tuple[Node, ...]:
+    """The nodes that these names and globs mean, or all of them where that was said in so many words.
+
+    Raises:
+        ConfigError: neither was said, or both.
+        NothingMatched: a name or a glob means no node.
+    """
+    if everyone and patterns:
+        raise ConfigError(f"--all, and names of nodes to {verb}: one of the two has to go.")
+    if not everyone:
+        must_name(patterns, verb, "For all of them: --all.")
+    return chosen(project, patterns)
 
 
 def called(nodes: Sequence[Node], project: ProjectConfig, name: str | None) -> tuple[str, tuple[Node, ...]]:
@@ -64,14 +82,12 @@ def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
     """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
     from contextlib import closing
 
-    from scrapyd_dist.store import open_store
+    from .storing import maybe_store
 
-    from .producing import store_path
-
-    path = store_path(project.root)
+    store = maybe_store(project.root)
     versions: dict[str, str | None] = {}
-    if path.exists():
-        with closing(open_store(path)) as store:
+    if store is not None:
+        with closing(store):
             versions = {crawl.id: crawl.version for crawl in store.crawls()}
     return lambda job: versions.get(job.rsplit(".b", 1)[0]) if ".b" in job else None
 

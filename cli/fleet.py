@@ -22,10 +22,36 @@ SETTINGS_TIMEOUT = 60
 
 
 def nodes_of(project: ProjectConfig) -> tuple[Node, ...]:
-    """The nodes; empty when nothing names one and no local one runs."""
+    """The nodes, each once; empty when nothing names one and no local one runs.
+
+    Raises:
+        ConfigError: a name that is to be looked up has no address.
+        StoreError: the store does not tell which nodes were added.
+    """
     from scrapyd_dist.deploy import local
 
-    return project.nodes or local.running(project.root / STATE_FOLDER)
+    from scrapyd_dist.config import addresses_of
+    from scrapyd_dist.nodes import distinct
+
+    listed = (*project.targets, *added(project.root))
+    nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
+    return nodes or local.running(project.root / STATE_FOLDER)
+
+
+def added(root: Path) -> tuple[Node, ...]:
+    """The nodes that `sdist nodes add` put into the store."""
+    from contextlib import closing
+
+    from scrapyd_dist.config import with_netrc
+    from scrapyd_dist.nodes import Node
+
+    from .storing import maybe_store
+
+    store = maybe_store(root)
+    if store is None:
+        return ()
+    with closing(store):
+        return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in store.nodes() if one.url)
 
 
 def no_nodes(project: ProjectConfig) -> ConfigError:
@@ -46,7 +72,7 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     if known:
         return known
     names = [node.project for node in nodes if node.project]
-    return names[0] if len(names) == len(nodes) else _bot_name(project.root)
+    return names[0] if names and len(names) == len(nodes) else _bot_name(project.root)
 
 
 def _bot_name(root: Path) -> str:
@@ -83,3 +109,12 @@ def exit_code(total: int, errors: Sequence[DistError]) -> int:
     if told:
         return told[0].exit_code
     return 6 if any(error.exit_code == 6 for error in errors) else NoNodeReachable.exit_code
+
+
+def nobody_answered(total: int, errors: Sequence[NodeError]) -> DistError | None:
+    """What to raise where nothing can be said without an answer: why there is none, in one paragraph; else None."""
+    if not errors or len(errors) < total:
+        return None
+    code, texts = exit_code(total, errors), list(dict.fromkeys(map(str, errors)))
+    kind = next((type(error) for error in errors if error.exit_code == code), NoNodeReachable)
+    return kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))

@@ -1,48 +1,74 @@
 """The command `sdist`, and its one door for errors: what is ours leaves as a paragraph and an exit code.
 
-The rule it keeps: nothing here imports Scrapy, Twisted or requests; a command imports what it needs when it runs.
+The rule it keeps: nothing here imports Scrapy, Twisted or requests; only the module of the command that was typed is
+imported (all of them for `sdist --help`), and a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import traceback
 from contextlib import suppress
-from typing import Annotated, NoReturn, Optional
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 
 from scrapyd_dist import __version__
 from scrapyd_dist.errors import DistError
 
-from . import (
-    cancelling,
-    crawl,
-    demo,
-    deploying,
-    grepping,
-    jobs,
-    logs,
-    nodes,
-    raw,
-    schedule,
-    statistics,
-    undoing,
-    versions,
-)
+from .front import front
+from .helping import explain
 from .speaking import complain, put
 
 _DEBUG = "--debug"
+#: by which the script of `sdist completion` asks what may follow
+ASKED = "--complete"
+#: exit code after Ctrl-C
+INTERRUPTED = 130
 
-app = typer.Typer(
-    name="sdist",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+#: command -> the module of this package whose register() adds it; in the order of `sdist --help` within a panel
+COMMANDS = {
+    "demo": "crawls.demo",
+    "init": "setup.init",
+    "config": "setup.configured",
+    "crawl": "crawls.crawl",
+    "plan": "crawls.crawl",
+    "resume": "crawls.crawl",
+    "pause": "crawls.recovering",
+    "retry": "crawls.recovering",
+    "batches": "crawls.recovering",
+    "watch": "crawls.status",
+    "status": "crawls.status",
+    "wait": "crawls.waiting",
+    "crawls": "crawls.crawl",
+    "clean": "crawls.clean",
+    "report": "crawls.report",
+    "frontier": "frontier.commands",
+    "consume": "frontier.consume",
+    "nodes": "nodes.listing",
+    "doctor": "nodes.doctor",
+    "deploy": "deploys.deploying",
+    "deploy-all": "deploys.deploying",
+    "versions": "deploys.versions",
+    "spiders": "deploys.versions",
+    "rollback": "deploys.undoing",
+    "prune": "deploys.undoing",
+    "schedule": "jobs.schedule",
+    "jobs": "jobs.listing",
+    "logs": "jobs.logs",
+    "grep": "jobs.grepping",
+    "stats": "jobs.statistics",
+    "items": "items.commands",
+    "cancel": "jobs.cancelling",
+    "api": "nodes.raw",
+    "metrics": "nodes.metrics",
+    "cron": "setup.cron",
+    "completion": "completion",
+    "version": "version",
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,7 +77,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def top(
     version: Annotated[
         Optional[bool],
@@ -62,31 +87,41 @@ def top(
 ) -> None:
     """Spread one Scrapy crawl over a fleet of Scrapyd nodes, and bring the items home as one file.
 
-    In a Scrapy project: `sdist nodes up 3` starts nodes on this machine,
-    `sdist crawl SPIDER` crawls with them. `sdist demo` shows it all.
+    New here? `sdist demo` shows it all on this machine. In a Scrapy project:
+    `sdist init` names the nodes (or `sdist nodes up 3` starts some), `sdist crawl
+    SPIDER` crawls with them, `sdist watch` comes back to a crawl that runs.
     """
 
 
-for _module in (
-    *(demo, crawl, nodes, deploying, versions, undoing),
-    *(schedule, jobs, logs, grepping, statistics, cancelling, raw),
-):
-    _module.register(app)
+def program(word: str = "") -> Any:
+    """The command line as Typer's object for it: with the commands of one module if `word` is a command, else all."""
+    return _program([word] if word in COMMANDS else list(COMMANDS))
 
 
-@app.command("version", rich_help_panel="Help")
-def version_() -> None:
-    """Print the version.
-
-    Example: sdist version
-    """
-    put(f"scrapyd-dist {__version__}")
+def _program(names: list[str]) -> Any:
+    app = typer.Typer(
+        name="sdist",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # helping.py writes the help, several times as fast
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(top)
+    for module in dict.fromkeys(COMMANDS[name] for name in names):
+        importlib.import_module(f".{module}", __package__).register(app)
+    command: Any = typer.main.get_command(app)
+    # Typer has groups behind single commands.
+    command.commands = {name: command.commands[name] for name in COMMANDS if name in command.commands}
+    explain(command)
+    return command
 
 
 def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     arguments = [text for text in sys.argv[1:] if text != _DEBUG]
     try:
+        if sys.argv[1:2] == [ASKED]:
+            sys.exit(_completed(sys.argv[2:]))
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
         # The command has its result: a Ctrl-C from here on must not turn it into a death by signal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -95,13 +130,27 @@ def main() -> NoReturn:
         code = 130
     except BrokenPipeError:
         _close_pipe()
+    if code == INTERRUPTED:
+        # Calls to nodes that nobody waits for any more would keep the process until they time out.
+        with suppress(OSError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
+
+
+def _completed(arguments: list[str]) -> int:
+    """Answer a shell; whatever goes wrong, a press of TAB must not show it."""
+    from .completion import answer
+
+    with suppress(Exception):
+        return answer(arguments)
+    return 1
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
     try:
-        # Without the library's own error boxes: an error is one paragraph, which can be searched for.
-        code = typer.main.get_command(app)(args=arguments, prog_name="sdist", standalone_mode=False)
+        code = _called(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except KeyboardInterrupt:
@@ -116,6 +165,14 @@ def _run(arguments: list[str], *, debug: bool) -> int:
             traceback.print_exc()
         return _told(error)
     return code if isinstance(code, int) else 0
+
+
+def _called(arguments: list[str]) -> object:
+    if arguments in (["--help"], ["-h"]) and (lines := front(_program([]), list(COMMANDS))):
+        put("\n".join(lines))
+        return 0
+    # Without the library's own error boxes: an error is one paragraph, which can be searched for.
+    return program(arguments[0])(args=arguments, prog_name="sdist", standalone_mode=False)
 
 
 def _told(error: Exception) -> int:

@@ -61,9 +61,9 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     _forget_installed_copy()
     settings = import_module(settings_module)
     if not _names_us(settings):
-        settings.ADDONS = {**_as_mapping(getattr(settings, "ADDONS", None)), ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]
+        settings.ADDONS = {**_as_mapping(getattr(settings, "ADDONS", None)), ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
     # The egg has no producer's half: a job without a batch, scheduled by hand, is an ordinary crawl.
-    settings.DISTRIBUTED_ENABLED = False  # type: ignore[attr-defined]
+    settings.DISTRIBUTED_ENABLED = False  # type: ignore[attr-defined]  # any module
     if os.environ.get("SCRAPY_SETTINGS_MODULE") == boot:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
         os.environ["SCRAPY_SETTINGS_MODULE"] = settings_module

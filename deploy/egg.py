@@ -12,6 +12,7 @@ import io
 import re
 import zipfile
 from dataclasses import dataclass, replace
+from importlib.resources import files as resource_files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -21,21 +22,54 @@ from scrapyd_dist.errors import ConfigError
 from .tree import read_project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from importlib.resources.abc import Traversable
 
-#: All of scrapyd_dist that a worker may import. Few and small: a node compiles them at each start of a job.
+#: All of scrapyd_dist that a worker may import. A node compiles what is imported at each start of a job: a job that has
+#: no way to the store imports nothing of it.
 WORKER_MODULES = (
     "scrapyd_dist",
+    "scrapyd_dist.batches",
+    "scrapyd_dist.config",
     "scrapyd_dist.errors",
-    "scrapyd_dist.payload",
+    "scrapyd_dist.frontier",
+    "scrapyd_dist.frontier.filling",
+    "scrapyd_dist.frontier.slotting",
+    "scrapyd_dist.frontier.values",
     "scrapyd_dist.middlewares",
     "scrapyd_dist.middlewares.addon",
     "scrapyd_dist.middlewares.codec",
     "scrapyd_dist.middlewares.distributed",
-    "scrapyd_dist.middlewares.part",
+    "scrapyd_dist.middlewares.frontier",
+    "scrapyd_dist.middlewares.frontier.filling",
+    "scrapyd_dist.middlewares.frontier.slotting",
+    "scrapyd_dist.middlewares.profile",
+    "scrapyd_dist.middlewares.pull",
+    "scrapyd_dist.middlewares.pull.batchfilter",
+    "scrapyd_dist.middlewares.pull.carrying",
+    "scrapyd_dist.middlewares.pull.feeding",
+    "scrapyd_dist.middlewares.pull.job",
+    "scrapyd_dist.middlewares.pull.leased",
+    "scrapyd_dist.middlewares.pull.leasing",
+    "scrapyd_dist.middlewares.pull.login",
+    "scrapyd_dist.middlewares.pull.news",
+    "scrapyd_dist.middlewares.pull.puller",
+    "scrapyd_dist.middlewares.pull.report",
+    "scrapyd_dist.middlewares.pull.settling",
     "scrapyd_dist.middlewares.targets",
     "scrapyd_dist.middlewares.worker",
+    "scrapyd_dist.middlewares.worker.account",
+    "scrapyd_dist.middlewares.worker.closing",
+    "scrapyd_dist.middlewares.worker.job",
+    "scrapyd_dist.middlewares.worker.lease",
+    "scrapyd_dist.middlewares.worker.part",
+    "scrapyd_dist.middlewares.worker.pushed",
+    "scrapyd_dist.middlewares.worker.reach",
+    "scrapyd_dist.nodes",
+    "scrapyd_dist.payload",
 )
+#: the package that travels whole, with the scripts that it reads
+STORE_PACKAGE, STORE_ENDINGS = "scrapyd_dist.store", (".py", ".lua", ".sql")
 #: the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
 KEY_NAME = "_key.txt"
 BOOT_PREFIX = "_sdist_boot_"
@@ -116,7 +150,8 @@ def pack(
     if worker_half:
         files.update(worker_files(key))
         boot = _module_source(_BOOT_SOURCE)[1] + _boot_call(settings_module)
-    content_hash = _hash_of({**files, "": boot + settings_module.encode()})
+    sources = {name: content for name, content in files.items() if not name.endswith(".pyc")}
+    content_hash = _hash_of({**sources, "": boot + settings_module.encode()})
     if worker_half:
         entry = f"{BOOT_PREFIX}{content_hash}"
         files[f"{entry}.py"] = boot
@@ -133,6 +168,7 @@ def worker_files(key: bytes | None = None) -> dict[str, bytes]:
         ConfigError: this installation lacks one of the modules.
     """
     files = dict(_module_source(name) for name in WORKER_MODULES)
+    files.update(_all_in(resource_files(STORE_PACKAGE), STORE_PACKAGE.replace(".", "/")))
     if key is not None:
         files[f"scrapyd_dist/{KEY_NAME}"] = key
     return files
@@ -150,6 +186,14 @@ def _module_source(name: str) -> tuple[str, bytes]:
         )
     path = name.replace(".", "/") + ("/__init__.py" if spec.submodule_search_locations is not None else ".py")
     return path, cast("_Loader", spec.loader).get_data(spec.origin)
+
+
+def _all_in(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _all_in(entry, f"{path}/{entry.name}")
+        elif entry.name.endswith(STORE_ENDINGS):
+            yield f"{path}/{entry.name}", entry.read_bytes()
 
 
 def _boot_call(settings_module: str) -> bytes:
@@ -193,7 +237,7 @@ def _egg_info(
 def _entry_points(given: bytes, settings: str) -> bytes:
     """The entry points that a setup.py named, with `[scrapy] settings` in place of its own."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told
     parser.read_string(given.decode())
     parser["scrapy"] = {"settings": settings}
     lines = [f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items()) for name in parser]

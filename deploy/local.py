@@ -20,8 +20,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .processes import is_alive, left_something, started, stop

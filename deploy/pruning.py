@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .survey import MAX_THREADS, TIMEOUT, Seen, Use, in_use, look, newest
+from .side_by_side import threads
+from .survey import TIMEOUT, Seen, Use, in_use, look, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,5 +81,5 @@ def delete(
 
     if not plans:
         return ()
-    with closing(RequestsTransport()) as own, ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(plans))) as pool:
+    with closing(RequestsTransport()) as own, threads(len(plans)) as pool:
         return tuple(pool.map(lambda entry: one(own, entry), plans))

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 
+from .side_by_side import threads
 from .talk import Line, NodeResult, Step, Talk
-from .versions import find_egg, hash_in, save_egg, version_name
+from .versions import find_egg, hash_in, later_than, save_egg, version_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from scrapyd_dist.nodes import Node
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
 #: DISTRIBUTED_DEPLOY
 Mode = Literal["if-missing", "never"]
 
+#: after one of these a node may have the egg
+_SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
+
 #: seconds for all that one node is asked
 NODE_TIMEOUT = 60.0
-MAX_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,19 @@ class RollOut:
         for result in self.failed:
             found[result.reason] = (*found.get(result.reason, ()), result.node.name)
         return found
+
+
+class RollOutInterrupted(KeyboardInterrupt):
+    """Ctrl-C while the egg was on its way; the nodes finish what they have begun.
+
+    Attributes:
+        steps: node name -> what was known of it last.
+        version: the name that nodes without one of their own get.
+    """
+
+    def __init__(self, steps: Mapping[str, Step], version: str) -> None:
+        super().__init__()
+        self.steps, self.version = steps, version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +138,7 @@ def ensure(
 
     Raises:
         ConfigError: no node, or mode "if-missing" without an egg.
+        RollOutInterrupted: Ctrl-C, after the first node was sent the egg.
     """
     if not nodes:
         raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
@@ -132,19 +149,30 @@ def ensure(
         tell = _one_at_a_time(progress)
         line = Line(timeout=timeout, tell=tell, transport=sender, retries=wish.retries, undoable=wish.atomic)
         talks = [Talk(node=node, project=node.project or project, egg=egg, spider=spider, line=line) for node in nodes]
-        pool = stack.enter_context(_threads(len(talks)))
+        pool = stack.enter_context(threads(len(talks)))
         list(pool.map(Talk.ask, talks))
         if egg is None or mode == "never":
             return _rolled_out(pool.map(Talk.take_what_is_there, talks))
-        fresh = version_name(egg.content_hash, now or datetime.now(timezone.utc), dirty=dirty, label=wish.label)
+        moment = later_than(now or datetime.now(timezone.utc), [name for talk in talks for name in talk.versions])
+        fresh = version_name(egg.content_hash, moment, dirty=dirty, label=wish.label)
         common = _choose(talks, egg, project, state) or fresh
         if wish.dry_run:
-            return _rolled_out(talk.lacks(wish.given.get(talk.node.name, common)) for talk in talks)
-        result = _bring(pool, talks, egg, common, wish)
-    if state is not None:
-        for name in {found.version for found in result.results if found.uploaded and found.version is not None}:
-            save_egg(state, project, name, egg.data)
+            return _rolled_out(pool.map(lambda talk: talk.lacks(wish.given.get(talk.node.name, common)), talks))
+        try:
+            result = _bring(pool, talks, egg, common, wish)
+        except KeyboardInterrupt:
+            steps = {talk.node.name: talk.step for talk in talks}
+            sent = {wish.given.get(name, common) for name, step in steps.items() if step in _SENT}
+            _keep(state, project, sent, egg)
+            raise RollOutInterrupted(steps, common) from None
+    _keep(state, project, {found.version for found in result.results if found.uploaded}, egg)
     return result
+
+
+def _keep(state: Path | None, project: str, names: Iterable[str | None], egg: Egg) -> None:
+    for name in names:
+        if state is not None and name is not None:
+            save_egg(state, project, name, egg.data)
 
 
 def _bring(pool: ThreadPoolExecutor, talks: Sequence[Talk], egg: Egg, common: str, wish: Wish) -> RollOut:
@@ -157,17 +185,6 @@ def _bring(pool: ThreadPoolExecutor, talks: Sequence[Talk], egg: Egg, common: st
     if wish.atomic and result.failed:
         return _rolled_out(pool.map(Talk.undo, talks, result.results))
     return result
-
-
-@contextmanager
-def _threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, nodes)) as pool:
-        try:
-            yield pool
-        except BaseException:
-            # Ctrl-C: what has not begun does not begin.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def present(nodes: Sequence[Node], project: str, egg: Egg | None) -> dict[str, str | None]:
@@ -183,7 +200,7 @@ def present(nodes: Sequence[Node], project: str, egg: Egg | None) -> dict[str, s
             return None
         return max((name for name in names if egg and hash_in(name) == egg.content_hash), default=None)
 
-    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(nodes))) as pool:
+    with threads(len(nodes)) as pool:
         return dict(zip((node.name for node in nodes), pool.map(look, nodes), strict=True))
 
 

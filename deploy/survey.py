@@ -6,27 +6,27 @@ Scrapyd names the version of a waiting job only. Of a running one it is known fr
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import DistError, NodeError, NothingMatched
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.jobids import content_of
 from scrapyd_dist.transports.requests import RequestsTransport
 
+from .side_by_side import threads
 from .versions import hash_in, sanitised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from scrapyd_dist.api import Job
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Job
     from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
 
-MAX_THREADS = 64
 #: seconds for each call; a node that reads an egg answers nobody meanwhile
 TIMEOUT = 15.0
 
@@ -146,14 +146,24 @@ def in_use(seen: Seen, version_of: Callable[[str], str | None]) -> Use:
     jobs: dict[str, tuple[str, ...]] = {}
     unknown = []
     for job in seen.jobs:
-        version = job.version or version_of(job.id)
-        if version is None and job.state is api.JobState.PENDING:
-            version = seen.default
-        if version is None:
+        needed = _needed(job, seen, version_of)
+        if not needed:
             unknown.append(job.id)
-        else:
-            jobs[sanitised(version)] = (*jobs.get(sanitised(version), ()), job.id)
+        for version in needed:
+            jobs[version] = (*jobs.get(version, ()), job.id)
     return Use(jobs=jobs, unknown=tuple(unknown))
+
+
+def _needed(job: Job, seen: Seen, version_of: Callable[[str], str | None]) -> list[str]:
+    """The versions of a node that a job may run; none = nobody knows."""
+    version = job.version or version_of(job.id)
+    if version is not None:
+        return [sanitised(version)]
+    content = content_of(job.id)
+    if content is not None:
+        # The same code may be there under several names.
+        return [name for name in seen.versions if hash_in(name) == content]
+    return [seen.default] if job.state is api.JobState.PENDING and seen.default else []
 
 
 def newest(versions: Iterable[str]) -> str | None:
@@ -188,5 +198,5 @@ def _content(version: str | None) -> str | None:
 def _side_by_side(nodes: Sequence[Node], ask: Callable[[Sender, Node], T], transport: Sender | None) -> tuple[T, ...]:
     if not nodes:
         return ()
-    with closing(RequestsTransport()) as own, ThreadPoolExecutor(max_workers=min(MAX_THREADS, len(nodes))) as pool:
+    with closing(RequestsTransport()) as own, threads(len(nodes)) as pool:
         return tuple(pool.map(lambda node: ask(transport or own, node), nodes))

@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import (
     ApiRefused,
     ConnectionLost,
@@ -24,19 +24,26 @@ from scrapyd_dist.errors import (
     NothingMatched,
     ServerFailed,
 )
+from scrapyd_dist.scrapyd import api
 
+from .refusals import why
 from .versions import hash_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
     from .egg import Egg
 
 T = TypeVar("T")
+
+
+class _Send(Protocol):
+    def __call__(self, call: Call[T], at_most: float, /) -> T: ...
+
 
 #: seconds for the first question, which all nodes wait for together
 ASK_TIMEOUT = 15.0
@@ -120,31 +127,48 @@ class Talk:
     line: Line
     #: what the node has, its default last; after `ask`
     versions: tuple[str, ...] = ()
+    #: what happened last
+    step: Step = Step.ASKING
     #: ids of the jobs that ran or waited before the upload; where it may have to be undone
     _jobs_before: frozenset[str] = frozenset()
     _error: DistError | None = None
     _deadline: float = field(init=False)
 
     def ask(self) -> None:
-        """Learn the versions; an error waits for the result."""
+        """Learn the versions; an error waits for the result. All nodes wait for this: nothing is repeated here."""
         self._deadline = time.monotonic() + self.line.timeout
-        self.line.tell(self.node, Step.ASKING)
+        self._tell(Step.ASKING)
+        self._ask(self._send_once)
+
+    def _ask(self, send: _Send) -> None:
         try:
-            self.versions = self._send(api.listversions(self.project), at_most=ASK_TIMEOUT)
+            self.versions = send(api.listversions(self.project), ASK_TIMEOUT)
             if self.line.undoable and self.versions:
-                jobs = self._send(api.listjobs(self.project), at_most=ASK_TIMEOUT)
+                jobs = send(api.listjobs(self.project), ASK_TIMEOUT)
                 self._jobs_before = frozenset(job.id for job in jobs.running + jobs.pending)
+            self._error = None
         except NodeError as error:
             self._error = error
 
+    def _ask_again(self) -> None:
+        """What failed may be over by now; the others are on their way meanwhile."""
+        if isinstance(self._error, _PASSING) and self._pause(0):
+            self._ask(partial(self._send, tried=1))
+
+    def _tell(self, step: Step) -> None:
+        self.step = step
+        self.line.tell(self.node, step)
+
     def lacks(self, version: str) -> NodeResult:
         """What `bring` would have to do; nothing is done."""
+        self._ask_again()
         if self._error is not None:
             return NodeResult(node=self.node, error=self._error, reason=str(self._error))
         return NodeResult(node=self.node, version=version, planned=version not in self.versions)
 
     def bring(self, version: str, data: bytes, *, again: bool = False) -> NodeResult:
         """Upload the egg under this name if the node lacks it; `again` = also if it has one of this name."""
+        self._ask_again()
         if version in self.versions and not again:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)
             return replace(result, default=self.versions[-1])
@@ -162,7 +186,7 @@ class Talk:
             self._send(api.delversion(self.project, result.version))
         except NodeError as error:
             return replace(result, stays=f"the version {result.version} could not be removed again: {error}")
-        self.line.tell(self.node, Step.UNDONE)
+        self._tell(Step.UNDONE)
         return replace(result, version=None, undone=True)
 
     def _why_it_stays(self, version: str) -> str:
@@ -176,12 +200,13 @@ class Talk:
 
     def _default(self) -> str | None:
         with suppress(NodeError):
-            names = self._send(api.listversions(self.project), at_most=ASK_TIMEOUT)
+            names = self._send(api.listversions(self.project), ASK_TIMEOUT)
             return names[-1] if names else None
         return None
 
     def take_what_is_there(self) -> NodeResult:
         """The newest version with our content, else the node's default."""
+        self._ask_again()
         ours = [name for name in self.versions if self.egg and hash_in(name) == self.egg.content_hash]
         version = max(ours) if ours else (self.versions[-1] if self.versions else "")
         return self._result(lambda: self._check(version), version=version, uploaded=False)
@@ -192,15 +217,15 @@ class Talk:
                 raise self._error
             spiders = work()
         except DistError as error:
-            self.line.tell(self.node, Step.FAILED)
+            self._tell(Step.FAILED)
             reason = error.reason if isinstance(error, BrokenEggError) else str(error)
             return NodeResult(node=self.node, error=error, reason=reason)
-        self.line.tell(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
+        self._tell(Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders)
 
     def _upload(self, version: str, data: bytes) -> tuple[str, ...]:
-        self.line.tell(self.node, Step.UPLOADING)
+        self._tell(Step.UPLOADING)
         try:
             try:
                 self._send(api.addversion(self.project, version, data))
@@ -210,7 +235,7 @@ class Talk:
                     raise
             return self._check(version)
         except ApiRefused as error:
-            raise BrokenEggError(self.node, _why(error), after=self._remove(version)) from error
+            raise BrokenEggError(self.node, why(error, self.egg), after=self._remove(version)) from error
 
     def _check(self, version: str) -> tuple[str, ...]:
         """The spiders of a version: the proof that the node can import it."""
@@ -219,7 +244,7 @@ class Talk:
                 f"There is no version of the project {self.project} on the node, and uploading is switched off "
                 '(DISTRIBUTED_DEPLOY = "never"). Deploy it first: sdist deploy-all.'
             )
-        self.line.tell(self.node, Step.CHECKING)
+        self._tell(Step.CHECKING)
         spiders = self._send(api.listspiders(self.project, version))
         if self.spider is not None and self.spider not in spiders:
             raise NothingMatched(
@@ -237,31 +262,25 @@ class Talk:
             return f" The version {version} is still there and may be the node's default now: {error}"
         return f" The version {version} was removed from it again."
 
-    def _send(self, call: Call[T], *, at_most: float = float("inf")) -> T:
-        for attempt in range(self.line.retries):
-            pause = BACKOFF * 2**attempt * random.uniform(0.8, 1.2)  # noqa: S311 - to spread the calls, not to hide
+    def _send(self, call: Call[T], at_most: float = float("inf"), *, tried: int = 0) -> T:
+        """Send it, and again when it fails in a way that may pass; `tried` repetitions were made already."""
+        while True:
             try:
                 return self._send_once(call, at_most)
             except _PASSING:
-                if time.monotonic() + pause > self._deadline:
+                if not self._pause(tried):
                     raise
-            self.line.tell(self.node, Step.RETRYING)
-            time.sleep(pause)
-        return self._send_once(call, at_most)
+            tried += 1
+
+    def _pause(self, tried: int) -> bool:
+        """Wait until the next repetition; False when there is none."""
+        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - to spread the calls, not to hide
+        if tried >= self.line.retries or time.monotonic() + pause > self._deadline:
+            return False
+        self._tell(Step.RETRYING)
+        time.sleep(pause)
+        return True
 
     def _send_once(self, call: Call[T], at_most: float) -> T:
         left = max(min(CHECK_TIMEOUT, self.line.timeout), self._deadline - time.monotonic())
         return self.line.transport.send(self.node, call, timeout=min(left, at_most))
-
-
-def _why(error: ApiRefused) -> str:
-    """Scrapyd's words for an egg that it cannot import, with what to do about it."""
-    words = error.said
-    if "No module named 'pkg_resources'" in words:
-        return (
-            f"its Scrapyd cannot read any egg ({words}): the setuptools on the node is too new. "
-            "Run pip install 'setuptools<81' in the node's environment and restart its Scrapyd."
-        )
-    if "No module named" in words:
-        return f"the project cannot be imported there ({words}). Install what is missing on the node, and deploy again."
-    return f"the project cannot be imported there ({words}). Correct the project, and deploy again."

@@ -1,6 +1,6 @@
 """Which files of a project go into its egg; rule: what a package holds goes, what a tool or a person hid stays.
 
-Packages are looked for as `setuptools.find_packages` does, below the folder of scrapy.cfg.
+Packages are looked for as `setuptools.find_packages` does, below the folder of scrapy.cfg, or below its `src`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_project(root: Path, settings_module: str, *, reserved: str | None = Non
             f"scrapy.cfg in {root} names {settings_module!r} as its settings module, which is no dotted Python name. "
             "Correct the line below [settings]."
         )
-    walk = _Walk(root)
+    walk = _Walk(_base(root, parts[0]))
     try:
         walk.top_level(settings_top=parts[0], reserved=reserved)
     except OSError as error:
@@ -73,6 +73,13 @@ def read_project(root: Path, settings_module: str, *, reserved: str | None = Non
             f"{path}.py. Correct the line below [settings], or put the package beside scrapy.cfg."
         )
     return ProjectFiles(name=parts[0], files=walk.files, left_out=tuple(sorted(walk.left_out)))
+
+
+def _base(root: Path, top: str) -> Path:
+    """Where the packages are: beside scrapy.cfg, or in `src` there if only that has the settings module."""
+    source = root / "src"
+    beside = (root / top).is_dir() or (root / f"{top}.py").is_file()
+    return source if not beside and ((source / top).is_dir() or (source / f"{top}.py").is_file()) else root
 
 
 @dataclass

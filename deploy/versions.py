@@ -12,13 +12,17 @@ import subprocess
 import tempfile
 import zipfile
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scrapyd_dist.errors import ConfigError
 
 from .egg import HASH_DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: eggs kept for each project
 KEPT_EGGS = 10
@@ -67,6 +71,13 @@ def version_name(content_hash: str, now: datetime, *, dirty: bool = False, label
     """`<YYYYMMDDTHHMMSSZ>-<content hash>[-<label>][-dirty]`; `now` must know its time zone, `label` is `describe`'s."""
     stamp = now.astimezone(timezone.utc).strftime(_STAMP)
     return f"{stamp}-{content_hash}{f'-{label}' if label else ''}{'-dirty' if dirty else ''}"
+
+
+def later_than(now: datetime, names: Iterable[str]) -> datetime:
+    """`now`, or the first second in which a name of ours sorts behind all of these: two deploys may share one."""
+    stamps = [datetime.strptime(name.split("-")[0], _STAMP) for name in names if hash_in(name)]  # noqa: DTZ007 - it ends in Z
+    newest = max((stamp.replace(tzinfo=timezone.utc) for stamp in stamps), default=None)
+    return now if newest is None else max(now, newest + timedelta(seconds=1))
 
 
 def hash_in(version: str) -> str | None:

@@ -17,8 +17,9 @@ from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from .distributed import Distributed, is_producer, is_worker
-from .worker import Job
+from .distributed import Distributed, is_filler, is_producer, is_pulling, is_worker
+from .profile import apply_profile
+from .worker.job import Job
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -46,10 +47,15 @@ class Addon:
         if not is_worker(settings) and not is_producer(settings):
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
-        if is_worker(settings):
+        apply_profile(settings, self._crawler)
+        if is_pulling(settings):
+            from .pull.batchfilter import put_in
+
+            put_in(settings)
+        elif is_worker(settings):
             _give_feed(settings)
-        else:
-            from .producer import take_outputs
+        elif not is_filler(settings):  # whose own items go to its own feeds
+            from .producer.producer import take_outputs
 
             crawler = self._crawler
             take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import inspect
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy import FormRequest, Request, Spider
@@ -15,18 +16,28 @@ from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from scrapyd_dist.payload import RequestValue
 
+#: request meta that says how a request comes into a frontier
+SLOT_META = frozenset({"frontier_slot_prefix", "frontier_number_of_slots", "frontier_fingerprint"})
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"depth", "is_start_request", "distribute"})
+LOCAL_META = frozenset({"depth", "is_start_request", "distribute"}) | SLOT_META
+#: the same of a rule's request, which travels with the rule's number
+RULE_META = LOCAL_META | {"rule"}
 #: the callback of a request that names none
 DEFAULT_CALLBACK = "parse"
 #: the same of a CrawlSpider, where it is not what `parse` would be
 CRAWL_SPIDER_CALLBACK = "_parse"
+#: the field of a value with attributes of the spider that made the request
+ATTRIBUTES = "attributes"
 #: classes of requests that are no more than their fields
 PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
+
+
+class Watched(partial[Any]):
+    """An errback of ours around a request's own, which is its last argument."""
 
 
 class CannotTravel(ValueError):
@@ -39,11 +50,40 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
     Raises:
         CannotTravel: a callback is no method of the spider, or a value has no JSON form.
     """
+    rule = rule_of(request, spider)
+    if rule is None:
+        return {"url": request.url, **_methods(request, spider), **_fields(request, LOCAL_META)}
+    usual = {"link_text"} if request.meta.get("link_text") == "" else set()  # what a rule's request has anyway
+    return {"url": request.url, **_rule(request, spider, rule), **_fields(request, RULE_META | usual)}
+
+
+def to_value_for_other(request: Request, spider: Spider, callback: str | None) -> RequestValue:
+    """The request as JSON for another spider, which must have methods of these names.
+
+    Args:
+        request: the request.
+        spider: the one that made it.
+        callback: the name of the other spider's callback; None for the one that it has for pages of no other.
+
+    Raises:
+        CannotTravel: a callback has no name, or a value has no JSON form.
+    """
+    value: RequestValue = {"url": request.url, "callback": callback}
+    is_rules = rule_of(request, spider) is not None
+    errback = own_errback(request)
+    if errback is not None and not is_rules:  # the errback of a rule's requests is Scrapy's own
+        value["errback"] = getattr(errback, "__name__", "")
+    for name in (callback, value.get("errback")):
+        if name is not None and not name.isidentifier():
+            raise CannotTravel(f"{name!r} cannot be the name of a method of another spider")
+    return {**value, **_fields(request, RULE_META | {"link_text"} if is_rules else LOCAL_META)}
+
+
+def _fields(request: Request, left: frozenset[str]) -> RequestValue:
+    """All but address and callbacks; of meta all but what is `left` here."""
     if type(request) not in PLAIN_CLASSES:
         raise CannotTravel(f"{type(request).__name__} is a class of its own, which may mean more than its fields")
-    value: RequestValue = {"url": request.url}
-    rule = rule_of(request, spider)
-    value |= _methods(request, spider) if rule is None else _rule(request, spider, rule)
+    value: RequestValue = {}
     if request.method != "GET":
         value["method"] = request.method
     if request.headers:
@@ -51,14 +91,10 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
             name.decode("latin-1"): [item.decode("latin-1") for item in items]
             for name, items in request.headers.items()
         }
-    left = LOCAL_META if rule is None else LOCAL_META | {"rule"}
-    meta = {name: item for name, item in request.meta.items() if name not in left}
-    if rule is not None and meta.get("link_text") == "":
-        del meta["link_text"]  # what a rule's request has anyway
     fields = (
         ("body", request.body),
         ("cookies", request.cookies),
-        ("meta", meta),
+        ("meta", {name: item for name, item in request.meta.items() if name not in left}),
         ("cb_kwargs", request.cb_kwargs),
         ("priority", request.priority),
         ("dont_filter", request.dont_filter),
@@ -81,6 +117,15 @@ def from_value(value: RequestValue, spider: Spider) -> Request:
     """
     meta = _unpack(value.get("meta", {}))
     callback, errback = _targets(value, spider, meta)
+    return _request(value, meta, callback, errback)
+
+
+def plain_request(value: RequestValue) -> Request:
+    """The same without its callbacks: what it asks for, for whoever has no spider."""
+    return _request(value, _unpack(value.get("meta", {})))
+
+
+def _request(value: RequestValue, meta: dict[str, Any], callback: Any = None, errback: Any = None) -> Request:
     return Request(
         value["url"],
         callback=callback,
@@ -101,6 +146,28 @@ def from_value(value: RequestValue, spider: Spider) -> Request:
     )
 
 
+def pack_attributes(spider: Spider, names: Iterable[str]) -> RequestValue:
+    """Those of these attributes that the spider has, as a field of a request's value.
+
+    Raises:
+        CannotTravel: one of them has no JSON form.
+    """
+    packed = {
+        name: _pack(getattr(spider, name), f"{name} (an attribute of the spider)")
+        for name in names
+        if hasattr(spider, name)
+    }
+    return {ATTRIBUTES: packed} if packed else {}
+
+
+def set_attributes(value: RequestValue, spider: Spider) -> None:
+    """Give the spider the attributes that came with a request: those of them that its own settings name."""
+    packed = value.get(ATTRIBUTES, {})
+    for name in spider.settings.getlist("DISTRIBUTED_SPIDER_ATTRIBUTES"):
+        if name in packed:
+            setattr(spider, name, _unpack(packed[name]))
+
+
 def rule_of(request: Request, spider: Spider) -> int | None:
     """The number of the CrawlSpider rule that made this request, or None."""
     if isinstance(spider, CrawlSpider) and request.callback == spider._callback:  # noqa: SLF001 - how Scrapy marks its own
@@ -109,10 +176,19 @@ def rule_of(request: Request, spider: Spider) -> int | None:
     return None
 
 
+def own_errback(request: Request) -> Callable[..., Any] | None:
+    """The errback that the spider gave the request."""
+    errback = request.errback
+    while isinstance(errback, Watched):
+        errback = errback.args[-1]
+    return errback
+
+
 def _rule(request: Request, spider: Spider, rule: int) -> RequestValue:
     value: RequestValue = {"rule": rule}
-    if request.errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
-        value["errback"] = None if request.errback is None else _name(request.errback, spider)
+    errback = own_errback(request)
+    if errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
+        value["errback"] = None if errback is None else _name(errback, spider)
     return value
 
 
@@ -123,8 +199,9 @@ def _default(spider: Spider) -> str:
 def _methods(request: Request, spider: Spider) -> RequestValue:
     callback = _default(spider) if request.callback is None else _name(request.callback, spider)
     value: RequestValue = {"callback": callback}
-    if request.errback is not None:
-        value["errback"] = _name(request.errback, spider)
+    errback = own_errback(request)
+    if errback is not None:
+        value["errback"] = _name(errback, spider)
     return value
 
 

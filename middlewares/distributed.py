@@ -20,16 +20,30 @@ if TYPE_CHECKING:
 
 #: scrapy commands whose crawls are never spread: they look at one page, or run contracts
 LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})
+#: the setting of a process that only fills this frontier
+FRONTIER = "DISTRIBUTED_FRONTIER"
+#: the setting of a worker that leases its batches itself
+PULL = "DISTRIBUTED_PULL"
 
 
 def is_worker(settings: BaseSettings) -> bool:
-    """A process that was given a batch crawls it, and nothing else."""
-    return settings.get(START_URLS) is not None
+    """A process that was given a batch, or a store to lease batches from, crawls those and nothing else."""
+    return settings.get(START_URLS) is not None or is_pulling(settings)
+
+
+def is_pulling(settings: BaseSettings) -> bool:
+    """A worker that leases its batches itself."""
+    return bool(settings.get(PULL))
 
 
 def is_producer(settings: BaseSettings) -> bool:
     """A crawl that is not a worker is spread, unless it is one of Scrapy's looks at a page."""
     return not is_worker(settings) and settings.getbool("DISTRIBUTED_ENABLED", True) and not _looks_only()
+
+
+def is_filler(settings: BaseSettings) -> bool:
+    """A producer that only fills a frontier, and has nothing to do with nodes."""
+    return is_producer(settings) and bool(settings.get(FRONTIER))
 
 
 def _looks_only() -> bool:
@@ -67,12 +81,20 @@ class Distributed:
 
         if (is_worker(crawler.settings) or is_producer(crawler.settings)) and crawler.get_addon(Addon) is None:
             apply_late(crawler)
+        if is_pulling(crawler.settings):
+            from .pull.puller import Puller
+
+            return Puller.from_crawler(crawler)
         if is_worker(crawler.settings):
-            from .worker import Worker
+            from .worker.pushed import Worker
 
             return Worker.from_crawler(crawler)
+        if is_filler(crawler.settings):
+            from .frontier.filler import Filler
+
+            return Filler.from_crawler(crawler)
         if is_producer(crawler.settings):
-            from .producer import Producer
+            from .producer.producer import Producer
 
             return Producer.from_crawler(crawler)
         raise NotConfigured

@@ -5,7 +5,7 @@ Part of the worker half (a worker asks who takes a bare URL): Scrapy and the sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.spiders import CrawlSpider
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.settings import BaseSettings
 
-#: request meta that marks a target request whatever its callback
+#: request meta that marks a target request whatever its callback: True, or the other spider that it is for
 MARK = "distribute"
+#: the setting that names callbacks of other spiders
+SPIDER_CALLBACKS = "DISTRIBUTED_SPIDER_CALLBACKS"
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,23 @@ class Target:
     rules: frozenset[int] = frozenset()
     callbacks: frozenset[str] = frozenset()
     how: str = ""  #: how it was found, in words
+    seeds: bool = False  #: start requests are for the fleet too
 
-    def takes(self, request: Request, spider: Spider) -> bool:
-        """Whether this request is for the fleet."""
-        if request.meta.get(MARK):
+    def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
+        """Whether this request, or start request, is for the fleet."""
+        if request.meta.get(MARK) or (start and self.seeds):
             return True
         rule = rule_of(request, spider)
-        if rule is not None:
-            return rule in self.rules
-        name = DEFAULT_CALLBACK if request.callback is None else getattr(request.callback, "__name__", "")
-        return name in self.callbacks
+        return (rule is not None and rule in self.rules) or callback_name(request, spider) in self.callbacks
+
+
+def callback_name(request: Request, spider: Spider) -> str:
+    """The name of what a request's page goes to; of a rule's request, the name of the rule's callback."""
+    rule = rule_of(request, spider)
+    if rule is not None:
+        rules = _rules(spider)
+        return _callback_name(rules[rule]) if 0 <= rule < len(rules) else ""
+    return DEFAULT_CALLBACK if request.callback is None else getattr(request.callback, "__name__", "")
 
 
 def find_target(spider: Spider, settings: BaseSettings) -> Target:
@@ -47,6 +56,20 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
     Raises:
         ConfigError: nothing is named and nothing is plain, or what is named is not there.
     """
+    target, seeds = _own_target(spider, settings), settings.getbool("DISTRIBUTED_SEEDS")
+    return replace(target, callbacks=target.callbacks | _callbacks_of_others(settings), seeds=seeds)
+
+
+def _callbacks_of_others(settings: BaseSettings) -> frozenset[str]:
+    """The names of callbacks whose requests go to another spider."""
+    try:
+        return frozenset(settings.getdict(SPIDER_CALLBACKS))
+    except (TypeError, ValueError):
+        value = settings.get(SPIDER_CALLBACKS)
+        raise ConfigError(f"{SPIDER_CALLBACKS} is {value!r}, and must be a mapping of callbacks' names.") from None
+
+
+def _own_target(spider: Spider, settings: BaseSettings) -> Target:
     rule = _rule_number(settings)
     callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
     if rule < 0 and not callbacks:
@@ -80,6 +103,11 @@ def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
         )
     if settings.getbool("DISTRIBUTED_TARGET_BY_META"):
         return Target(how=f"requests with meta {MARK!r}")
+    others = _callbacks_of_others(settings)
+    if others:
+        return Target(how=f"callbacks of other spiders ({', '.join(sorted(others))})")
+    if settings.getbool("DISTRIBUTED_SEEDS"):
+        return Target(how="start requests")
     raise ConfigError(
         f"Nothing says which requests of the spider {spider.name} go to the nodes. Name them by rule (--rule N,"
         " DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or mark them in the"

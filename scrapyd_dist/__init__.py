@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scrapyd_dist.errors import SessionExpired
     from scrapyd_dist.middlewares import Addon, Distributed
 
 __version__ = "0.1.0"
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Addon",  # ADDONS = {"scrapyd_dist.Addon": 500}
     "Distributed",  # SPIDER_MIDDLEWARES = {"scrapyd_dist.Distributed": 100}
+    "SessionExpired",  # raised in a callback: see DISTRIBUTED_LOGIN
     "__version__",
 ]
 
@@ -23,8 +25,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The one allowed exception to "the core imports no wing": the public line in settings.py
     # names the package, and the component lives in middlewares/.
-    if name in {"Addon", "Distributed"}:
+    if name in __all__:
         from importlib import import_module  # noqa: PLC0415 - see the module docstring
 
-        return getattr(import_module("scrapyd_dist.middlewares"), name)
+        home = "errors" if name == "SessionExpired" else "middlewares"
+        return getattr(import_module(f"scrapyd_dist.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

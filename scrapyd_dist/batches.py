@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 #: the same, with room for a number behind it
 _NAME_ROOM = 76
+#: what a person may ask of the producer of a crawl that runs
+WANTED = frozenset({"", "pause", "cancel"})
 
 
 class CrawlState(str, Enum):
@@ -47,17 +49,20 @@ class BatchState(str, Enum):
     DONE = "done"  #: one attempt is accepted
     FAILED = "failed"  #: the last attempt ended badly; waits for the next one
     DEAD = "dead"  #: no attempts left
+    SPLIT = "split"  #: smaller batches have taken its requests over; it counts for nothing any more
 
 
-#: The allowed steps of a batch. SENT -> SEALED is a post that the node certainly refused.
-#: DEAD -> SEALED is a person's requeue.
+#: The allowed steps of a batch. SENT -> SEALED is a post that the node certainly refused, RUNNING -> SEALED a lease
+#: that is given back.
+#: DEAD -> SEALED is a person's requeue. SPLIT is how a batch that keeps failing is cut until the bad request is alone.
 STEPS: Mapping[BatchState, frozenset[BatchState]] = {
-    BatchState.SEALED: frozenset({BatchState.SENT, BatchState.DEAD}),
+    BatchState.SEALED: frozenset({BatchState.SENT, BatchState.DEAD, BatchState.SPLIT}),
     BatchState.SENT: frozenset({BatchState.RUNNING, BatchState.DONE, BatchState.FAILED, BatchState.SEALED}),
-    BatchState.RUNNING: frozenset({BatchState.DONE, BatchState.FAILED}),
-    BatchState.FAILED: frozenset({BatchState.SENT, BatchState.DEAD}),
+    BatchState.RUNNING: frozenset({BatchState.DONE, BatchState.FAILED, BatchState.SEALED}),
+    BatchState.FAILED: frozenset({BatchState.SENT, BatchState.DEAD, BatchState.SPLIT}),
     BatchState.DONE: frozenset(),
-    BatchState.DEAD: frozenset({BatchState.SEALED}),
+    BatchState.DEAD: frozenset({BatchState.SEALED, BatchState.SPLIT}),
+    BatchState.SPLIT: frozenset(),
 }
 
 #: a batch in one of these waits for a node
@@ -65,7 +70,7 @@ WAITING = frozenset({BatchState.SEALED, BatchState.FAILED})
 #: a batch in one of these has an attempt out on a node
 OUT = frozenset({BatchState.SENT, BatchState.RUNNING})
 #: a batch in one of these is over
-ENDED = frozenset({BatchState.DONE, BatchState.DEAD})
+ENDED = frozenset({BatchState.DONE, BatchState.DEAD, BatchState.SPLIT})
 
 
 def check_step(old: BatchState, new: BatchState) -> None:
@@ -106,6 +111,11 @@ def job_id(crawl: str, batch: int, attempt: int) -> str:
     return f"{crawl}.b{batch}.a{attempt}"
 
 
+def worker_id(crawl: str, number: int) -> str:
+    """The Scrapyd job id of a worker that leases batches."""
+    return f"{crawl}.w{number}.a1"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Crawl:
     """One distributed run, as the store keeps it."""
@@ -115,14 +125,18 @@ class Crawl:
     spider: str
     state: CrawlState = CrawlState.STARTING
     created: float  #: seconds since the epoch
+    kind: str = "crawl"  #: or "frontier": batches that producers fill in and workers lease, with no run of its own
+    standing: bool = False  #: a frontier that never finishes: workers there end when they have idled long enough
     ended: float | None = None
     version: str | None = None  #: the code that every attempt of this crawl runs
     options: Mapping[str, Any] = field(default_factory=dict)  #: what was asked for, JSON
-    pid: int | None = None  #: the producer's process on the machine that has the store
+    pid: int | None = None  #: the producer's process
+    host: str = ""  #: the machine it runs on, where the crawl's folder is
     beat: float | None = None  #: when the producer was last heard of
     exit_code: int | None = None
     message: str = ""  #: one paragraph for people: why it was refused or stopped, and how to go on
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
+    wanted: str = ""  #: what a person asked the producer to do, one of `WANTED`; it obeys at its next tick
 
     @property
     def when_refused(self) -> CrawlState:
@@ -158,6 +172,10 @@ class Batch:
     attempts: int = 0  #: attempts that may have run
     sealed_at: float = 0.0
     reason: str = ""  #: why the last attempt failed
+    forgiven: int = 0  #: attempts from before a person requeued it: they do not count against the limit
+    parent: int = 0  #: the batch that was split into this one and others; 0 for one that was sealed
+    slot: str = ""  #: the frontier slot that it lies in
+    priority: int = 0  #: of those that wait in a slot, the highest is leased first
 
 
 class AttemptState(str, Enum):
@@ -166,22 +184,31 @@ class AttemptState(str, Enum):
     SENDING = "sending"  #: written down before the post leaves
     SENT = "sent"  #: the node said ok
     RUNNING = "running"
+    ACKED = "acked"  #: the worker that leased it has ended it; its part is on its way home
     ACCEPTED = "accepted"  #: its part counts; one per batch
     FAILED = "failed"
     REFUSED = "refused"  #: the node certainly did not take it
 
 
-#: The allowed steps of an attempt. REFUSED -> SENDING is its number used again, on any node.
+#: The allowed steps of an attempt. REFUSED -> SENDING is its number used again, on any node; RUNNING -> REFUSED is a
+#: worker that gives back what it has leased and not begun.
 ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
     AttemptState.SENDING: frozenset(
         {AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED, AttemptState.REFUSED}
     ),
     AttemptState.SENT: frozenset({AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED}),
-    AttemptState.RUNNING: frozenset({AttemptState.ACCEPTED, AttemptState.FAILED}),
+    AttemptState.RUNNING: frozenset(
+        {AttemptState.ACCEPTED, AttemptState.FAILED, AttemptState.ACKED, AttemptState.REFUSED}
+    ),
+    AttemptState.ACKED: frozenset({AttemptState.ACCEPTED, AttemptState.FAILED}),
     AttemptState.ACCEPTED: frozenset(),
     AttemptState.FAILED: frozenset(),
-    AttemptState.REFUSED: frozenset({AttemptState.SENDING}),
+    AttemptState.REFUSED: frozenset({AttemptState.SENDING, AttemptState.RUNNING}),
 }
+
+
+#: an attempt in one of these is out, and can be leased
+LEASABLE = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING})
 
 
 def check_attempt_step(old: AttemptState, new: AttemptState) -> None:
@@ -205,6 +232,7 @@ class Attempt:
     reason: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)  #: the worker's report, JSON
     part: str = ""  #: the fetched part, relative to the crawl's folder
+    worker: str = ""  #: the job that leased it; empty for a batch that was pushed, whose job is its own
 
 
 @dataclass(frozen=True, kw_only=True)

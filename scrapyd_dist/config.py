@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import netrc
 import os
+import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,8 +41,12 @@ class ProjectConfig:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The targets, each url once."""
-        return distinct(self.targets)
+        """The targets, each url once, and a node for each address of those that are to be looked up.
+
+        Raises:
+            ConfigError: a name has no address.
+        """
+        return distinct(one for node in self.targets for one in (addresses_of(node) if node.lookup else (node,)))
 
     def target(self, name: str) -> Node:
         """The target of that name.
@@ -77,7 +82,7 @@ def load(folder: Path | None = None) -> ProjectConfig:
             f"There is no scrapy.cfg in {(folder or Path.cwd()).resolve()} or in a folder above it. "
             "Run this inside a Scrapy project."
         )
-    parser = read_files([*_shared_files(), root / "scrapy.cfg"])
+    parser = read_files([*shared_files(), root / "scrapy.cfg"])
     return ProjectConfig(
         root=root,
         settings_module=_settings_module(parser, root),
@@ -126,6 +131,34 @@ def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...
     return tuple(_node(name, values, root) for name, values in targets.items())
 
 
+def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
+    """The nodes of a text with sections as in scrapy.cfg.
+
+    Raises:
+        ConfigError: as `targets_of`, or it cannot be read; the error quotes no line of it.
+    """
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except configparser.Error as e:
+        raise ConfigError(f"{where} cannot be read: {_why(e)}.") from None
+    return targets_of(parser, root)
+
+
+def addresses_of(node: Node) -> tuple[Node, ...]:
+    """One node for each address of the host of a node that is to be looked up (`dns+http://…`), in their order.
+
+    Raises:
+        ConfigError: the name has no address.
+    """
+    try:
+        found = socket.getaddrinfo(node.host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as e:
+        why = getattr(e, "strerror", None) or "it cannot be looked up"
+        raise ConfigError(f"The host {node.host} of the {node} has no address: {why}.") from e
+    return tuple(node.at(address) for address in sorted({str(place[4][0]) for place in found}))
+
+
 def with_netrc(node: Node) -> Node:
     """The node with user name and password of ~/.netrc (or the file that NETRC names), if it has none of its own."""
     if node.username is not None:
@@ -158,7 +191,7 @@ def state_dir(root: Path) -> Path:
     return folder
 
 
-def _shared_files() -> list[Path]:
+def shared_files() -> list[Path]:
     """The files that Scrapy reads before a project's own."""
     config_home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return [

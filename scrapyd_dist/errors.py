@@ -30,6 +30,10 @@ class NoNodeReachable(DistError):
     exit_code = 5
 
 
+class SessionExpired(DistError):
+    """A callback says that the site has forgotten the login: the worker logs in again, and repeats the request."""
+
+
 class StoreError(DistError):
     """The store refused or failed."""
 
@@ -90,6 +94,13 @@ class ConnectTimeout(NodeError):
     maybe_accepted = False
     short = "no connection within the time-out"
     hint = "The machine may be down or a firewall may drop the packets."
+
+
+class NoTls(ConnectTimeout):
+    """The connection came about, but no TLS handshake within the time-out."""
+
+    short = "connected, but no TLS within the time-out"
+    hint = "Does the url have to begin with http://, or does the server hang?"
 
 
 class TlsRefused(NodeError):

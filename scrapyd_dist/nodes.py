@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -14,6 +14,8 @@ from scrapyd_dist.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: written before a url whose host has several addresses, each of which is a node
+LOOKUP = "dns+"
 #: Scrapyd's own default port, taken for a bare host name; a url with a scheme keeps the port of its scheme.
 SCRAPYD_PORT = 6800
 
@@ -38,6 +40,10 @@ class Node:
     verify: bool = field(default=True, compare=False)
     #: path of a file with the CA certificates to trust instead of the system's
     ca: str | None = field(default=None, compare=False)
+    #: the name that the certificate is for, where the url has an address that a name was looked up to
+    tls_name: str | None = field(default=None, compare=False)
+    #: the url's host is a name to be looked up, and each of its addresses is a node: see `config.addresses_of`
+    lookup: bool = field(default=False, compare=False)
     #: project name on this node, where the target has one of its own
     project: str | None = field(default=None, compare=False)
     #: the target's `version` key: GIT, HG or a literal
@@ -59,10 +65,13 @@ class Node:
     ) -> Node:
         """A node from `host:port`, `host` (port 6800) or a url, which may carry a user, a password and a path prefix.
 
+        With `dns+` before it, a url stands for a node at each address of its host.
+
         Raises:
             ConfigError: the text names no http(s) server; what it shows holds no password.
         """
-        parts, shown = _split(text)
+        lookup = text.strip().startswith(LOOKUP)
+        parts, shown = _split(text.strip().removeprefix(LOOKUP))
         if slots is not None and slots < 1:
             raise ConfigError(f"The node {shown!r} has slots = {slots}. It must be a whole number from 1 up.")
         url = _normalised(parts, shown)
@@ -78,9 +87,22 @@ class Node:
             slots=slots,
             verify=verify,
             ca=ca,
+            lookup=lookup,
             project=project,
             version=version,
         )
+
+    def with_details(self, *, name: str | None, slots: int | None) -> Node:
+        """The same node with this name and these slots, where they are given."""
+        return replace(self, name=name or self.name, slots=slots or self.slots)
+
+    def at(self, address: str) -> Node:
+        """The node at one address of this one's host; its certificate is still checked for the host's name."""
+        parts = urlsplit(self.url)
+        place = f"[{address}]" if ":" in address else address
+        netloc = place if parts.port is None else f"{place}:{parts.port}"
+        url = f"{parts.scheme}://{netloc}{parts.path}"
+        return replace(self, name=f"{self.name}/{address}", url=url, tls_name=self.host, lookup=False)
 
     def __str__(self) -> str:
         return f"node {self.name} ({self.url})"
@@ -89,6 +111,14 @@ class Node:
     def host(self) -> str:
         """Host name or address, without brackets."""
         return urlsplit(self.url).hostname or ""
+
+    @property
+    def host_header(self) -> str:
+        """What the Host header says: the name that an address was looked up from, where there is one."""
+        parts = urlsplit(self.url)
+        if self.tls_name is None:
+            return parts.netloc
+        return self.tls_name if parts.port is None else f"{self.tls_name}:{parts.port}"
 
     @property
     def redacted(self) -> str:
@@ -108,6 +138,19 @@ class Node:
             return None
         pair = f"{self.username}:{self.password or ''}".encode()
         return f"Basic {base64.b64encode(pair).decode('ascii')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRecord:
+    """What is remembered of a node from one look to the next, and across crawls."""
+
+    name: str  #: the target's
+    draining: float | None = None  #: since when it gets no new work, in seconds since the epoch
+    start_delay: float = 0.0  #: the longest time from accepted to started that was seen, in seconds
+    #: when it was seen with jobs waiting and none running: the looks in a row, newest last
+    idle_looks: tuple[float, ...] = ()
+    #: where it is, for one that a command added to the fleet; without user and password. "" for those of scrapy.cfg
+    url: str = ""
 
 
 def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:

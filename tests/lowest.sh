@@ -1,5 +1,5 @@
 #!/bin/sh
-# The crawl tests with the lowest versions that the README promises, for the producer and for the nodes.
+# The tests of crawls and of the operating commands with the lowest versions that the README promises, for the producer and for the nodes.
 # Usage: PYTHON=python3.10 sh tests/lowest.sh [arguments of pytest]
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,6 +24,8 @@ if [ $# -eq 0 ]; then
     set -- tests/contract --ignore tests/contract/test_rig.py tests/acceptance/test_settings_only.py \
         tests/acceptance/test_book_ways.py \
         tests/acceptance/test_feed_urls.py tests/acceptance/test_requests_travel.py tests/acceptance/test_account.py \
-        tests/acceptance/test_shards.py tests/acceptance/test_passed_on.py tests/acceptance/test_bad_input.py
+        tests/acceptance/test_shards.py tests/acceptance/test_passed_on.py tests/acceptance/test_bad_input.py \
+        tests/acceptance/test_cli_deploy.py tests/acceptance/test_cli_deploy_all.py \
+        tests/acceptance/test_deploy_stopped.py tests/acceptance/test_cli_operate.py tests/acceptance/test_mixed_fleet.py
 fi
 exec "$folder/bin/python" -m pytest "$@"

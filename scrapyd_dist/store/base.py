@@ -1,7 +1,8 @@
 """The port: what a store can do, in domain words; each verb is one atomic step.
 
 The interface is blocking on purpose, and there is only one of it. A process with an event loop makes
-all its calls from one worker thread, so that they keep their order.
+all its calls from one worker thread, so that they keep their order. A time that a caller gives (`now`)
+is told to people and compared with the same caller's clock; leases run by the store's own clock.
 """
 
 from __future__ import annotations
@@ -9,18 +10,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.store.address import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard
+    from scrapyd_dist.frontier.values import Backlog, Leased, Lessee, NewBatch, SlotCount
+    from scrapyd_dist.nodes import NodeRecord
 
 
 class Store(Protocol):
-    """Crawls, their shards, batches, attempts, misses, counts and fingerprints."""
+    """Nodes; crawls with their shards, batches, attempts, leases, misses, counts, samples and fingerprints."""
 
     def close(self) -> None: ...
+
+    def warnings(self) -> list[str]:
+        """What endangers what is kept here, a sentence each; for whoever starts a crawl."""
+
+    # nodes: what outlives a crawl
+    def nodes(self) -> list[NodeRecord]:
+        """What is remembered of nodes, by name. A node of which nothing is remembered is not in it."""
+
+    def update_node(self, name: str, **changes: Any) -> None:
+        """Set fields of `NodeRecord` by their names; the record is made when there is none."""
 
     # crawls
     def add_crawl(self, crawl: Crawl) -> None:
@@ -35,8 +49,26 @@ class Store(Protocol):
     def update_crawl(self, crawl: str, **changes: Any) -> None:
         """Set fields of `Crawl` by their names."""
 
+    def want(self, crawl: str, what: str) -> None:
+        """Ask the crawl's producer for something, one of `batches.WANTED`; "" takes it back.
+
+        Raises:
+            NothingMatched: there is no such crawl.
+        """
+
     def forget(self, crawl: str) -> None:
-        """Remove a crawl and everything of it."""
+        """Remove a crawl and everything of it, its name last.
+
+        The one verb of many steps, so that nobody waits long for his turn: when it is broken off, the
+        crawl is still listed, and forgetting it again finishes the work.
+        """
+
+    # samples: how the whole crawl stood, from time to time
+    def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
+        """Keep one look at the crawl, a JSON document; `at` is in seconds since the epoch."""
+
+    def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
+        """Time and document, in order of time."""
 
     # counts: the account of found URLs, and what the producer itself did
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
@@ -79,7 +111,32 @@ class Store(Protocol):
     def payload(self, crawl: str, number: int) -> dict[str, str]:
         """The settings that carry the batch."""
 
-    # attempts: each verb moves the batch and its attempt together, by the tables of batches.py
+    def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
+        """Batches that are DEAD wait again, with as many new attempts as a fresh one; which ones, is the answer.
+
+        Their attempts stay as they were. Those that are not dead are left alone.
+        """
+
+    def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
+        """Replace a batch that waits or is dead by others that have its requests: smaller ones, or in other slots.
+
+        Parts that name no fingerprints get those of the batch, in its order, as far as it is known whose they are.
+
+        Raises:
+            StepRefused: the batch is out on a node, or over.
+            StoreError: the parts do not have as many requests as the batch.
+        """
+
+    def retry(self, crawl: str, number: int, parts: Sequence[tuple[Mapping[str, str], int]], now: float) -> list[Batch]:
+        """The failed requests of a batch that is done go into new batches, and their misses are forgotten.
+
+        Raises:
+            StepRefused: the batch is not done.
+            StoreError: the parts do not have as many requests as the batch has failed ones.
+        """
+
+    # attempts: each verb moves the batch and its attempt together, by the tables of batches.py. The attempt's number is
+    # the fencing token: `StepRefused` for any but the batch's current attempt, however late it comes
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         """The batch is about to be posted: written down before anything leaves."""
 
@@ -105,28 +162,144 @@ class Store(Protocol):
     ) -> None:
         """This attempt's result counts, and no other one of its batch ever will."""
 
-    def fail(self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int) -> BatchState:
-        """The attempt ended badly: the batch is FAILED, or DEAD when it has none left; which is the answer."""
+    def fail(
+        self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
+    ) -> BatchState:
+        """The attempt ended badly: the batch is FAILED, or DEAD when it has none left; which is the answer.
+
+        `out`: only if it is out still. One that was acked since somebody looked is `StepRefused`.
+        """
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """In the order they were opened; all of them when no state is named."""
 
+    # leases: for workers that reach the store. They run by the store's clock, never by a worker's
+    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
+        """Take the attempt for `holder`; False when it is not the batch's current one, or somebody else works on it.
+
+        A lease that ran out may be taken by anybody, as long as the attempt is current.
+        """
+
+    def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
+        """`seconds` more from now; False when `holder` has lost it and must stop."""
+
+    def expired(self, crawl: str) -> list[Attempt]:
+        """Attempts that are out and whose lease has run out."""
+
+    # the frontier: batches that workers lease by themselves, instead of being sent them
+    def add_batches(
+        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
+    ) -> list[Batch]:
+        """Keep these batches with their fingerprints, and the counts, in one transaction, whoever else adds some now.
+
+        Raises:
+            SeenBefore: requests of them are there already; nothing was kept.
+            StoreError: two of the fingerprints are the same.
+            NothingMatched: there is no such crawl; so for all that follows, but `slots`, `peek` and `sign_off`.
+        """
+
+    def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
+        """Those of them that are there already."""
+
+    def lease_next(
+        self, crawl: str, lessee: Lessee, *, slots: Collection[str] = (), seconds: float, limit: int = 1, now: float
+    ) -> list[Leased]:
+        """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
+
+        The highest priority comes first, then the oldest. Nothing comes while somebody wants the crawl to rest, or to
+        end.
+
+        Args:
+            crawl: the crawl or frontier.
+            lessee: who will work on them.
+            slots: names of slots; none: all but those of other spiders.
+            seconds: how long the lease is good, by the store's clock.
+            limit: batches at most.
+            now: for people.
+        """
+
+    def ack(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        *,
+        report: Mapping[str, Any],
+        new: Sequence[NewBatch] = (),
+        now: float,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
+
+        Raises:
+            StepRefused: the attempt is over, or the lease has been lost to somebody else.
+            SeenBefore: as `add_batches`; nothing was done.
+        """
+
+    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
+        """The holder has made no request of it: the batch waits again, no attempt is counted.
+
+        Raises:
+            StepRefused: as `ack`.
+        """
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        """It may add something until `seconds` from now, or until it says so again, or signs off."""
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        """It will add nothing more."""
+
+    def backlog(self, crawl: str) -> Backlog:
+        """How far the workers are; costs the same however much is stored."""
+
+    def slots(self, crawl: str) -> list[SlotCount]:
+        """What is in each slot, by name; costs the same however much is stored."""
+
+    def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        """The batches of a slot that would be leased next, in that order."""
+
+    def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
+        """Those of a batch that was added, in the order of its requests; none of one that was sealed."""
+
+    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
+        """Remove a batch that is not out; `forget` its fingerprints as well, so that its requests can come again.
+
+        Its number is never used again; its misses stay, for the account.
+
+        Raises:
+            StepRefused: a worker has it.
+        """
+
     # misses
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
 
-    def misses(self, crawl: str) -> list[Miss]: ...
+    def misses(self, crawl: str) -> list[Miss]:
+        """Those of batches, then the producer's own; each in the order they came."""
 
 
-def open_store(where: str | Path) -> Store:
-    """The store at `where`: a path of an SQLite file, made when it is not there.
+def open_store(where: str | Path, *, durable: bool = True) -> Store:
+    """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
+
+    Args:
+        where: the address.
+        durable: for a file, whether a step is on the disk before it returns. A worker does without: a power cut that
+            takes its last steps takes the worker as well; and it has the file to itself for a shorter time.
 
     Raises:
-        ConfigError: nothing here knows this kind of address.
+        ConfigError: nothing here knows this kind of address, or what it needs is not installed.
+        StoreError: it cannot be opened, or is not a store that this version can use.
     """
-    text = str(where)
-    if "://" in text and not text.startswith("sqlite://"):
-        kind = text.split("://", 1)[0]
-        raise ConfigError(f"a store of the kind {kind}:// is not known; give the path of an SQLite file.")
-    from scrapyd_dist.store.sqlite import SqliteStore  # noqa: PLC0415 - only the engine asked for is loaded
+    if not is_url(where):
+        from scrapyd_dist.store.sqlite import SqliteStore  # noqa: PLC0415 - only the engine asked for is loaded
 
-    return SqliteStore(text.removeprefix("sqlite://"))
+        return SqliteStore(str(where).removeprefix("sqlite://"), durable=durable)
+    kind = str(where).split("://", 1)[0]
+    if kind not in {"redis", "rediss", "unix"}:
+        raise ConfigError(
+            f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an SQLite file, or"
+            " redis://host:6379/0."
+        )
+    from scrapyd_dist.store.redis import RedisStore  # noqa: PLC0415 - as above
+
+    return RedisStore(str(where))

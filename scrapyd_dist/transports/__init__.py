@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 

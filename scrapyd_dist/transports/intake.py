@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from scrapyd_dist.errors import CutReply, NotJson
-from scrapyd_dist.reply import Reply, content_range, is_raw
+from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 
@@ -22,8 +22,10 @@ PIECE = 64 * 1024
 
 
 def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict[str, str]:
-    """All headers of the request, but for Host and Content-Length."""
+    """All headers of the request, but for Content-Length, and for Host where it is what the url says."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "scrapyd-dist", **call.headers}
+    if node.tls_name is not None:
+        headers["Host"] = node.host_header
     if content_type is not None:
         headers["Content-Type"] = content_type
     authorization = node.authorization()
@@ -55,6 +57,8 @@ class Intake(Generic[T]):
         self._received = 0
         # a server that knows no ranges sends the file from its first byte
         self._unwanted = (call.start or 0) if status == 200 else 0
+        # … and to its last one
+        self._left = call.limit if status == 200 and self._is_wanted() else None
 
     def feed(self, piece: bytes) -> None:
         """The next bytes of the body, as they came over the wire."""
@@ -63,6 +67,9 @@ class Intake(Generic[T]):
             skipped = min(self._unwanted, len(piece))
             self._unwanted -= skipped
             piece = piece[skipped:]
+        if self._left is not None:
+            piece = piece[: self._left]
+            self._left -= len(piece)
         if piece:
             self._take(piece)
 

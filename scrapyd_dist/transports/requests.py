@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from http.client import HTTPException, RemoteDisconnected
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import requests
 import urllib3
@@ -23,6 +23,7 @@ from scrapyd_dist.errors import (
     NodeError,
     NoReply,
     NotJson,
+    NoTls,
     TlsRefused,
 )
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
@@ -31,8 +32,8 @@ from scrapyd_dist.transports.intake import PIECE, Intake, request_headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 
@@ -45,6 +46,18 @@ class _Session(requests.Session):
 
     def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002 - requests' own
         return None
+
+
+class _Named(requests.adapters.HTTPAdapter):
+    """Talks to an address, and checks the certificate for the name that it was looked up from."""
+
+    def __init__(self, tls_name: str) -> None:
+        self._tls_name = tls_name
+        super().__init__()
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
+        kwargs = {**kwargs, "server_hostname": self._tls_name, "assert_hostname": self._tls_name}
+        super().init_poolmanager(connections, maxsize, block, **kwargs)
 
 
 class RequestsTransport:
@@ -88,6 +101,8 @@ class RequestsTransport:
         content_type, body = call.body()
         session.trust_env = False
         session.headers.clear()
+        if node.tls_name is not None:
+            session.mount("https://", _Named(node.tls_name))
         connect = min(self._connect_timeout, seconds)
         try:
             return session.request(
@@ -96,7 +111,7 @@ class RequestsTransport:
                 data=body,
                 headers={**request_headers(node, call, content_type), "Connection": "close"},
                 # read counts from the moment the request is sent, so the wait as a whole is `seconds`
-                timeout=urllib3.Timeout(connect=connect, read=seconds, total=seconds),  # type: ignore[arg-type]
+                timeout=urllib3.Timeout(connect=connect, read=seconds, total=seconds),  # type: ignore[arg-type]  # the stubs lag
                 allow_redirects=False,
                 stream=True,
                 verify=(node.ca or True) if node.verify else False,
@@ -130,6 +145,9 @@ def _head_error(error: Exception, node: Node, call: Call[T], connect: float, sec
     if isinstance(error, requests.ConnectTimeout):
         return ConnectTimeout.at(str(node), f"{connect:g} s")
     if isinstance(error, requests.Timeout):
+        if any("handshake" in str(cause) for cause in _causes(error)):
+            # A server without TLS waits for the rest of what it takes for a request.
+            return NoTls.at(str(node), f"{connect:g} s")
         return _no_reply(node, call, seconds)
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         # requests itself looks for the CA file before it connects

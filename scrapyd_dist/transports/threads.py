@@ -12,8 +12,8 @@ from scrapyd_dist.transports.requests import RequestsTransport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")

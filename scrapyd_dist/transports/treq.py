@@ -21,18 +21,18 @@ from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IAgent
-from zope.interface import implementer  # type: ignore[import-untyped]
+from zope.interface import implementer  # type: ignore[import-untyped]  # has no types
 
 from scrapyd_dist.errors import CutReply
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
 from scrapyd_dist.transports.intake import Intake, request_headers
-from scrapyd_dist.transports.twisted import TimedOut, head_error, no_reply, tls_policy, was_cancelled
+from scrapyd_dist.transports.twisted import SystemNames, TimedOut, head_error, no_reply, tls_policy, was_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class TreqTransport:
             from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
         self._reactor = reactor
         self._agent = agent
-        self._agents: dict[tuple[bool, str | None], Any] = {}
+        self._agents: dict[tuple[object, ...], Any] = {}
         self._connect_timeout = connect_timeout
         self._wait = wait or (_as_future if isinstance(reactor, AsyncioSelectorReactor) else _as_it_is)
 
@@ -123,10 +123,10 @@ class TreqTransport:
 
     def _agent_for(self, node: Node) -> Any:
         """One agent for each kind of TLS: making one reads certificates."""
-        key = (node.verify, node.ca)
+        key = (node.verify, node.ca, node.tls_name)
         if key not in self._agents:
             self._agents[key] = self._agent or Agent(
-                self._reactor,
+                SystemNames(self._reactor),
                 contextFactory=tls_policy(node),
                 connectTimeout=self._connect_timeout,
                 pool=HTTPConnectionPool(self._reactor, persistent=False),

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from OpenSSL import SSL
 from service_identity import CertificateError, VerificationError
 from twisted.internet import error
+from twisted.internet._resolver import GAIResolver  # the one that reactors start with; it has no public name
 from twisted.internet.defer import CancelledError
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorPluggableNameResolver
 from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
 from twisted.web.client import BrowserLikePolicyForHTTPS
 from twisted.web.iweb import IPolicyForHTTPS
-from zope.interface import implementer  # type: ignore[import-untyped]
+from zope.interface import implementer  # type: ignore[import-untyped]  # has no types
 
 from scrapyd_dist.errors import (
     ConnectionLost,
@@ -33,8 +34,8 @@ from scrapyd_dist.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 
@@ -85,12 +86,29 @@ def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
     return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
 
 
+@implementer(IReactorPluggableNameResolver)
+class SystemNames:
+    """A reactor that looks names up as the machine does: Scrapy puts a resolver in its place that knows no IPv6."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self.nameResolver = GAIResolver(reactor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+
 def tls_policy(node: Node) -> Any:
     """How certificates of this node are checked: an IPolicyForHTTPS.
 
     Raises:
         TlsRefused: the CA file of the target cannot be read.
     """
+    policy = _policy(node)
+    return policy if node.tls_name is None else _Named(policy, node.tls_name.encode("ascii"))
+
+
+def _policy(node: Node) -> Any:
     if not node.verify:
         return _TrustAll()
     if node.ca is None:
@@ -102,6 +120,18 @@ def tls_policy(node: Node) -> Any:
     if not found:
         raise TlsRefused.at(str(node), f"the CA file {node.ca} has no certificate in it")
     return BrowserLikePolicyForHTTPS(trustRootFromCertificates(found))
+
+
+@implementer(IPolicyForHTTPS)
+class _Named:
+    """Certificates are checked for this name, whatever address the url has."""
+
+    def __init__(self, policy: Any, name: bytes) -> None:
+        self._policy = policy
+        self._name = name
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: ARG002, N802 - Twisted's
+        return self._policy.creatorForNetloc(self._name, port)
 
 
 @implementer(IPolicyForHTTPS)

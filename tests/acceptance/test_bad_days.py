@@ -55,7 +55,8 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
     assert summary["batches"]["dead"] == 0
 
 
-@pytest.mark.parametrize("way", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
+@pytest.mark.black_box
+@BOTH_WAYS
 def test_one_node_away_one_killed_one_worker_killed(
     way: str,
     project: Callable[..., Project],
@@ -155,7 +156,8 @@ def test_a_daemon_hangs_while_its_workers_go_on(
     assert set(pages.item_hits().values()) == {1}
 
 
-@pytest.mark.parametrize("way", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
+@pytest.mark.black_box
+@BOTH_WAYS
 def test_a_node_is_restarted_while_its_jobs_run(
     way: str,
     project: Callable[..., Project],

@@ -13,10 +13,21 @@ from measure import RunError, run_all
 from ways import Bench, Options
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
+DEPLOYS = SCRIPT.with_name("deploys.py")
 
 
-@pytest.mark.parametrize("ways", ["plain,bound", "sdist2"])
+@pytest.mark.parametrize(
+    "ways",
+    [
+        "plain,bound",
+        "sdist2",
+        pytest.param("pull2,pull2-fast", marks=pytest.mark.black_box),
+        pytest.param("pull2-redis,scrapy-redis2", marks=pytest.mark.black_box),
+    ],
+)
 def test_the_short_benchmark_measures_and_checks_every_way(ways: str, tmp_path: Path) -> None:
+    if "scrapy-redis" in ways:
+        pytest.importorskip("scrapy_redis", reason="of the dependency group `bench`")
     figures = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, SCRIPT, "--short", "--ways", ways, "--timeout", "120", "--json", figures],
@@ -66,3 +77,18 @@ print(run_all([command], cwd=Path("."), output=Path("."), timeout=20).cpu)
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert 0.45 < float(done.stdout) < 5
+
+
+def test_the_short_benchmark_of_roll_outs(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, DEPLOYS, "--short", "--timeout", "120", "--json", figures],
+        check=False, capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    assert [(run["way"], run["pair"]) for run in found["runs"]] == [("bound", 0), ("sdist", 0)]
+    # Two nodes import the project: less would mean that their processes were not counted.
+    assert all(run["cpu_s"] > 0.5 for run in found["runs"]), found["runs"]
+    assert found["ways"]["sdist"]["wall_ratio"]["median"] > 0.5
+    assert "| `sdist deploy-all` |" in done.stdout

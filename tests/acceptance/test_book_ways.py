@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import scrapyd_dist.middlewares.worker
+import scrapyd_dist.middlewares
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
 
 import scrapyd_dist
@@ -72,7 +72,7 @@ def _installed_copy(folder: Path) -> Path:
     target = folder / "scrapyd_dist"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(scrapyd_dist.__file__).parent, target, ignore=ignore, dirs_exist_ok=True)
-    wing = Path(scrapyd_dist.middlewares.worker.__file__).parent
+    wing = Path(scrapyd_dist.middlewares.__file__).parent
     shutil.copytree(wing, target / "middlewares", ignore=ignore, dirs_exist_ok=True)
     return folder
 

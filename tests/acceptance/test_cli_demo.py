@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rig.processes import with_home
@@ -15,10 +17,14 @@ if TYPE_CHECKING:
 
 
 def test_the_demo_works_and_leaves_nothing_running(
-    start_cli: Callable[..., Command], project: Callable[..., Project]
+    start_command: Callable[..., Command], project: Callable[..., Project]
 ) -> None:
     made = project()
-    done = start_cli(made, "demo", "--items", "90", "--nodes", "1", "--dir", "shown").wait(120)
+    # A checkout has a folder of this name, which `python -m` takes for the package where it is the working folder.
+    for name in ("__init__.py", "examples/__init__.py", "examples/site.py"):
+        made.write(f"scrapyd_dist/{name}", "raise SystemExit('not the package that is installed')")
+    script = (str(Path(sys.executable).with_name("sdist")),)
+    done = start_command(made, script, "demo", "--items", "90", "--nodes", "1", "--dir", "shown").wait(120)
     assert done.code == 0, done.err
     assert "The demo worked: 90 items" in done.out
     for command in ("sdist nodes up 1", "sdist deploy-all", "sdist crawl easy"):

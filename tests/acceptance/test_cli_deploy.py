@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import re
-import ssl
 import zipfile
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from rig.badpeer import BadPeer
 from rig.calls import says
+from rig.tls import Authority
 from rig.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -186,6 +180,23 @@ def test_prune_asks_and_keeps_what_is_in_use(
     assert [versions(node) for node in clean] == [names[2:]] * 3
 
 
+@pytest.mark.black_box
+def test_prune_knows_what_scheduled_jobs_run(
+    run_cli: Callable[..., Result], small: Project, clean: list[ScrapydNode]
+) -> None:
+    names = []
+    for number in range(3):
+        small.spider("one", f"{LONG}# {number}\n")
+        names.append(run_cli(small, "deploy-all", "--json").json()["version"])
+    started = run_cli(small, "schedule", "long", "--on", "node1", "--version", names[1], "--json").json()["jobs"]
+    job = started[0]["job"]
+    wait_for(clean[0].job_pids, 30, f"the start of {job}")
+    done = run_cli(small, "prune", "--keep", "1", "--node", "node1", "--yes", "--json")
+    (row,) = done.json()["nodes"]
+    assert (row["deleted"], row["in_use"], row["jobs_of_unknown_version"]) == (names[:1], {names[1]: [job]}, [])
+    assert versions(clean[0]) == names[1:]
+
+
 def test_a_dead_node_is_named_and_only_missing_finishes_it(
     run_cli: Callable[..., Result], small: Project, clean: list[ScrapydNode]
 ) -> None:
@@ -297,16 +308,7 @@ def test_a_setup_py_of_its_own(run_cli: Callable[..., Result], small: Project, c
 @pytest.fixture
 def self_signed(tmp_path: Path) -> Iterator[int]:
     """The port of a server that speaks TLS with a certificate that nobody has signed but itself."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.timezone.utc)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 7, now - dt.timedelta(1), now + dt.timedelta(1))
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
-    pem, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    both = key.private_bytes(pem, private, serialization.NoEncryption()) + certificate.public_bytes(pem)
-    (tmp_path / "tls.pem").write_bytes(both)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "tls.pem")
+    context = Authority(tmp_path).self_signed()
     with closing(BadPeer(says(status="ok", versions=[]), context)) as server:
         yield server.port
 

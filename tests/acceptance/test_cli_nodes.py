@@ -46,7 +46,7 @@ def test_one_that_hangs_does_not_keep_the_others_from_answering(
     finally:
         pair[0].go_on()
     assert done.code == 3
-    assert [row["state"] for row in done.json()["nodes"]] == ["down", "up"]
+    assert [row["state"] for row in done.json()["nodes"]] == ["busy", "up"]
     assert "time-out" in done.json()["nodes"][0]["reason"]
 
 

@@ -101,7 +101,7 @@ def producer(made: Project) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def terminal(made: Project, producer: subprocess.Popen[str]) -> Iterator[Terminal]:
     with closing(Terminal(made)) as opened:
-        opened.wait_text("requests 5 of 10")
+        opened.wait_text("5 done of 10")
         yield opened
 
 

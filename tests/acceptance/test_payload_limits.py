@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 ARGUMENT = 131_072
 
 
-@pytest.mark.parametrize(("way", "items"), [("scrapy", 2000), pytest.param("sdist", 6000, marks=pytest.mark.black_box)])
+@pytest.mark.black_box
+@pytest.mark.parametrize(("way", "items"), [("scrapy", 2000), ("sdist", 6000)])
 def test_2000_long_urls_in_a_batch(
     way: str,
     items: int,

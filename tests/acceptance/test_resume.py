@@ -64,7 +64,8 @@ def test_all_nodes_die_in_the_middle(
     assert_resumed(run_cli(it, "resume", row.id, "--json", timeout=180), it, pages)
 
 
-@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.black_box) for seed in SEEDS[1:])])
+@pytest.mark.black_box
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_producer_is_killed_at_some_moments(
     seed: int,
     project: Callable[..., Project],

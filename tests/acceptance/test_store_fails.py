@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
+import pytest
 from rig.crawls import ADDON, QUICK
 from rig.waiting import wait_for
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rig.sites import SiteProcess
 
 
+@pytest.mark.black_box
 def test_a_batch_that_cannot_be_sealed_stops_the_crawl_and_is_found_again(
     fleet: Callable[..., list[ScrapydNode]],
     site: Callable[..., SiteProcess],

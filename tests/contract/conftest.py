@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 from rig.badpeer import BadPeer
+from rig.stores import opened, redis_server, store, where  # noqa: F401 - fixtures
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 
@@ -20,8 +21,8 @@ from scrapyd_dist.transports.treq import TreqTransport
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import AsyncSender, Sender
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ import pytest
 from rig.badpeer import BadPeer, Connection
 from rig.calls import JOB, PASSWORD, SHORT, failure, node_at, says, steps
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -28,6 +27,7 @@ from scrapyd_dist.errors import (
     ServerFailed,
 )
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,8 @@ from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 
 from scrapyd_dist.batches import AttemptState, job_id
+from scrapyd_dist.coordination.placement import Placement
+from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -21,11 +23,11 @@ from scrapyd_dist.errors import (
     ConnectTimeout,
     NotFound,
 )
-from scrapyd_dist.fleet import Member, Placement
-from scrapyd_dist.posting import JobSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from scrapyd_dist.coordination.fleet import Member
 
 # the usual way
 
@@ -53,7 +55,7 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
     async with bench(tmp_path, model("one")) as b:
         await b.seal()
         await until(lambda: b.states() == ["done"], "the only batch is done")
-        assert not b.coordinator._over.is_set()
+        assert not b.coordinator.desk.over.is_set()
         b.coordinator.no_more()
         await b.ended()
         b.whole(1)
@@ -307,7 +309,7 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
         for _ in range(4):
             await b.seal()
         await until(
-            lambda: b.states() == ["done"] * 4 and not b.coordinator._posts, "all is done, and nobody asks any more"
+            lambda: b.states() == ["done"] * 4 and not b.coordinator.desk.posts, "all is done, and nobody asks any more"
         )
         b.coordinator.no_more()
         await b.ended()

@@ -13,7 +13,7 @@ from scrapyd_dist.errors import (
     ConnectionRefused,
     NoReply,
 )
-from scrapyd_dist.outcome import part_path, report_path
+from scrapyd_dist.jobs.outcome import part_path, report_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +34,8 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
         b.whole(2)
         assert two.posts == ["c.b2.a1", "c.b1.a2"]
         assert "has not answered" in b.attempts(1)[0].reason
-        b.coordinator._over.clear()  # the crawl would go on: keep watching
-        b.coordinator._spawn(b.coordinator._watch(b.coordinator.members[0]))
+        b.coordinator.desk.over.clear()  # the crawl would go on: keep watching
+        b.coordinator.desk.spawn(b.coordinator.looks.watch(b.coordinator.members[0]))
         one.down = None
         await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
 

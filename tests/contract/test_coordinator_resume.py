@@ -11,8 +11,8 @@ from rig.coordination import CRAWL, QUICK, Bench, bench, make, run, scenario, un
 from rig.nodemodel import ModelNode, model
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
-from scrapyd_dist.fleet import Out
-from scrapyd_dist.posting import JobSpec, call_for
+from scrapyd_dist.coordination.fleet import Out
+from scrapyd_dist.coordination.posting import JobSpec, call_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,12 +42,12 @@ def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: Att
     async def check() -> None:
         one, two = model("one", quick=False), model("two")
         before = make(tmp_path, [one, two], QUICK)
-        before.coordinator._sending = False
+        before.coordinator.desk.sending = False
         number = await before.seal()
         job = await _left_behind(before, number, state, one)
         before.store.close()
         if known != "lost":
-            call = call_for(before.coordinator.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'})
+            call = call_for(before.coordinator.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'}, {})
             one.answer(call)
             one.start(job, done=1)
         if known == "finished":
@@ -91,7 +91,7 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
 async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
     gone, two = model("gone"), model("two")
     before = make(tmp_path, [gone, two], QUICK)
-    before.coordinator._sending = False
+    before.coordinator.desk.sending = False
     number = await before.seal()
     await _left_behind(before, number, AttemptState.SENT, gone)
     before.store.close()

@@ -12,7 +12,7 @@ import pytest
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.egg import build
 from scrapyd_dist.deploy.versions import version_name
-from scrapyd_dist.middlewares.worker import KEY_FILE
+from scrapyd_dist.middlewares.worker.job import KEY_FILE
 
 import scrapyd_dist
 

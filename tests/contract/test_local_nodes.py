@@ -24,8 +24,8 @@ from scrapyd_dist.deploy.local import down, running, up
 from scrapyd_dist.deploy.processes import Leader, is_alive, started, stop
 from scrapyd_dist.deploy.rollout import ensure
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from rig.projects import Project
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 LOW = "SDIST_LOW_PYTHON"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rig.calls import SHORT, node_at
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import AuthRefused, CutReply, NodeError, NoReply, NotJson, ServerFailed
+from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,15 @@ class TestRawFiles:
         chunk = sender.send(node, api.fetch("logs/a", start=1000))
         assert chunk is not None
         assert (chunk.body, chunk.start, chunk.total) == (LOG[1000:], 1000, len(LOG))
+
+    @pytest.mark.parametrize("play", [_ranges, lambda c, _: c.answer(200, LOG)], ids=["ranges", "no ranges"])
+    def test_no_more_is_taken_than_was_asked_for(self, sender: Sender, peer: Callable[..., BadPeer], play: Any) -> None:
+        node = node_at(peer(play).port)
+        chunk = sender.send(node, api.fetch("logs/a", start=1000, limit=10))
+        assert chunk is not None
+        assert (chunk.body[:10], chunk.start, chunk.total) == (LOG[1000:1010], 1000, len(LOG))
+        if play is not _ranges:  # the other one here only knows where to begin
+            assert len(chunk.body) == 10
 
     def test_nothing_new(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
         got = bytearray()

@@ -15,9 +15,9 @@ from rig.waiting import wait_for
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThread
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import ApiRefused, AuthRefused, NotFound, NotJson
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.treq import TreqTransport
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rig.badpeer import BadPeer, Connection
     from rig.nodes import ScrapydNode
 
-    from scrapyd_dist.call import Call
+    from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
 SPIDERS = """
@@ -148,9 +148,12 @@ class TestScrapyd:
         piece = sender.send(node, api.fetch(path, start=10, limit=20))
         assert piece is not None
         assert (piece.body, piece.start, piece.total) == (bytes(got[10:30]), 10, len(got))
-        end = sender.send(node, api.tail(path, 15))
+        last = api.tail(path, 15, sender.send(node, api.fetch(path, start=0, limit=15)))
+        assert last is not None
+        end = sender.send(node, last)
         assert end is not None
         assert (end.body, end.start) == (bytes(got[-15:]), len(got) - 15)
+        assert api.tail(path, 10**6, sender.send(node, api.fetch(path, start=0, limit=10**6))) is None
         beyond = sender.send(node, api.fetch(path, start=len(got)))
         assert beyond is not None
         assert (beyond.body, beyond.total) == (b"", len(got))

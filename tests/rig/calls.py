@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapyd_dist.call import Call
+    from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
     from .badpeer import Connection, Play

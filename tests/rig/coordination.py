@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapyd_dist import collect, coordinator
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of
-from scrapyd_dist.coordinator import Coordinator, Limits
-from scrapyd_dist.fleet import Member
-from scrapyd_dist.posting import JobSpec
+from scrapyd_dist.coordination import looking
+from scrapyd_dist.coordination.coordinator import Coordinator
+from scrapyd_dist.coordination.desk import Limits
+from scrapyd_dist.coordination.fleet import Member
+from scrapyd_dist.coordination.posting import JobSpec
+from scrapyd_dist.items import collect
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -127,8 +129,8 @@ async def bench(tmp_path: Path, *nodes: ModelNode, limits: Limits = QUICK, **opt
     """A coordinator at work; with what an earlier one left, if there is something."""
     made = make(tmp_path, list(nodes), limits, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinator, "FRESH", 0.02)
-        patch.setattr(coordinator, "UNKNOWN_GRACE", 0.1)
+        patch.setattr(looking, "FRESH", 0.02)
+        patch.setattr(looking, "UNKNOWN_GRACE", 0.1)
         patch.setattr(collect, "RETRY_PAUSE", 0.01)
         await made.coordinator.recover()
         made.coordinator.start()
@@ -144,7 +146,7 @@ def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
     """An async test."""
 
     def synchronous(tmp_path: Path) -> None:
-        run(test(tmp_path))  # type: ignore[arg-type]
+        run(test(tmp_path))  # type: ignore[arg-type]  # what `scenario` takes
 
     synchronous.__name__ = test.__name__
     return synchronous

@@ -9,16 +9,16 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scrapyd_dist.api import JobState
 from scrapyd_dist.errors import NoReply
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.reply import Reply
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from scrapyd_dist.call import Call
     from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 
@@ -33,6 +33,8 @@ class ModelJob:
     size: int
     settings: dict[str, str]
     args: dict[str, str]
+    project: str = ""
+    spider: str = ""
     state: JobState = JobState.PENDING
     forgotten: bool = False  #: the node was restarted: it answers that it knows no such job
 
@@ -41,6 +43,12 @@ class ModelJob:
         match = _JOB.fullmatch(self.id)
         assert match
         return int(match[1])
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What it was told as a job of one batch, or as a worker that leases."""
+        told: dict[str, Any] = json.loads(self.settings.get("DISTRIBUTED_JOB") or self.settings["DISTRIBUTED_PULL"])
+        return told
 
 
 @dataclass(kw_only=True)
@@ -66,7 +74,7 @@ class ModelNode:
     def start(self, job: str, *, done: int = 0) -> None:
         """The job runs, and has reported `done` requests."""
         self.jobs[job].state = JobState.RUNNING
-        self._report(job, state="running", done=done, items=done)
+        self.report(job, state="running", done=done, items=done)
 
     def finish(self, job: str, *, part: bytes | None = None, sha256: str | None = None, **fields: Any) -> None:
         """The job ends in order: its part is there, then its report."""
@@ -82,21 +90,21 @@ class ModelNode:
             "sha256": sha256 or hashlib.sha256(content).hexdigest(),
         }
         usual = {"done": found.size, "items": found.size, "finish_reason": "finished", "part": described}
-        self._report(job, **{"state": "ended", **usual, **fields})
+        self.report(job, **{"state": "ended", **usual, **fields})
 
     def die(self, job: str) -> None:
         """The job ends without a word more."""
         self.jobs[job].state = JobState.FINISHED
 
     def _base(self, job: str) -> str:
-        return f"logs/_sdist/{json.loads(self.jobs[job].settings['DISTRIBUTED_JOB'])['home']}/{job}"
+        return f"logs/_sdist/{self.jobs[job].told['home']}/{job}"
 
-    def _report(self, job: str, **fields: Any) -> None:
+    def report(self, job: str, **fields: Any) -> None:
+        """The job writes its report anew."""
         found = self.jobs[job]
         report = {"schema": 1, "updated": 1.0, "requests": found.size, "done": 0, "missed": 0, "pages": 0, "items": 0}
         # All that a real worker tells comes back, so that a coordinator may ask for any of it.
-        told = json.loads(found.settings["DISTRIBUTED_JOB"])
-        report |= {**told, **fields, "pages": fields.get("done", 0)}
+        report |= {**found.told, **fields, "pages": fields.get("done", 0)}
         self.edit(report)
         self.files[f"{self._base(job)}.json"] = json.dumps(report).encode()
 
@@ -144,8 +152,10 @@ class ModelNode:
             for name, value in data.items()
             if name not in {"project", "spider", "jobid", "_version", "setting"}
         }
-        size = len(json.loads(settings["DISTRIBUTED_START_URLS"]))
-        job = ModelJob(id=data["jobid"], size=size, settings=settings, args=args)
+        size = len(json.loads(settings.get("DISTRIBUTED_START_URLS", "[]")))
+        job = ModelJob(
+            id=data["jobid"], size=size, settings=settings, args=args, project=data["project"], spider=data["spider"]
+        )
         self.posts.append(job.id)
         if self.plays:
             self.plays.pop(0)(self, job)
@@ -155,7 +165,7 @@ class ModelNode:
 
     def take(self, job: ModelJob) -> None:
         self.jobs[job.id] = job
-        if self.quick:
+        if self.quick and "DISTRIBUTED_JOB" in job.settings:
             self.finish(job.id)
 
     def _status(self, call: Call[Any]) -> dict[str, Any]:
@@ -193,7 +203,7 @@ class ModelSender:
         result: Any = self._nodes[node.url].answer(call)
         if result is not None:
             sink(result.body)
-        return result  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]  # as the call reads it
 
     def close(self) -> None:
         pass

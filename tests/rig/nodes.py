@@ -63,7 +63,8 @@ class ScrapydNode:
     @property
     def url(self) -> str:
         """The address, with a slash at the end, without user name and password."""
-        return f"http://127.0.0.1:{self.port}/"
+        host = self._config.get("bind_address", "127.0.0.1")
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     @property
     def pid(self) -> int:

@@ -105,7 +105,7 @@ class Proxy:
             thread.join(10)
 
     def _spawn(self, work: object, *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]  # of any target
         self._threads.append(thread)
         thread.start()
 

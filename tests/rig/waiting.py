@@ -15,7 +15,7 @@ T = TypeVar("T")
 STEP = 0.05
 
 
-def wait_for(condition: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
+def wait_for(condition: Callable[[], T | None], timeout: float = 30.0, what: str = "the condition") -> T:
     """Look again and again until `condition()` is true, and return what it returned.
 
     A condition that raises an OSError or an AssertionError counts as not yet true.

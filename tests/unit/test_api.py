@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist import api
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -28,11 +27,12 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import ARGUMENT_MAX
-from scrapyd_dist.reply import Reply, said
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.reply import Reply, said
 from scrapyd_dist.transports.intake import Intake
 
 if TYPE_CHECKING:
-    from scrapyd_dist.call import Call
+    from scrapyd_dist.scrapyd.call import Call
 
 WHERE = "node one (http://web1:6800)"
 
@@ -114,7 +114,15 @@ class TestCalls:
     )  # fmt: skip
     def test_ranges(self, start: int | None, limit: int | None, wanted: dict[str, str]) -> None:
         assert api.fetch("logs/x", start=start, limit=limit).headers == wanted
-        assert api.tail("logs/x", 9).headers == {"Range": "bytes=-9"}
+
+    def test_the_end_of_a_file_is_asked_for_by_its_place(self) -> None:
+        def head(total: int | None) -> api.Chunk:
+            return api.Chunk(body=b"x" * min(9, total or 9), start=0, total=total, date=None)
+
+        last = api.tail("logs/x", 9, head(100))
+        assert last is not None
+        assert last.headers == {"Range": "bytes=91-99"}
+        assert [api.tail("logs/x", 9, known) for known in (None, head(9), head(4), head(None))] == [None] * 4
 
     def test_no_secret_of_a_job_is_shown(self) -> None:
         assert "hush" not in repr(api.schedule("p", "s", jobid="j", settings={"KEY": "hush"}, args={"a": "hush"}))
@@ -369,7 +377,7 @@ class TestErrors:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("scrapyd_dist.api", {"requests", "treq", "twisted", "scrapy"}),
+        ("scrapyd_dist.scrapyd.api", {"requests", "treq", "twisted", "scrapy"}),
         ("scrapyd_dist.config", {"requests", "treq", "twisted", "scrapy"}),
         ("scrapyd_dist.transports", {"requests", "treq", "twisted", "scrapy"}),
         ("scrapyd_dist.transports.threads", {"treq", "twisted", "scrapy"}),
@@ -380,3 +388,18 @@ def test_a_module_loads_no_more_than_it_needs(module: str, absent: set[str]) -> 
     code = f"import {module}, sys, json; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not absent & set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "served"),
+    [
+        (200, b"<html>a listing</html>", True),
+        (404, b"<p>File not found.</p>", True),  # the folder is made with the first job
+        (404, b"<p>Sorry. No luck finding that resource.</p>", False),  # Twisted, when there is no such folder
+        (404, b"<p>No such child resource.</p>", False),  # and an older one
+        (404, b"nginx", False),
+    ],
+)
+def test_whether_a_folder_is_served(status: int, body: bytes, served: bool) -> None:
+    for call in (api.serves_logs(), api.serves_items()):
+        assert call.read(_reply(body, status, content_type="text/html")) is served

@@ -6,6 +6,7 @@ import pytest
 from bound import shard_starts, shares
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import Way
 from report import summary, table
 from ways import Run
 
@@ -47,3 +48,31 @@ def test_without_the_bound_there_are_no_ratios() -> None:
     found = summary([run("plain", 0, 1, 1)])
     assert "wall_ratio" not in found["plain"]
     assert "| plain Scrapy, one process | 1.0 (1.0-1.0) | 1.0 (1.0-1.0) | - | - | 1 |" in table(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("plain", "plain Scrapy, one process"),
+        ("bound", "the bound, by hand"),
+        ("sdist3", "`sdist crawl` on 3 nodes"),
+        ("sdist2-fast", "`sdist crawl --profile fast` on 2 nodes"),
+        ("pull2-redis-fast", "`sdist crawl --pull --profile fast` on 2 nodes, Redis"),
+        ("scrapy-redis2", "scrapy-redis, 2 processes and the index"),
+    ],
+)
+def test_a_way_says_what_it_is(name: str, says: str) -> None:
+    assert Way.named(name).says == says
+
+
+@pytest.mark.parametrize(
+    "name", ["", "sdist", "bound2", "pull2-slow", "scrapy-redis", "plain-fast", "scrapy-redis2-fast"]
+)
+def test_a_way_that_nobody_knows_is_told(name: str) -> None:
+    with pytest.raises(ValueError, match="pullN-redis"):
+        Way.named(name)
+
+
+def test_only_ways_that_need_a_redis_server_get_one() -> None:
+    names = ("plain", "bound", "sdist2", "pull2", "pull2-redis", "scrapy-redis2")
+    assert [name for name in names if Way.named(name).needs_redis] == ["pull2-redis", "scrapy-redis2"]

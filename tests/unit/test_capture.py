@@ -9,10 +9,11 @@ from cryptography.fernet import Fernet
 from scrapy import Request, Spider
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.capture import LARGE, Capture, Fate
 from scrapyd_dist.middlewares.codec import from_value
+from scrapyd_dist.middlewares.frontier.filling import LARGE, Fate
+from scrapyd_dist.middlewares.producer.capture import Capture
 
-from scrapyd_dist.cutting import Cutter
+from scrapyd_dist.coordination.cutting import Cutter
 from scrapyd_dist.payload import BATCH_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> No
     assert fate is Fate.SEALED
     assert cut
     assert [from_value(value, bench.spider).url for value in cut.values] == ["http://web/1", "http://web/2"]
-    fingerprinter = bench.capture._crawler.request_fingerprinter
+    fingerprinter = bench.spider.crawler.request_fingerprinter
     assert cut.fingerprints == [fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)]
-    assert (bench.capture.buffered, bench.capture.rest()) == (0, None)
+    assert (bench.capture.buffered, bench.capture.rest()) == (0, [])
 
 
 def test_each_fate_is_counted_and_sealed_ones_with_their_batch() -> None:
@@ -90,8 +91,7 @@ def test_offsite_can_be_allowed_as_in_scrapy(fields: dict[str, Any]) -> None:
 def test_what_is_not_to_be_filtered_is_taken_each_time() -> None:
     bench = Bench(size=9)
     assert [bench.take("http://web/", dont_filter=True) for _ in range(3)] == ["sealed"] * 3
-    cut = bench.capture.rest()
-    assert cut
+    (cut,) = bench.capture.rest()
     assert len(set(cut.fingerprints)) == 3
 
 
@@ -101,8 +101,7 @@ def found_by(bench: Bench) -> list[bytes]:
         for n in (1, 2, 1):
             bench.take(f"http://web/{n}", shard)
             bench.take(f"http://web/{n}", shard, dont_filter=True)
-    cut = bench.capture.rest()
-    return cut.fingerprints if cut else []
+    return [fingerprint for cut in bench.capture.rest() for fingerprint in cut.fingerprints]
 
 
 def test_a_shard_that_is_walked_again_seals_only_what_was_not_sealed_before() -> None:
@@ -162,8 +161,7 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
 def test_a_batch_is_due_by_its_age() -> None:
     bench = Bench()
     bench.cutter._max_age = 0.0
-    assert bench.capture.due() is None
+    assert bench.capture.due() == []
     bench.take("http://web/")
-    cut = bench.capture.due()
-    assert cut
+    (cut,) = bench.capture.due()
     assert len(cut.values) == 1

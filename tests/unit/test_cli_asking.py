@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from scrapyd_dist.cli.asking import SETTINGS, Asked, asks, pairs
+from scrapyd_dist.cli.crawls.asking import SETTINGS, Asked, pairs
+from scrapyd_dist.cli.grouping import asks
 
 from scrapyd_dist.errors import ConfigError
 
@@ -25,6 +26,7 @@ def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
         spider="easy", rule=0, callback=["parse_item"], shards=20, index="http://w/i_%d", pages=7, first_page=0,
         batch_size=10, batch_max_age=1.5, max_attempts=2, max_failed=0, max_jobs=3, placement="least-loaded",
         node=["a", "b:1"], node_timeout=4.0, fleet_timeout=5.0, poll_interval=0.5, feed="ftp://h/%(batch)s",
+        min_items=5, on_finish="true", profile="fast", workers=4,
     )  # fmt: skip
     settings = asked.order(tmp_path).settings
     assert set(settings) == set(SETTINGS.values())
@@ -37,6 +39,11 @@ def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("deploy", "mode"), [(True, "if-missing"), (False, "never")])
 def test_deploy_and_no_deploy(tmp_path: Path, deploy: bool, mode: str) -> None:
     assert Asked(spider="s", deploy=deploy).order(tmp_path).settings == {"DISTRIBUTED_DEPLOY": mode}
+
+
+@pytest.mark.parametrize(("pull", "mode"), [(True, "pull"), (False, "push")])
+def test_pull_and_push(tmp_path: Path, pull: bool, mode: str) -> None:
+    assert Asked(spider="s", pull=pull).order(tmp_path).settings == {"DISTRIBUTED_MODE": mode}
 
 
 def test_arguments_and_settings_of_the_spider_are_kept_apart_from_ours(tmp_path: Path) -> None:

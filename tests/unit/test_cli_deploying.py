@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli import deploybar, deployed
 from scrapyd_dist.cli.choosing import chosen
+from scrapyd_dist.cli.deploys import deploybar, deployed
 from scrapyd_dist.deploy.rollout import RollOut, Wish
 from scrapyd_dist.deploy.talk import BrokenEggError, NodeResult, Step
 

@@ -6,10 +6,10 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from scrapyd_dist.cli.grepping import Search
-from scrapyd_dist.cli.logs import Keep
+from scrapyd_dist.cli.jobs.grepping import Search
+from scrapyd_dist.cli.jobs.logs import Keep
 
-from scrapyd_dist.joblog import Line, Lines
+from scrapyd_dist.jobs.joblog import Line, Lines
 
 
 def lines(text: str) -> list[Line]:

@@ -7,12 +7,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from scrapyd_dist.cli.jobsfile import JobRow, read_jobs
-from scrapyd_dist.cli.placing import Fleet, _Seen
+from scrapyd_dist.cli.jobs.jobsfile import JobRow, read_jobs
+from scrapyd_dist.cli.jobs.placing import Fleet, _Seen
 
-from scrapyd_dist.api import Load
 from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +103,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_jobs(tmp_path / "none.csv")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_jobs(tmp_path)
+
+
+def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
+    made = replace(fleet(0, 0, 0), draining=[Node.parse("web9", name="web 9")])
+    with pytest.raises(ConfigError, match="sdist nodes resume 'web 9'"):
+        made.places("web 9", all_nodes=False)
+    assert places(made, 6).count("web9") == 0
+    assert "web9" not in [node.host for node in made.places(None, all_nodes=True)]

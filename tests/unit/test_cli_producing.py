@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rig.waiting import wait_for
-from scrapyd_dist.cli import producing
-from scrapyd_dist.cli.asking import Order
+from scrapyd_dist.cli.crawls import producing
+from scrapyd_dist.cli.crawls.asking import Order
+from scrapyd_dist.cli.storing import existing_store
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -27,7 +28,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 def a_crawl(**fields: object) -> Crawl:
     values: dict[str, object] = {"id": "c", "project": "p", "spider": "easy", "created": time.time(), **fields}
-    return Crawl(**values)  # type: ignore[arg-type]
+    return Crawl(**values)  # type: ignore[arg-type]  # any fields
 
 
 def keep(root: Path, crawl: Crawl) -> None:
@@ -100,7 +101,7 @@ def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path) -> None:
 
 def test_a_project_without_crawls_gets_no_store_by_being_looked_at(tmp_path: Path) -> None:
     with pytest.raises(NothingMatched):
-        producing.existing_store(tmp_path)
+        existing_store(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,7 +121,7 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
 ) -> None:
     # In place of Python: a program that shows what it was started with.
     program = tmp_path / "python"
-    program.write_text('#!/bin/sh\necho "$@"\nps -o sid= -o pid= -p $$\n')
+    program.write_text('#!/bin/sh\necho "$@" "$SDIST_STORE"\nps -o sid= -o pid= -p $$\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     order = Order(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
@@ -129,7 +130,7 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     store = producing.store_path(tmp_path)
     log = producing.crawl_folder(tmp_path, crawl.id) / "producer.log"
     said, ids = wait_for(lambda: log.read_text().splitlines()[:2], 5, "what the program said")
-    assert said == f"-m scrapyd_dist.middlewares.produce {crawl.id} --store {store}"
+    assert said == f"-m scrapyd_dist.middlewares.producer.produce {crawl.id} {store}"
     session, pid = map(int, ids.split())
     assert session == pid == process.pid
     with closing(open_store(store)) as opened:
@@ -137,6 +138,7 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     assert (row.state, row.spider, row.pid) == (CrawlState.STARTING, "easy", process.pid)
     assert row.options == {
         "settings": {"DISTRIBUTED_SHARDS": 3}, "spider_settings": {"A": "b"}, "args": {"c": "d"}, "cwd": str(tmp_path),
+            "own_outputs": True,
     }  # fmt: skip
     assert (tmp_path / ".sdist").stat().st_mode & 0o077 == 0
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli import demo, fleet, planning, render
-from scrapyd_dist.cli.crawl import seconds
+from scrapyd_dist.cli import fleet, render
+from scrapyd_dist.cli.crawls import demo, planning
+from scrapyd_dist.cli.crawls.crawl import seconds
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -107,7 +108,7 @@ def test_what_is_no_span_of_time(text: str) -> None:
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
-    from scrapyd_dist.cli.live import LiveView
+    from scrapyd_dist.cli.crawls.live import LiveView
 
     console = Console(force_terminal=True, width=100, record=True, file=StringIO())
     summary = {
@@ -124,13 +125,12 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
         "working",
         "20 of 20",
         "4 of 12",
-        "requests 200 of 600",
+        "200 done of 600",
         "items 199",
-        "web1",
-        "2/4 running",
-        "3 jobs",
     ):
         assert expected in drawn
+    (row_of_node,) = [line.split() for line in drawn.splitlines() if "web1" in line]
+    assert row_of_node == ["web1", "up", "2/4", "3", "0", "199"]
 
 
 def test_the_demo_finds_what_is_missing_repeated_or_wrong() -> None:

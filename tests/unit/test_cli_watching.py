@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from scrapyd_dist.cli import producing, watching
+from scrapyd_dist.cli.crawls import producing, watching
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store

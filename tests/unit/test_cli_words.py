@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli import words
+from scrapyd_dist.cli.crawls import words
 
 from scrapyd_dist.batches import Crawl, CrawlState
 
 SUMMARY: dict[str, Any] = {
     "schema": 1, "crawl": "easy-1", "duration_s": 41.2, "urls_found": 3020, "urls_distinct": 3000, "offsite": 7,
-    "duplicate": 20, "batches": {"total": 4, "done": 3}, "requests": {"total": 3000, "done": 1500}, "items": 1499,
+    "duplicate": 20, "batches": {"total": 4, "done": 3}, "requests": {"total": 3000, "sent": 2000, "done": 1500},
+    "items": 1499, "pages": 1600, "per_s": {"requests": 40.0, "pages": 41.0, "items": 12.4, "failed": 0.0},
+    "outlook": {"requests": 6000, "sure": "estimate", "eta_s": 45.0},
     "index": {"pages": 50, "total": 100, "failed": 0}, "gone_urls": 1, "failed_urls": 0, "dead_urls": 0,
     "index_failed": 0, "output": ["/elsewhere/items.jl"], "misses": "/elsewhere/misses.jsonl", "warnings": [],
     "nodes": [
-        {"name": "web1", "state": "up", "jobs": 2, "items": 1000, "reason": ""},
+        {"name": "web1", "state": "up", "jobs": 2, "items": 1000, "reason": "", "pages": 1010, "failed": 4, "slots": 4,
+         "running": 2, "per_s": {"pages": 21.0, "items": 20.1, "failed": 0.1}},
         {"name": "web2", "state": "down", "jobs": 1, "items": 499, "reason": "connection refused"},
     ],
 }  # fmt: skip
@@ -42,60 +45,50 @@ def test_counted(count: int, text: str) -> None:
     assert words.counted(count, "batch", "batches") == text
 
 
-def test_pace_looks_back_over_its_window_only() -> None:
-    pace = words.Pace(window=10)
-    assert pace.rate == 0
-    pace.add(0, 0)
-    assert pace.rate == 0
-    pace.add(5, 500)
-    assert pace.rate == 100
-    for now in (10, 15, 20, 25):
-        pace.add(now, 500)
-    assert pace.rate == 0
+def test_what_is_to_come_is_marked_by_how_sure_it_is() -> None:
+    def told(sure: str, eta: float | None) -> tuple[str, str]:
+        found: tuple[str, str] = words.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}})
+        return found
 
-
-def test_pace_never_runs_backwards() -> None:
-    pace = words.Pace()
-    pace.add(0, 100)
-    pace.add(1, 40)  # a batch failed, its requests are to be done again
-    assert pace.rate == 0
+    assert told("known", 45.0) == ("6,000", "45 s to go")
+    assert told("estimate", 45.0) == ("≈ 6,000", "≈ 45 s to go")
+    assert told("at-least", 45.0) == ("≥ 6,000", "≥ 45 s to go")
+    assert told("known", None) == ("6,000", "")
+    assert words.outlook({"requests": {"total": 7}}) == ("7", "")
 
 
 @pytest.mark.parametrize(
-    ("state", "pages", "total", "expected", "at_least"),
-    [
-        (CrawlState.FINDING, 9, 100, 3000, True),
-        (CrawlState.FINDING, 10, 100, 30000, False),
-        (CrawlState.FINDING, 50, None, 3000, True),  # nobody knows how long the index is
-        (CrawlState.FINDING, 0, 1, 3000, True),
-        (CrawlState.WORKING, 9, 100, 3000, False),  # the index is done, whatever its total was thought to be
-    ],
-)
-def test_the_outlook_is_open_until_a_tenth_of_the_index_is_known(
-    state: CrawlState, pages: int, total: int | None, expected: int, at_least: bool
-) -> None:
-    outlook = words.Outlook.of(crawl(state, index={"pages": pages, "total": total}))
-    assert outlook == words.Outlook(expected=expected, at_least=at_least)
-
-
-def test_eta() -> None:
-    known, unknown = words.Outlook(expected=100, at_least=False), words.Outlook(expected=100, at_least=True)
-    assert known.eta(40, 2.0) == "30 s to go"
-    assert unknown.eta(40, 2.0) == "≥ 30 s to go"
-    assert known.eta(40, 0.0) == known.eta(100, 2.0) == ""
-    assert (known.text(), unknown.text()) == ("100", "≥ 100")
+    ("rates", "text"),
+    [({"items": 12.4}, "12/s"), ({"items": 1234.5}, "1,234/s"), ({"items": 0.42}, "0.4/s"), ({"items": 0}, ""),
+     ({}, ""), (None, "")],
+)  # fmt: skip
+def test_a_rate(rates: object, text: str) -> None:
+    assert words.per_second(rates, "items") == text
 
 
 def test_the_line_while_it_runs() -> None:
-    assert words.progress_line(crawl(), 12.4, 100.0) == (
-        "easy-1: finding · index 50/100 · batches 3/4 · requests 1,500/6,000"
-        " · items 1,499 (12/s) · 45 s to go · nodes 1/2"
+    assert words.progress_line(crawl()) == (
+        "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,500 of ≈ 6,000 · batches 3/4"
+        " · pages 1,600 (41/s) · items 1,499 (12/s) · ≈ 45 s to go · nodes 1/2"
     )
+
+
+def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
+    slow = {"batch": 7, "attempt": 1, "job": "easy-1.b7.a1", "node": "web1", "for_s": 180, "done": 40, "of": 1000,
+            "times_slower": 6.2}  # fmt: skip
+    stuck = {**slow, "batch": 8, "job": "easy-1.b8.a1", "done": 0, "times_slower": None}
+    assert words.standing(crawl(stragglers=[slow, stuck], failed_urls=4))[1:] == [
+        "  web1 · up · 2/4 running · 2 jobs done · pages 1,010 21/s · items 1,000 20/s · errors 4 0.1/s",
+        "  web2 · down · 0 running · 1 job done · pages 0 · items 499 · connection refused",
+        "  slow: batch 7 on web1 for 3:00 min, 40 of 1,000 done, 6.2 times slower than usual (easy-1.b7.a1)",
+        "  slow: batch 8 on web1 for 3:00 min, 0 of 1,000 done, nothing is done yet (easy-1.b8.a1)",
+    ]
+    assert "errors 4 · " in words.progress_line(crawl(failed_urls=4))
 
 
 def test_a_crawl_that_nothing_is_known_of_yet() -> None:
     empty = replace(crawl(CrawlState.STARTING), summary={})
-    assert words.progress_line(empty, 0, 0) == "easy-1: starting"
+    assert words.progress_line(empty) == "easy-1: starting"
 
 
 def test_the_end_of_a_crawl_names_what_is_missing() -> None:
@@ -127,11 +120,3 @@ def test_output_below_this_folder_is_named_as_seen_from_here(monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     lines = words.closing(crawl(CrawlState.FINISHED, output=[str(Path.cwd() / "out" / "items.jl")]))
     assert lines[0].endswith("1,499 items in out/items.jl.")
-
-
-def test_the_document_follows_the_row_where_the_summary_is_older() -> None:
-    summary = {**SUMMARY, "state": "working", "message": ""}
-    row = replace(crawl(CrawlState.STOPPED), summary=summary, message="stopped", exit_code=3)
-    document = words.document(row)
-    assert (document["state"], document["message"], document["exit_code"]) == ("stopped", "stopped", 3)
-    assert document["items"] == 1499

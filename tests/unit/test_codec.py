@@ -17,7 +17,7 @@ from scrapy import FormRequest, Item, Request, Spider
 from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
-from scrapyd_dist.middlewares.codec import CannotTravel, from_value, rule_of, to_value
+from scrapyd_dist.middlewares.codec import CannotTravel, Watched, from_value, rule_of, to_value
 
 from scrapyd_dist.payload import from_json, to_json
 
@@ -318,3 +318,12 @@ def test_a_plain_spider_has_no_rules() -> None:
 def test_a_value_typed_by_hand_needs_only_its_url() -> None:
     request = from_value(json.loads('{"url": "http://web/"}'), SPIDER)
     assert (request.url, request.callback, request.method) == ("http://web/", None, "GET")
+
+
+def test_an_errback_that_we_put_around_the_spiders_does_not_travel() -> None:
+    def heard(errback: Any, failure: Any) -> None: ...
+
+    watched = Request("http://web/", errback=Watched(heard, Watched(heard, SPIDER.gone)))
+    check_same(watched.replace(errback=SPIDER.gone))
+    assert there_and_back(watched).errback == SPIDER.gone
+    assert there_and_back(Request("http://web/", errback=Watched(heard, None))).errback is None

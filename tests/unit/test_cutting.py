@@ -1,44 +1,185 @@
-"""Cutting a stream of requests into batches by count and by age."""
+"""Cutting a stream of requests into batches: by count, by age, and by what the fleet can use."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.cutting import Cut, Cutter
+from scrapyd_dist.coordination.cutting import FEWEST, HELD, UNTRIED, Cut, Cutter, Demand
+from scrapyd_dist.frontier.filling import Found
+
+if TYPE_CHECKING:
+    from scrapyd_dist.payload import RequestValue
 
 
-def value(number: int) -> tuple[dict[str, str], bytes]:
+def value(number: int) -> tuple[RequestValue, bytes]:
     return {"url": f"http://web/{number}"}, str(number).encode()
+
+
+def found(number: int) -> Found:
+    own, fingerprint = value(number)
+    return Found(value=own, fingerprint=fingerprint)
+
+
+def numbers(cuts: list[Cut]) -> list[int]:
+    assert all(value(int(f))[0] == v for cut in cuts for v, f in zip(cut.values, cut.fingerprints, strict=True))
+    return [int(fingerprint) for cut in cuts for fingerprint in cut.fingerprints]
+
+
+def sizes(cuts: list[Cut]) -> list[int]:
+    return [len(cut.values) for cut in cuts]
+
+
+# a fixed size, as in the book
 
 
 @given(size=st.integers(1, 7), count=st.integers(0, 40))
 def test_batches_are_full_but_the_last_and_keep_everything_in_order(size: int, count: int) -> None:
     cutter = Cutter(size=size, max_age=60)
-    cuts = [cut for n in range(count) if (cut := cutter.add(*value(n), now=0.0))]
-    assert [len(cut.values) for cut in cuts] == [size] * (count // size)
+    cuts = [cut for n in range(count) if (cut := cutter.add(found(n), 0.0))]
+    assert sizes(cuts) == [size] * (count // size)
     assert len(cutter) == count % size
     last = cutter.take()
-    assert (last is None) == (count % size == 0)
-    cuts += [last] if last else []
-    assert [v["url"] for cut in cuts for v in cut.values] == [value(n)[0]["url"] for n in range(count)]
-    assert [f for cut in cuts for f in cut.fingerprints] == [value(n)[1] for n in range(count)]
-    assert cutter.take() is None
+    assert sizes(last) == ([count % size] if count % size else [])
+    assert numbers(cuts + last) == list(range(count))
+    assert cutter.take() == []
 
 
 def test_a_batch_is_due_when_its_first_request_has_waited_long_enough() -> None:
     cutter = Cutter(size=10, max_age=5)
-    assert cutter.due(1000.0) is None
-    cutter.add(*value(0), now=100.0)
-    cutter.add(*value(1), now=104.0)
-    assert cutter.due(104.9) is None
-    due = cutter.due(105.0)
-    assert due
-    assert len(due.values) == 2
-    assert cutter.due(1000.0) is None
-    cutter.add(*value(2), now=1000.0)
-    assert cutter.due(1004.0) is None  # it begins to wait anew
+    assert cutter.due(1000.0) == []
+    cutter.add(found(0), 100.0)
+    cutter.add(found(1), 104.0)
+    assert cutter.due(104.9) == []
+    assert sizes(cutter.due(105.0)) == [2]
+    assert cutter.due(1000.0) == []
+    cutter.add(found(2), 1000.0)
+    assert cutter.due(1004.0) == []  # it begins to wait anew
 
 
 def test_two_cuts_share_nothing() -> None:
     assert Cut().values is not Cut().values
+
+
+# sizes that fit the fleet
+
+
+def test_nothing_is_kept_back_when_all_is_found() -> None:
+    fleet = Fleet(Demand(slots=6, idle=6, more=0.0))
+    fleet.find(65, now=0.0)
+    assert fleet.due(0.0) == [FEWEST, FEWEST, FEWEST, 5]
+
+
+def test_what_is_found_is_kept_until_the_pace_is_known() -> None:
+    fleet = Fleet(Demand(slots=2, idle=2, more=0.0), most=10_000)
+    fleet.find(10_000, now=0.0)
+    assert fleet.due(0.0) == [UNTRIED] * 2
+    assert fleet.due(1.0) == []
+    fleet.demand = replace(fleet.demand, pace=300.0)
+    assert fleet.due(5.0) == [3000, 3000]
+
+
+@dataclass
+class Fleet:
+    """What a cutter is told, and what it has cut so far."""
+
+    demand: Demand
+    most: int = 1000
+    max_age: float = 30.0
+    found: int = 0
+    cuts: list[Cut] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cutter = Cutter(size=self.most, max_age=self.max_age, demand=lambda: self.demand)
+
+    def find(self, count: int, now: float) -> None:
+        for number in range(self.found, self.found + count):
+            cut = self.cutter.add(found(number), now)
+            self.cuts += [cut] if cut else []
+        self.found += count
+
+    def due(self, now: float) -> list[int]:
+        cuts = self.cutter.due(now)
+        self.cuts += cuts
+        self.demand = replace(self.demand, idle=self.demand.idle - len(cuts))
+        return sizes(cuts)
+
+
+def test_every_idle_slot_gets_some_of_the_first_requests() -> None:
+    fleet = Fleet(Demand(slots=6, idle=6))
+    fleet.find(300, now=0.0)
+    assert fleet.due(0.4) == []
+    assert fleet.due(0.5) == [50] * 6
+
+
+def test_a_few_requests_are_not_spread_thinner_than_a_job_is_worth() -> None:
+    fleet = Fleet(Demand(slots=6, idle=6))
+    fleet.find(65, now=0.0)
+    assert fleet.due(1.0) == [FEWEST] * 3
+    assert len(fleet.cutter) == 5
+
+
+def test_when_all_slots_work_batches_are_large_and_only_as_many_as_are_soon_wanted() -> None:
+    fleet = Fleet(Demand(slots=4, idle=0, pace=10.0), max_age=100)
+    fleet.find(10_000, now=0.0)
+    assert fleet.due(2.0) == [900] * 4  # a minute and a half of work each; one for every slot waits now
+    assert fleet.due(3.0) == []
+
+
+def test_what_waits_for_long_is_sealed_though_nobody_needs_it() -> None:
+    fleet = Fleet(Demand(slots=4, idle=-4, pace=10.0), most=600)
+    fleet.find(1000, now=0.0)
+    assert fleet.due(0.0) == []
+    fleet.find(1000, now=20.0)
+    assert fleet.due(20.0) == []
+    assert fleet.due(30.0) == [600, 600]
+    assert fleet.due(49.0) == []
+    assert fleet.due(50.0) == [600, 200]
+
+
+def test_a_fleet_that_takes_nothing_is_no_reason_to_keep_requests_in_memory() -> None:
+    fleet = Fleet(Demand(slots=0, idle=0), most=10)
+    fleet.find(HELD * 10 + 5, now=0.0)
+    assert len(fleet.cutter) < HELD * 10
+
+
+def test_the_last_batches_are_small_but_no_smaller_than_ten_seconds_of_work() -> None:
+    fleet = Fleet(Demand(slots=5, idle=-5, pace=20.0))
+    fleet.find(5000, now=0.0)
+    last = sizes(fleet.cutter.take())
+    assert last == sorted(last[:-1], reverse=True) + last[-1:]
+    assert last[0] == 500
+    assert min(last[:-1]) == 200
+    assert sum(last) == 5000
+
+
+def test_batches_get_smaller_towards_an_end_that_can_be_foreseen() -> None:
+    fleet = Fleet(Demand(slots=5, idle=0, pace=20.0, more=95_000))
+    fleet.find(5000, now=0.0)
+    assert fleet.due(2.0) == [1000] * 5
+    fleet.demand = replace(fleet.demand, idle=0, more=0)
+    fleet.find(5000, now=3.0)
+    near = fleet.due(4.0)
+    assert near[0] == 500
+    assert near == sorted(near, reverse=True)
+
+
+@given(
+    most=st.sampled_from([1, 5, 19, 1000]),
+    steps=st.lists(st.tuples(st.integers(0, 300), st.integers(-9, 9), st.floats(0, 200), st.booleans()), max_size=12),
+    slots=st.integers(0, 9),
+)
+def test_nothing_is_lost_repeated_or_too_large(
+    most: int, slots: int, steps: list[tuple[int, int, float, bool]]
+) -> None:
+    fleet = Fleet(Demand(slots=slots, idle=0), most=most, max_age=3.0)
+    for now, (found, idle, pace, known) in enumerate(steps):
+        fleet.find(found, now=float(now))
+        fleet.demand = Demand(slots=slots, idle=min(idle, slots), pace=pace, more=100.0 if known else None)
+        fleet.due(now + 0.5)
+    fleet.cuts += fleet.cutter.take()
+    assert numbers(fleet.cuts) == list(range(fleet.found))
+    assert all(1 <= size <= most for size in sizes(fleet.cuts))

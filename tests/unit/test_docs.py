@@ -15,7 +15,7 @@ def settings_in(*paths: Path) -> set[str]:
     return {name for path in paths for name in SETTING.findall(path.read_text("utf-8"))}
 
 
-CODE = settings_in(*(ROOT / "middlewares").glob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
+CODE = settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 DOCUMENTED = settings_in(ROOT / "docs" / "settings.md")
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, hash_in, is_dirty, save_egg, version_name
+from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, hash_in, is_dirty, later_than, save_egg, version_name
 
+import scrapyd_dist.store
 from scrapyd_dist.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -238,6 +239,14 @@ def imports_of(path: str, source: bytes) -> set[str]:
     return found
 
 
+def modules_carried() -> list[tuple[str, bytes]]:
+    return [(path, source) for path, source in worker_files().items() if path.endswith(".py")]
+
+
+def dotted(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def exists(module: str) -> bool:
     """Whether it is a module, not a name in one; nothing is imported for that."""
     tree = Path(__file__).parents[2]
@@ -249,15 +258,14 @@ def exists(module: str) -> bool:
 
 
 #: what only the producer's process imports, behind a question that a worker answers with no
-PRODUCER_ONLY = {"scrapyd_dist.middlewares.producer"}
+PRODUCER_ONLY = {"scrapyd_dist.middlewares.frontier.filler", "scrapyd_dist.middlewares.producer.producer"}
 
 
 class TestWorkerHalf:
     def test_list_has_all_that_it_imports(self) -> None:
-        files = worker_files()
-        wanted = {name for path, source in files.items() for name in imports_of(path, source)}
+        wanted = {name for path, source in modules_carried() for name in imports_of(path, source)}
         ours = {name for name in wanted if name.split(".")[0] == "scrapyd_dist" and exists(name)}
-        assert ours - set(WORKER_MODULES) - PRODUCER_ONLY == set()
+        assert ours - {dotted(path) for path, _ in modules_carried()} - PRODUCER_ONLY == set()
 
     def test_imports_of_sees_every_form(self) -> None:
         source = b"""
@@ -275,14 +283,14 @@ def later():
         assert "never" not in found
 
     def test_needs_only_scrapy_and_the_standard_library(self) -> None:
-        wanted = {
-            name.partition(".")[0] for path, source in worker_files().items() for name in imports_of(path, source)
-        }
+        wanted = {name.partition(".")[0] for path, source in modules_carried() for name in imports_of(path, source)}
         allowed = {
             "scrapyd_dist",
             "scrapy",
             "cryptography",
             "itemadapter",
+            "redis",  # travels along where the store is a Redis server
+            "tldextract",
             "twisted",
             "w3lib",
         }  # Scrapy brings the last
@@ -291,19 +299,27 @@ def later():
     def test_is_taken_by_import_spec(self, tmp_path: Path) -> None:
         # From a zip there is no folder that could be walked.
         with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-            for path in Path(__file__).parents[2].glob("scrapyd_dist/**/*.py"):
+            for path in Path(__file__).parents[2].glob("scrapyd_dist/**/*.*"):
                 archive.write(path, path.relative_to(Path(__file__).parents[2]))
             for wing in ("middlewares", "deploy"):
-                for path in (Path(__file__).parents[2] / wing).glob("*.py"):
-                    archive.write(path, f"scrapyd_dist/{wing}/{path.name}")
-        code = "from scrapyd_dist.deploy import egg; print(egg.__file__); print(len(egg.worker_files()))"
+                root = Path(__file__).parents[2]
+                for path in (root / wing).rglob("*.py"):
+                    archive.write(path, Path("scrapyd_dist", path.relative_to(root)))
+        code = "from scrapyd_dist.deploy import egg; print(egg.__file__); print(*sorted(egg.worker_files()))"
         environment = {**os.environ, "PYTHONPATH": str(tmp_path / "all.zip")}
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        file, count = done.stdout.split()
+        file, *names = done.stdout.split()
         assert file.startswith(str(tmp_path))
-        assert int(count) == len(WORKER_MODULES)
+        assert names == sorted(worker_files())
+
+    def test_has_the_whole_store(self) -> None:
+        store = Path(scrapyd_dist.store.__file__).parent
+        there = {path.relative_to(store).as_posix() for path in store.rglob("*.*") if path.suffix != ".pyc"}
+        assert {"base.py", "schema/1.sql"} < there
+        ours = {name for name in worker_files() if name.startswith("scrapyd_dist/store/")}
+        assert there == {name.removeprefix("scrapyd_dist/store/") for name in ours}
 
 
 class TestBoot:
@@ -416,6 +432,14 @@ class TestVersions:
         moments = [NOON - timedelta(days=400), NOON - timedelta(seconds=1), NOON]
         names = [version_name(digits * 12, moment) for digits, moment in zip("fa0", moments, strict=True)]
         assert sorted(names) == names
+
+    def test_a_name_sorts_behind_those_of_the_same_second_and_of_a_clock_that_is_ahead(self) -> None:
+        there = [version_name("f" * 12, NOON), "1.0", "99999999T999999Z-mine"]
+        assert later_than(NOON, []) == later_than(NOON, ["1.0"]) == NOON
+        assert later_than(NOON + timedelta(hours=1), there) == NOON + timedelta(hours=1)
+        assert version_name("0" * 12, later_than(NOON, there)) > there[0]
+        ahead = [*there, version_name("0" * 12, NOON + timedelta(hours=1))]
+        assert later_than(NOON, ahead) == NOON + timedelta(hours=1, seconds=1)
 
 
 class TestKeptEggs:

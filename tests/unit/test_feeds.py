@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scrapyd_dist.feeds import read_back
+from scrapyd_dist.items.feeds import read_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.api import Load
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.fleet import AHEAD, SLOTS_UNKNOWN, Member, Out, Placement
+from scrapyd_dist.coordination.fleet import AHEAD, SLOTS_UNKNOWN, Member, Out
+from scrapyd_dist.coordination.placement import Placement
+from scrapyd_dist.jobs.outcome import Report
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.outcome import Report
+from scrapyd_dist.scrapyd.api import Load
 
 
 def member(name: str, *, slots: int | None = 2, out: int = 0, **fields: Any) -> Member:
@@ -111,6 +112,17 @@ def test_stated_slots_are_believed() -> None:
     for _ in range(5):
         node.seen(load(9, pending=9))
     assert node.slots == 2
+
+
+def test_batches_are_cut_for_slots_that_a_node_has_shown() -> None:
+    node = member("a", slots=None)
+    assert (node.likely_slots, node.idle_slots) == (1, 1)
+    node.seen(load(running=1))
+    assert node.likely_slots == 2
+    node.seen(load(running=1, pending=1))
+    node.seen(load(running=1, pending=1))
+    assert (node.slots, node.likely_slots) == (1, 1)
+    assert member("b", slots=3, out=1).idle_slots == 2
 
 
 def test_slots_that_are_not_stated_are_learned() -> None:

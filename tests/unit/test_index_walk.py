@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scrapyd_dist.middlewares.index import Index
+from scrapyd_dist.middlewares.producer.index import Index
 
 from scrapyd_dist.batches import ShardState
 from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
@@ -111,3 +111,17 @@ def test_what_an_earlier_process_finished_is_not_walked_again() -> None:
     assert index.done_before == 5
     visit(index, 1, *range(5, 10))
     assert index.short() == ([], [])
+
+
+def test_of_each_walk_is_told_once_how_far_it_is() -> None:
+    index = walk(10, 2)
+    visit(index, 0, 0, 1)
+    index.walks[0].found += 7
+    news = index.take_news()
+    assert list(news) == ["0"]
+    pages, found, begun, heard = news["0"]
+    assert (pages, found) == (2, 7)
+    assert 0 < begun <= heard
+    assert index.take_news() == {}
+    visit(index, 1, 5)
+    assert list(index.take_news()) == ["1"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scrapyd_dist.joblog import LINE_MAX, Lines, LogFacts, LogReader
-from scrapyd_dist.statsdump import read_dump
+from scrapyd_dist.jobs.joblog import LINE_MAX, Lines, LogFacts, LogReader
+from scrapyd_dist.jobs.statsdump import read_dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -129,7 +129,7 @@ def test_a_log_in_another_format_tells_nothing_and_breaks_nothing() -> None:
 
 
 def offsets(lines: Iterable[object]) -> list[int]:
-    return [line.offset for line in lines]  # type: ignore[attr-defined]
+    return [line.offset for line in lines]  # type: ignore[attr-defined]  # lines of a log
 
 
 @pytest.mark.parametrize("step", [1, 3, 1 << 20])

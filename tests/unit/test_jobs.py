@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.addup import add_up
-from scrapyd_dist.api import JobState
-from scrapyd_dist.joblog import LogFacts
-from scrapyd_dist.jobs import Outcome, by_log, by_report, crawl_in
-from scrapyd_dist.logreads import Look
-from scrapyd_dist.outcome import Report
+from scrapyd_dist.jobs.addup import add_up
+from scrapyd_dist.jobs.joblog import LogFacts
+from scrapyd_dist.jobs.judged import Outcome, by_log, by_report, crawl_in
+from scrapyd_dist.jobs.logreads import Look
+from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.scrapyd.api import JobState
 
 DONE = LogFacts(whole=True, closed="finished", stats={"item_scraped_count": 3}, levels={"INFO": 9}, pages=4, items=3)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from scrapyd_dist.logreads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
+from scrapyd_dist.jobs.logreads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.reply import Reply
+from scrapyd_dist.scrapyd.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapyd_dist.call import Call
-    from scrapyd_dist.joblog import Line
+    from scrapyd_dist.jobs.joblog import Line
+    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 NODE = Node.parse("web1:6800")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.options import Options, read_options
+from scrapyd_dist.middlewares.producer.options import Options, read_options
 
-from scrapyd_dist.coordinator import Limits
+from scrapyd_dist.coordination.desk import Limits
 from scrapyd_dist.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ def options(values: dict[str, Any] | None = None, priority: str = "project", **m
 
 def test_without_settings_everything_is_as_documented() -> None:
     assert options() == Options()
-    assert (Options().batch_size, Options().batch_max_age, Options().placement) == (1000, 30.0, "round-robin")
+    assert (Options().batch_size, Options().batch_max_age, Options().placement) == (10_000, 30.0, "by-capacity")
     assert Options().limits == Limits()
 
 
@@ -40,6 +40,14 @@ def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
     assert (as_text.nodes, as_text.sharded, as_text.limits.wait) == (("a", "b:6801"), True, False)
 
 
+def test_batches_have_the_size_that_was_given_and_adapt_where_none_was() -> None:
+    assert options().batch_adapt
+    assert not options(BATCH_SIZE=50).batch_adapt
+    assert options(BATCH_SIZE=50, BATCH_ADAPT="1").batch_adapt
+    assert not options(BATCH_ADAPT=False).batch_adapt
+    assert not options(WAIT=False).batch_adapt  # who does not stay cannot see what fits
+
+
 def test_the_books_settings_keep_their_names() -> None:
     found = options(TARGET_HOSTS=["scrapyd1:6800"], BATCH_SIZE=2000, TARGET_FEED_URL="ftp://h/%(batch)s.jl")
     assert (found.hosts, found.batch_size, found.feed_url) == (("scrapyd1:6800",), 2000, "ftp://h/%(batch)s.jl")
@@ -56,11 +64,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"BATCH_MAX_AGE": "soon"}, "number of seconds"),
     ({"POLL_INTERVAL": "nan"}, "more than 0 seconds"),
     ({"NODE_TIMEOUT": -1}, "NODE_TIMEOUT is -1"),
+    ({"BATCH_ADAPT": "perhaps"}, "True or False"),
+    ({"NODES_EVERY": 0}, "more than 0 seconds"),
     ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS"),
     ({"MAX_JOBS": -1}, "MAX_JOBS"),
     ({"MAX_FAILED": -1}, "MAX_FAILED"),
     ({"DEPLOY": "always"}, "if-missing or never"),
-    ({"PLACEMENT": "random"}, "round-robin or least-loaded"),
+    ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
     ({"UNSENDABLE": "drop"}, "local or refuse"),
     ({"INDEX": "u%d"}, "needs the number of its pages"),
     ({"PAGES": 3}, "needs the address of the index"),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rig.waiting import wait_for
-from scrapyd_dist.middlewares import part as part_module
-from scrapyd_dist.middlewares.own_items import OwnItems
-from scrapyd_dist.middlewares.part import Part, ReportFile, crawl_folder, free_bytes, remove_old
+from scrapyd_dist.middlewares.producer.own_items import OwnItems
+from scrapyd_dist.middlewares.worker import part as part_module
+from scrapyd_dist.middlewares.worker.part import Part, ReportFile, crawl_folder, free_bytes, remove_old
 
-from scrapyd_dist.outcome import FOLDER, part_path
+from scrapyd_dist.jobs.outcome import FOLDER, part_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist import payload
-from scrapyd_dist.jobargs import check_job
 from scrapyd_dist.payload import (
     ARGUMENT_LIMIT,
     ARGUMENT_MAX,
@@ -35,6 +34,7 @@ from scrapyd_dist.payload import (
     setting_name,
     to_json,
 )
+from scrapyd_dist.scrapyd.jobargs import check_job
 
 KEY = Fernet.generate_key()
 RANDOM = random.Random(7)

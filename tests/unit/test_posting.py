@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 from rig.nodemodel import ModelSender, model
 
 from scrapyd_dist.batches import Batch
+from scrapyd_dist.coordination.fleet import Member, Out
+from scrapyd_dist.coordination.posting import JobSpec, _last_error, call_for, check_args, last_words, passed_on
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.fleet import Member, Out
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
-from scrapyd_dist.posting import JobSpec, _last_error, call_for, check_args, last_words, passed_on
-from scrapyd_dist.reply import Reply
+from scrapyd_dist.scrapyd.reply import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SPEC = JobSpec(
     crawl="c", home="c.0", project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "1"},
@@ -30,9 +34,11 @@ def out_on(node: Node, **fields: Any) -> Out:
     return Out(batch=Batch(number=7, size=2), number=3, job="c.b7.a3", member=member, since=0.0, start_by=1000.0)
 
 
-def posted(spec: JobSpec = SPEC, node: Node | None = None, **fields: Any) -> tuple[dict[str, str], dict[str, str]]:
+def posted(
+    spec: JobSpec = SPEC, node: Node | None = None, told: Mapping[str, str] | None = None, **fields: Any
+) -> tuple[dict[str, str], dict[str, str]]:
     """The form fields of the post, and its settings."""
-    call = call_for(spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'})
+    call = call_for(spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'}, told or {})
     assert (call.path, call.method, call.idempotent) == ("schedule.json", "POST", False)
     settings_ = dict(value.split("=", 1) for name, value in call.data if name == "setting")
     return {name: value for name, value in call.data if name != "setting"}, settings_
@@ -45,8 +51,14 @@ def test_a_job_has_its_id_its_version_and_the_number_of_its_batch() -> None:
     told = json.loads(settings_["DISTRIBUTED_JOB"])
     assert told == {
         "crawl": "c", "home": "c.0", "batch": 7, "attempt": 3, "start_by": 1000.0, "feed": False,
-        "collected": ["old.0"], "version": "v1",
+        "collected": ["old.0"], "version": "v1", "lease": 0.0,
     }  # fmt: skip
+
+
+def test_a_job_that_can_reach_the_store_is_told_where_it_is() -> None:
+    _, settings_ = posted(replace(SPEC, lease=30.0), told={"store": "/s.db"})
+    told = json.loads(settings_["DISTRIBUTED_JOB"])
+    assert (told["store"], told["lease"]) == ("/s.db", 30.0)
 
 
 def test_the_latest_start_is_by_the_nodes_own_clock() -> None:
@@ -139,7 +151,7 @@ def test_a_log_is_asked_for_and_nothing_hangs_on_it(log: bytes | None, down: boo
 def test_a_reply_without_the_id_is_no_yes() -> None:
     from scrapyd_dist.errors import NotJson
 
-    call = call_for(SPEC, out_on(Node.parse("one")), {START_URLS: "[]"})
+    call = call_for(SPEC, out_on(Node.parse("one")), {START_URLS: "[]"}, {})
     reply = Reply(where="one", path="schedule.json", status=200, body=b'{"status": "ok"}')
     with pytest.raises(NotJson):
         call.read(reply)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.batches import Batch
-from scrapyd_dist.fleet import Member, Out
+from scrapyd_dist.account.progress import Progress
+from scrapyd_dist.account.summary import IndexProgress, Snapshot, exit_code, summary, told
+from scrapyd_dist.account.tally import Tally
+from scrapyd_dist.batches import Batch, Crawl, CrawlState
+from scrapyd_dist.coordination.fleet import Member, Out
+from scrapyd_dist.jobs.outcome import Report
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.outcome import Report
-from scrapyd_dist.summary import IndexProgress, Snapshot, exit_code, summary
-from scrapyd_dist.tally import Tally
 
 
 def snapshot(**fields: Any) -> Snapshot:
@@ -29,7 +30,8 @@ def test_the_account_balances() -> None:
     parts = ("offsite", "duplicate", "refused", "local", "sealed")
     assert document["urls_found"] == sum(document[name] for name in parts) + 5
     assert document["urls_distinct"] == 20 + 4 + 3 + 5
-    assert document["requests"] == {"total": 20, "done": 10}
+    assert document["requests"] == {"total": 20, "sent": 20, "done": 10}
+    assert summary(snapshot(waiting_requests=12))["requests"]["sent"] == 8
 
 
 def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
@@ -46,7 +48,11 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     out = Out(batch=Batch(number=3, size=5), number=1, job="c.b3.a1", member=member, since=0.0, start_by=9.0)
     out.report = Report(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
     member.out[out.job] = out
-    document = summary(snapshot(members=[member], own_items=1, index=IndexProgress(pages=3, total=6, failed=1)))
+    progress = Progress()
+    progress.look([member], 0.0)
+    document = summary(
+        snapshot(members=[member], own_items=1, index=IndexProgress(pages=3, total=6, failed=1), progress=progress)
+    )
     assert document["requests"]["done"] == 13
     assert document["pages"] == 3 + 11 + 7
     assert document["items"] == 1 + 9 + 4
@@ -60,6 +66,9 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
             "running": 1,
             "jobs": 2,
             "items": 13,
+            "pages": 7,
+            "failed": 0,
+            "per_s": {"requests": 0.0, "pages": 0.0, "items": 0.0, "failed": 0.0},
         }
     ]
     assert (document["batches"]["out"], document["index_failed"]) == (1, 1)
@@ -101,3 +110,13 @@ def test_requests_that_the_producer_crawled_itself_are_in_the_account() -> None:
 def test_exit_codes(fields: dict[str, Any], max_failed: int, code: int) -> None:
     good = {"failed_urls": 0, "dead_urls": 0, "refused": 0, "index_failed": 0, "batches": {"total": 2, "done": 2}}
     assert exit_code({**good, **fields}, max_failed=max_failed) == code
+
+
+def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
+    row = Crawl(
+        id="c", project="p", spider="s", created=0.0, state=CrawlState.STOPPED, message="stopped", exit_code=3,
+        summary={"state": "working", "message": "", "items": 1499},
+    )  # fmt: skip
+    document = told(row)
+    assert (document["state"], document["message"], document["exit_code"]) == ("stopped", "stopped", 3)
+    assert (document["crawl"], document["items"]) == ("c", 1499)

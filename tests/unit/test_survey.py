@@ -8,9 +8,9 @@ import pytest
 from scrapyd_dist.deploy.pruning import plan
 from scrapyd_dist.deploy.survey import Seen, differences, in_use
 
-from scrapyd_dist.api import Job, JobState
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Job, JobState
 
 OLD, MID, NEW = (f"2026112{day}T120000Z-{'0123456789ab'}" for day in (0, 1, 2))
 OTHER = "20261123T120000Z-ffffffffffff"

@@ -17,10 +17,12 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.worker import INDEX, Account, Job, Worker, judge
+from scrapyd_dist.middlewares.worker.account import Account, judge
+from scrapyd_dist.middlewares.worker.job import Job
+from scrapyd_dist.middlewares.worker.pushed import INDEX, Worker
 from twisted.python.failure import Failure
 
-from scrapyd_dist.outcome import read_report, refusal
+from scrapyd_dist.jobs.outcome import read_report, refusal
 from scrapyd_dist.payload import START_URLS
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def failed(error: Exception) -> Failure:
-    return Failure(error)  # type: ignore[no-untyped-call]
+    return Failure(error)  # type: ignore[no-untyped-call]  # Twisted has no types
 
 
 # the account
@@ -347,7 +349,7 @@ def test_an_interrupted_batch_is_not_accepted_and_lists_what_did_not_end(tmp_pat
 def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = opened(tmp_path, DISTRIBUTED_MIN_FREE=1 << 60)
     closed: list[str] = []
-    monkeypatch.setattr(worker, "_close_spider", closed.append)
+    monkeypatch.setattr("scrapyd_dist.middlewares.worker.pushed.close_spider", lambda _, reason: closed.append(reason))
     worker._item({"a": 1}, None)
     worker._item({"a": 2}, None)  # the disk is not looked at for every item
     assert closed == ["disk-full"]

@@ -1,0 +1,45 @@
+"""What each command does, in a sentence. Made from the help texts by `make docs`."""
+
+# fmt: off
+# ruff: noqa: E501 - a line is what a terminal shows
+
+#: name, panel, summary
+SUMMARIES = (
+    ("demo", "Start here", "Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them."),
+    ("init", "Start here", "Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers."),
+    ("config", "Start here", "Show the options in force: the project, its targets, its DISTRIBUTED_ settings."),
+    ("crawl", "Crawls", "Spread one crawl over the nodes, watch it, and bring the items home as one file."),
+    ("plan", "Crawls", "Show what `sdist crawl` with the same options would do, without doing it."),
+    ("resume", "Crawls", "Go on with a crawl that was stopped, refused or paused, or whose process died."),
+    ("pause", "Crawls", "Let a crawl rest: it sends nothing and walks no index page until `sdist resume`."),
+    ("retry", "Crawls", "Try again what a crawl gave up: its dead batches and, if asked for, its failed URLs."),
+    ("batches", "Crawls", "List the batches of a crawl: how each stands, its attempts, and why they failed."),
+    ("watch", "Crawls", "Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running."),
+    ("status", "Crawls", "Say how a crawl stands, once; or how the fleet does."),
+    ("wait", "Crawls", "Wait until crawls are at their end, or jobs are over; say nothing before that."),
+    ("crawls", "Crawls", "List the crawls of this project, the newest first."),
+    ("clean", "Crawls", "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
+    ("report", "Crawls", "Make a page of one crawl: how it grew, what each node did, what failed."),
+    ("frontier", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
+    ("consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
+    ("nodes", "Nodes", "List the nodes, each with its state, load, latency, version and clock."),
+    ("doctor", "Nodes", "Look for what endangers work on the nodes; each finding says what to do."),
+    ("deploy", "Code", "Build the project once and upload it to the named nodes at the same time."),
+    ("deploy-all", "Code", "Build the project once and upload it to all nodes at the same time."),
+    ("versions", "Code", "Show which node has which versions of the project."),
+    ("spiders", "Code", "List the spiders of the project on the nodes, and where one is missing."),
+    ("rollback", "Code", "Make an earlier version current on all nodes."),
+    ("prune", "Code", "Delete old versions of the project from the nodes."),
+    ("schedule", "Jobs", "Start plain jobs of spiders, each on the node with the least to do."),
+    ("jobs", "Jobs", "List the jobs of all nodes, and what each one really did: a failed job is not a finished one."),
+    ("logs", "Jobs", "Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job."),
+    ("grep", "Jobs", "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
+    ("stats", "Jobs", "Add up the stats of Scrapy over jobs: sum, least and most of each."),
+    ("items", "Items", "Fetch, merge and follow the items of crawls and jobs."),
+    ("cancel", "Jobs", "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
+    ("api", "Nodes", "Call an endpoint of one node, and print the JSON that it answers."),
+    ("metrics", "Nodes", "Print how the nodes and the crawls stand, in the text format of Prometheus."),
+    ("cron", "Crawls", "Print a crontab line that runs a command of sdist at given times. Nothing is installed or run."),
+    ("completion", "Help", "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
+    ("version", "Help", "Print the version."),
+)

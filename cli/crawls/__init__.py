@@ -1,0 +1,1 @@
+"""Commands about crawls: start, watch, go on, try again, report, remove."""

@@ -1,0 +1,165 @@
+"""`sdist clean`: crawls that are over are removed, from the store and from the state folder.
+
+Rule: none that runs, none that was not named; a crawl's name goes last, so that what was broken off can be repeated.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NothingMatched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.batches import Crawl
+    from scrapyd_dist.store import Store
+
+DAY = 86400.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("clean", rich_help_panel="Crawls")(clean)
+
+
+def clean(
+    crawl: Annotated[Optional[list[str]], typer.Argument(metavar="CRAWL", help="Names of crawls.")] = None,
+    older_than: Annotated[
+        Optional[float], typer.Option(metavar="DAYS", min=0, help="All crawls that ended longer ago than this.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed; exit code 10.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Tell what was removed as JSON.")] = False,
+) -> None:
+    """Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log.
+
+    The merged item files stay; so do files on the nodes, which have a term of
+    their own. A removed crawl cannot be resumed. One that runs is not removed.
+
+    Example: sdist clean --older-than 30
+    """
+    from scrapyd_dist.config import load
+
+    from ..speaking import put_json, say
+    from ..storing import existing_store
+
+    if bool(crawl) == (older_than is not None):
+        raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
+    root = load().root
+    with closing(existing_store(root)) as store:
+        rows = _named(store.crawls(), crawl) if crawl else _old(store.crawls(), older_than or 0.0)
+        for row in rows:
+            check_idle(store, row)
+        told = [_told(root, row) for row in rows]
+        if not dry_run:
+            _confirm(told, yes=yes)
+            for row in rows:
+                remove(store, root, row.id)
+    if as_json:
+        put_json({"dry_run": dry_run, "removed": told})
+    else:
+        for line in told:
+            say(f"{'Would remove' if dry_run else 'Removed'} {_line(line)}")
+    raise typer.Exit(10 if dry_run else 0)
+
+
+def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
+    by_name = {crawl.id: crawl for crawl in crawls}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise NothingMatched(f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists all.")
+    running = [name for name in names if _runs(by_name[name])]
+    if running:
+        raise ConfigError(
+            f"{', '.join(running)}: still at work, so nothing was removed. Stop it first, or wait for its end:"
+            f" `sdist watch {running[0]}`."
+        )
+    return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def _old(crawls: Sequence[Crawl], days: float) -> list[Crawl]:
+    before = time.time() - days * DAY
+    # A frontier may rest for long and be meant: it only goes by its name.
+    over = [crawl for crawl in crawls if crawl.kind != "frontier" and not _runs(crawl)]
+    rows = [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
+    if not rows:
+        raise NothingMatched(f"No crawl ended more than {days:g} days ago. `sdist crawls` lists all.")
+    return rows
+
+
+def _runs(crawl: Crawl) -> bool:
+    from .producing import lives
+
+    return not crawl.state.ended and lives(crawl)
+
+
+def check_idle(store: Store, row: Crawl) -> None:
+    """Refuse a frontier that somebody is still filling or crawling.
+
+    Raises:
+        ConfigError: who that is.
+    """
+    from .producing import lives
+
+    if row.kind != "frontier":
+        return
+    backlog = store.backlog(row.id)
+    why = f"producers are filling it ({', '.join(backlog.producers)})" if backlog.producers else ""
+    why = f"workers have {backlog.leased} of its batches" if backlog.leased else why
+    why = f"its workers are kept running (process {row.pid} on {row.host})" if row.pid and lives(row) else why
+    if why:
+        raise ConfigError(f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first.")
+
+
+def remove(store: Store, root: Path, name: str) -> None:
+    """Remove a crawl, or a frontier: its folder, then everything in the store."""
+    _remove_folder(root, name)
+    store.forget(name)
+
+
+def _told(root: Path, row: Crawl) -> dict[str, Any]:
+    from .producing import crawl_folder
+
+    folder = crawl_folder(root, row.id)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created, "bytes": size}
+
+
+def _line(told: dict[str, Any]) -> str:
+    return f"{told['crawl']} ({told['state']}, {told['bytes'] / 1e6:,.1f} MB in its folder)"
+
+
+def _confirm(told: Sequence[dict[str, Any]], *, yes: bool) -> None:
+    from ..speaking import ask, can_ask, say
+
+    if yes:
+        return
+    count = f"{len(told)} crawl{'s' * (len(told) != 1)}"
+    if not can_ask():
+        raise ConfigError(f"{count} would be removed, and nobody is here to be asked. Add --yes to do it.")
+    say("\n".join(f"  {_line(line)}" for line in told))
+    if not ask(f"Remove {count} for good?"):
+        raise typer.Exit(130)
+
+
+def _remove_folder(root: Path, name: str) -> None:
+    from scrapyd_dist.batches import check_crawl_name
+
+    from .producing import crawl_folder
+
+    folder = crawl_folder(root, check_crawl_name(name))  # others may write into a store that is shared
+    if folder.exists():
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise ConfigError(
+                f"The folder {folder} of the crawl {name} cannot be removed: {error.strerror}. The crawl is still in"
+                " the store: make the folder writable and clean it again."
+            ) from error

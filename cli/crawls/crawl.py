@@ -1,0 +1,240 @@
+"""`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on; and the options of all that watch one."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ..grouping import asks
+from .asking import Asked, Order
+
+if TYPE_CHECKING:
+    from scrapyd_dist.batches import Crawl
+
+    from .watching import Manner
+
+_WATCH = "Watching"
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """How a crawl is watched; a field is a parameter of the command."""
+
+    timeout: Annotated[
+        Optional[str],
+        typer.Option(help="Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.",
+                     rich_help_panel=_WATCH, metavar="TIME"),
+    ] = None  # fmt: skip
+    as_json: Json = False
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.", rich_help_panel=_WATCH)] = (
+        False
+    )
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_WATCH)] = (
+        False
+    )
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the producer's log as it grows.", rich_help_panel=_WATCH)
+    ] = False
+
+    def manner(self) -> Manner:
+        """The same for whoever watches."""
+        from .watching import Manner
+
+        return Manner(
+            as_json=self.as_json,
+            progress=not self.no_progress,
+            quiet=self.quiet,
+            verbose=self.verbose,
+            timeout=seconds("--timeout", self.timeout),
+        )
+
+
+Name = Annotated[
+    Optional[str], typer.Option("--name", help="Name of the crawl; made from spider and time if left out.")
+]
+Detach = Annotated[
+    bool,
+    typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=_WATCH),
+]
+CrawlId = Annotated[str, typer.Argument(metavar="CRAWL", help="The crawl's name, as `sdist crawls` lists it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("crawl", rich_help_panel="Crawls")(asks(crawl))
+    app.command("plan", rich_help_panel="Crawls")(asks(plan))
+    app.command("resume", rich_help_panel="Crawls")(asks(resume))
+    app.command("crawls", rich_help_panel="Crawls")(crawls)
+
+
+def crawl(asked: Asked, watched: Watched, name: Name = None, detach: Detach = False) -> None:
+    """Spread one crawl over the nodes, watch it, and bring the items home as one file.
+
+    The code is uploaded to nodes that lack it. The index is crawled here, and
+    the pages that it leads to by jobs on the nodes. The crawl runs in a process
+    of its own, so Ctrl-C ends only the watching.
+
+    Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
+    """
+    from scrapyd_dist.config import load
+
+    from . import producing, watching
+
+    manner = watched.manner()
+    root = load().root
+    begun, process = producing.begin(root, asked.order(Path.cwd()), name)
+    if detach:
+        leave(begun, process, watched)
+        return
+    code = watching.watch(root, begun.id, manner, process)
+    producing.forget_refused(root, begun.id)
+    raise typer.Exit(code)
+
+
+def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: Watched) -> None:
+    """The crawl goes on without this command: say which one it is."""
+    from ..speaking import put, put_json, say
+
+    process.returncode = 0  # it outlives this object, which would warn about that
+    if watched.as_json:
+        put_json({"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid})
+    else:
+        put(begun.id)
+    if not watched.quiet:
+        say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
+
+
+def plan(asked: Asked, as_json: Json = False) -> None:
+    """Show what `sdist crawl` with the same options would do, without doing it.
+
+    Which shard starts where, which nodes take part and would get the code, how
+    large a batch may become, and what to know before the start.
+
+    Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
+    """
+    from scrapyd_dist.config import load
+
+    from ..speaking import complain, put_json
+    from .planning import show
+
+    root = load().root
+    answer = _ask_for_plan(root, asked.order(Path.cwd()))
+    if "plan" not in answer:
+        complain(str(answer.get("error", "No plan came back.")))
+        raise typer.Exit(int(answer.get("exit_code", 1)))
+    if as_json:
+        put_json(answer["plan"])
+    else:
+        show(answer["plan"])
+
+
+def _ask_for_plan(root: Path, order: Order) -> dict[str, Any]:
+    """What the planning process answers: {"plan": …} or {"error": …, "exit_code": …}."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scrapyd_dist.middlewares.producer.produce", "--plan"],
+        cwd=root,
+        input=json.dumps(asdict(order)),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    end = "\n".join(done.stderr.strip().splitlines()[-8:]) or "It said nothing."
+    return {"error": f"The planning process ended with code {done.returncode}, without a plan:\n{end}", "exit_code": 1}
+
+
+def resume(crawl: CrawlId, watched: Watched, detach: Detach = False) -> None:
+    """Go on with a crawl that was stopped, refused or paused, or whose process died.
+
+    Batches that are done stay done. Jobs that still run on the nodes are found
+    again, not started twice.
+
+    Example: sdist resume easy-20260102T030405Z
+    """
+    from scrapyd_dist.config import load
+
+    from . import producing, watching
+
+    manner = watched.manner()
+    root = load().root
+    if producing.go_on(root, crawl):  # it rests: its process is there
+        raise typer.Exit(0 if detach else watching.watch(root, crawl, manner))
+    again, process = producing.begin_again(root, crawl)
+    if detach:
+        leave(again, process, watched)
+        return
+    raise typer.Exit(watching.watch(root, crawl, manner, process))
+
+
+def crawls(as_json: Json = False) -> None:
+    """List the crawls of this project, the newest first.
+
+    Example: sdist crawls
+    """
+    from scrapyd_dist.account.summary import told
+    from scrapyd_dist.config import load
+
+    from ..render import table
+    from ..speaking import put_json, say
+    from ..storing import maybe_store
+    from . import watching, words
+
+    store, rows = maybe_store(load().root), []
+    if store is not None:
+        with closing(store):
+            rows = [row for row in store.crawls() if row.kind != "frontier"]
+    if as_json:
+        put_json({"crawls": [{**told(row), "state": watching.alive_state(row)} for row in rows]})
+        return
+    if not rows:
+        say("There are no crawls yet. `sdist crawl SPIDER` starts one.")
+        return
+    table(
+        ("crawl", "spider", "state", "started", "batches", "items", "exit"),
+        [
+            (
+                row.id,
+                row.spider,
+                watching.alive_state(row),
+                datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+                f"{words.number(row.summary, 'batches', 'done'):,}/{words.number(row.summary, 'batches', 'total'):,}",
+                words.number(row.summary, "items"),
+                row.exit_code,
+            )
+            for row in rows
+        ],
+    )
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds; None for None.
+
+    Raises:
+        ConfigError: it is none, or not more than zero.
+    """
+    from scrapyd_dist.errors import ConfigError
+
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
+    if value <= 0:
+        raise ConfigError(f"{option} {text!r} is no span of time. Write seconds, or a number with m or h: 90, 30m, 2h.")
+    return value

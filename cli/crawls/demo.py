@@ -1,0 +1,253 @@
+"""`sdist demo`: the whole of it on one machine, each step as the command that a user would type.
+
+The rule it keeps: whatever happens, all that it started is ended before it leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapyd_dist.examples.pages import Site
+
+#: marks a folder that this command may write into again
+MARK = ".sdist-demo"
+OUTPUT = "items.jl"
+SHARDS = 20
+BATCH_SIZE = 250
+#: seconds that what was started gets to end in good order
+GRACE = 10.0
+#: differences that are named
+_SHOWN = 5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("demo", rich_help_panel="Start here")(demo)
+
+
+def demo(
+    items: Annotated[int, typer.Option(help="Properties on the demo site.", min=1)] = 3000,
+    nodes: Annotated[int, typer.Option(help="Local Scrapyd nodes.", min=1)] = 3,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the site and the nodes running at the end, until Ctrl-C.")
+    ] = False,
+    folder: Annotated[Path, typer.Option("--dir", help="Where the demo project is made.")] = Path("sdist-demo"),
+) -> None:
+    """Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them.
+
+    It makes a small Scrapy project, serves a property site, starts the nodes,
+    deploys, crawls, checks that every item came home once, and stops everything.
+
+    Example: sdist demo --nodes 2
+    """
+    from ..speaking import say
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    began = time.monotonic()
+    project = make_project(folder)
+    with ExitStack() as stack:
+        stack.callback(say, "Everything that the demo started is stopped.")
+        site = stack.enter_context(_site(items, project))
+        stack.enter_context(_nodes(project, nodes))
+        _command(project, "deploy-all")
+        _command(project, *_crawl(site))
+        _judge(project, items, nodes, time.monotonic() - began)
+        if keep:
+            _stay(project, site)
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def make_project(folder: Path) -> Path:
+    """The demo project in this folder; one that is there from before is brought up to date.
+
+    Raises:
+        ConfigError: the folder holds something else, or shared configuration names nodes.
+    """
+    from scrapyd_dist.config import load
+    from scrapyd_dist.errors import ConfigError
+
+    folder = folder.absolute()
+    if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            f"{folder} is there already and is not the demo's. Name another folder: sdist demo --dir NAME."
+        )
+    with as_file(files("scrapyd_dist.examples").joinpath("properties_project")) as source:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).write_text("Made by `sdist demo`, which writes into this folder again.\n", encoding="utf-8")
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    if load(folder).nodes:
+        raise ConfigError(
+            "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run it where these files "
+            "are not read, for example: HOME=$(mktemp -d) sdist demo"
+        )
+    return folder
+
+
+@contextmanager
+def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """The demo site; what it says of itself. It ends with its standard input, so also when this process is killed."""
+    from scrapyd_dist.errors import DistError
+
+    from ..speaking import say
+
+    command = [sys.executable, "-m", "scrapyd_dist.examples.site", "--items", str(items), "--until-eof"]
+    # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
+    # which lacks what a regular install has in it.
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    with process:
+        try:
+            line = process.stdout.readline() if process.stdout else b""
+            if not line:
+                raise DistError("The demo site did not start; its own words are above.")
+            said: dict[str, Any] = json.loads(line)
+            say(f"The site: {said['url']} with {items:,} properties on {said['pages']:,} index pages")
+            yield said
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _nodes(project: Path, count: int) -> Iterator[None]:
+    """Local nodes, which end with all that runs for this project."""
+    from scrapyd_dist.deploy import local
+
+    from scrapyd_dist.config import state_dir
+
+    from ..speaking import say
+
+    state = state_dir(project)
+    _echo(project, "nodes", "up", str(count))
+    try:
+        for node in local.up(state, count):
+            say(f"  {node.name}  {node.url}")
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the clearing up is not to be broken off
+        _stop_crawls(project)
+        local.down(state, grace=GRACE)
+
+
+def _stop_crawls(project: Path) -> None:
+    """End producers that still run: a crawl outlives the command that watched it."""
+    from scrapyd_dist.deploy.processes import Leader, processes, stop
+
+    from ..storing import maybe_store
+    from .producing import lives
+
+    store = maybe_store(project)
+    if store is None:
+        return
+    with closing(store):
+        table = processes()
+        running = [crawl for crawl in store.crawls() if not crawl.state.ended and lives(crawl)]
+    pids = [crawl.pid for crawl in running if crawl.pid is not None]
+    leaders = [Leader(pid=pid, mark=table[pid].mark, folder=project) for pid in pids if pid in table]
+    stop(leaders, grace=GRACE)
+
+
+def _crawl(site: dict[str, Any]) -> list[str]:
+    start = site["index"].replace("%05d", "00000")
+    return [
+        "crawl", "easy", "-a", f"start={start}", "--shards", str(SHARDS), "--index", site["index"],
+        "--pages", str(site["pages"]), "--batch-size", str(BATCH_SIZE), "-O", OUTPUT,
+    ]  # fmt: skip
+
+
+def _echo(project: Path, *arguments: str) -> None:
+    from ..speaking import say
+
+    say(f"\n{project.name}$ {shlex.join(['sdist', *arguments])}")
+
+
+def _command(project: Path, *arguments: str) -> None:
+    """Run one of our commands, as a user would."""
+    _echo(project, *arguments)
+    # A session of its own: after Ctrl-C here nobody is to be asked whether the crawl shall go on.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scrapyd_dist", *arguments],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if code != 0:
+        raise typer.Exit(code)
+
+
+def differences(site: Site, rows: Iterable[dict[str, Any]]) -> list[str]:
+    """How the items differ from the site's, in words; empty when they are exactly those, each once."""
+    found = list(rows)
+    counts = Counter(str(row.get("number")) for row in found)
+    expected = {str(number): site.item(number) for number in range(site.items)}
+    wrong = [str(row.get("number")) for row in found if not _same(row, expected.get(str(row.get("number"))))]
+    kinds = {
+        "missing": [number for number in expected if number not in counts],
+        "more than once": [number for number, count in counts.items() if count > 1],
+        "not as the site has them": wrong,
+    }
+    return [
+        f"{len(numbers):,} {kind}: {', '.join(numbers[:_SHOWN])}{' …' if len(numbers) > _SHOWN else ''}"
+        for kind, numbers in kinds.items()
+        if numbers
+    ]
+
+
+def _same(row: dict[str, Any], item: dict[str, str] | None) -> bool:
+    return item is not None and {name: row.get(name) for name in item} == item
+
+
+def _judge(project: Path, items: int, nodes: int, took: float) -> None:
+    """Say what came home; an error if that is not what the site has."""
+    from scrapyd_dist.examples.pages import Site
+
+    from scrapyd_dist.errors import DistError
+
+    from ..speaking import put
+    from .words import clock, counted
+
+    path = project / OUTPUT
+    with path.open(encoding="utf-8") as file:
+        wrong = differences(Site(items=items), map(json.loads, file))
+    if wrong:
+        raise DistError(f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this.")
+    put(
+        f"\nThe demo worked: {counted(items, 'item')} in {path},\n"
+        f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
+        "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
+    )
+
+
+def _stay(project: Path, site: dict[str, Any]) -> None:
+    from ..speaking import say
+
+    say(f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try: cd {project} && sdist nodes")
+    with suppress(KeyboardInterrupt):
+        signal.pause()

@@ -1,0 +1,1 @@
+"""Commands that bring code to the nodes, and take it back."""

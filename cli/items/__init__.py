@@ -1,0 +1,1 @@
+"""Commands about items: fetch them, merge them, follow them."""

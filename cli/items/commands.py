@@ -1,0 +1,16 @@
+"""`sdist items`: the items of jobs on their own: `pull`, `merge`, `tail`."""
+
+from __future__ import annotations
+
+import typer
+
+from . import merge, pull, tail
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of these modules."""
+    group = typer.Typer(no_args_is_help=True, help="Fetch, merge and follow the items of crawls and jobs.")
+    group.command("pull")(pull.pull)
+    group.command("merge")(merge.merge)
+    group.command("tail")(tail.tail)
+    app.add_typer(group, name="items", rich_help_panel="Items")

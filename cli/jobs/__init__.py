@@ -1,0 +1,1 @@
+"""Commands about single jobs: start them, list them, read their logs, stop them."""

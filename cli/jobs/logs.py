@@ -1,0 +1,273 @@
+"""`sdist logs`: the logs of many jobs as one, ordered by time. Rule: of each log no more than a block is in memory."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.jobs.joblog import LEVELS
+
+from .joblist import TIMEOUT, Nodes, Project, Spider, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.jobs.joblog import Line
+    from scrapyd_dist.jobs.logreads import LogTap
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+    from .joblist import JobList, Listed
+
+#: lines of each log that are shown when nothing else is said
+LINES = 20
+#: seconds between two looks at logs that are followed, and at the list of jobs
+LOOK, LIST = 1.0, 5.0
+
+Names = Annotated[Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", help="Ids of jobs, and crawls.")]
+Level = Annotated[
+    Optional[str], typer.Option(metavar="LEVEL", help=f"Only lines of this level or above: {', '.join(LEVELS)}.")
+]
+_EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("logs", rich_help_panel="Jobs")(logs)
+
+
+def logs(
+    name: Names = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the jobs are over.")] = False,
+    lines: Annotated[
+        Optional[int],
+        typer.Option("--lines", "-n", help=f"The last lines of each log; {LINES} without --since.", min=0),
+    ] = None,
+    level: Level = None,
+    since: Annotated[
+        Optional[str], typer.Option(metavar="TIME", help="Only lines of the last 90 (seconds), 30m, 2h.")
+    ] = None,
+    node: Nodes = None,
+    project: Project = None,
+    spider: Spider = None,
+    timeout: Timeout = TIMEOUT,
+) -> None:
+    """Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job.
+
+    Without a name these are the jobs that run now. Logs are read from their end
+    by Range, whatever their size.
+
+    Example: sdist logs -f easy-20260102T030405Z --level WARNING
+    """
+    from scrapyd_dist.config import load
+
+    from ..crawls.crawl import seconds
+    from .joblist import chosen_nodes, make_sender
+
+    span = seconds("--since", since)
+    keep = Keep(
+        level=level_of(level), since=None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
+    )
+    found = load()
+    source = Source(
+        root=found.root, sender=make_sender(), nodes=chosen_nodes(found, node), names=tuple(name or ()),
+        project=project, spider=spider, timeout=timeout,
+    )  # fmt: skip
+    listed, rows = source.rows()
+    if not rows and not follow:
+        listed.must_answer()
+        listed.complain()
+        raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
+    count = lines if lines is not None else None if span is not None else LINES
+    streams = source.open(rows, keep, count)
+    for moment in heapq.merge(*(stream.now() for stream in streams), key=lambda one: one.at):
+        moment.show()
+    listed.complain()
+    if follow:
+        _follow(source, streams, keep)
+    raise typer.Exit(listed.exit_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Which lines are wanted."""
+
+    level: int = 0  #: least, by its place in LEVELS
+    since: datetime | None = None
+
+    def wants(self, line: Line, offset: timedelta) -> bool:
+        """Whether it is of the level and of the time; what has neither is wanted where neither is asked for."""
+        if self.level and (line.level not in LEVELS or LEVELS.index(line.level) < self.level):
+            return False
+        return self.since is None or (line.at is not None and _utc(line.at, offset) >= self.since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """One line of one log, and when it was, UTC."""
+
+    at: datetime
+    prefix: str
+    text: str
+
+    def show(self) -> None:
+        from ..speaking import put
+
+        put(f"{self.prefix} | {self.text}")
+
+
+@dataclass(kw_only=True)
+class Stream:
+    """The log of one job as it is read on."""
+
+    row: Listed
+    tap: LogTap
+    offset: timedelta  #: the node's local time minus UTC
+    keep: Keep
+    alive: bool = True
+    broken: str = ""
+    _last: datetime = _EARLIEST
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.row.place.node.name} {self.row.place.job}"
+
+    def now(self) -> Iterator[Moment]:
+        """All wanted lines up to the end of the log as it is now."""
+        while (news := self.news()) is not None:
+            yield from news
+        if not self.alive:
+            yield from self.rest()
+
+    def news(self) -> list[Moment] | None:
+        """The wanted ones of the next lines; None where nothing is new."""
+        from ..speaking import complain
+
+        try:
+            lines = self.tap.more()
+        except NodeError as error:
+            if self.broken != error.short:
+                complain(str(error))
+            self.broken = error.short
+            return None
+        return None if lines is None else self._moments(lines)
+
+    def rest(self) -> list[Moment]:
+        """The last line, where no line feed ends it."""
+        return self._moments(self.tap.rest())
+
+    def _moments(self, lines: Sequence[Line]) -> list[Moment]:
+        found = []
+        for line in lines:
+            if line.at is not None:
+                self._last = _utc(line.at, self.offset)
+            if self.keep.wants(line, self.offset):
+                found.append(Moment(at=self._last, prefix=self.prefix, text=line.text))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where logs come from."""
+
+    root: Path
+    sender: Sender
+    nodes: Sequence[Node]
+    names: tuple[str, ...]
+    project: str | None
+    spider: str | None
+    timeout: float
+    _opened: set[tuple[str, str]] = field(default_factory=set)
+
+    def rows(self) -> tuple[JobList, list[Listed]]:
+        """What the nodes list, and of that the jobs that were named, or that run."""
+        from scrapyd_dist.scrapyd.api import JobState
+
+        from .joblist import ask_jobs, named, remembered
+
+        listed = ask_jobs(self.sender, self.nodes, project=self.project, spider=self.spider, timeout=self.timeout)
+        if self.names:
+            rows = list(named(listed, self.names, remembered(self.root, self.names, self.nodes)))
+        else:
+            rows = [row for row in listed.jobs if row.state is JobState.RUNNING]
+        return listed, rows
+
+    def open(self, rows: Sequence[Listed], keep: Keep, count: int | None) -> list[Stream]:
+        """The logs of those jobs that are not open yet, each at its first line to be shown."""
+        from scrapyd_dist.scrapyd.sweep import sweep
+
+        from ..speaking import complain
+
+        fresh = [row for row in rows if (row.place.node.url, row.place.job) not in self._opened]
+        self._opened.update((row.place.node.url, row.place.job) for row in fresh)
+        streams = {}
+        for answer in sweep(range(len(fresh)), lambda at: self._open(fresh[at], keep, count)):
+            if answer.error is not None:
+                complain(str(answer.error))
+            elif answer.value is not None:
+                streams[answer.asked] = answer.value
+        return [streams[at] for at in sorted(streams)]
+
+    def _open(self, row: Listed, keep: Keep, count: int | None) -> Stream:
+        from scrapyd_dist.jobs.logreads import LogTap, look
+        from scrapyd_dist.scrapyd.api import JobState
+
+        place = row.place
+        seen = look(self.sender, place.node, place.log, timeout=self.timeout)
+        offset = (seen.offset if seen else None) or timedelta()
+        tap = LogTap(self.sender, place.node, place.log, timeout=self.timeout)
+        floor = tap.seek_time((keep.since + offset).replace(tzinfo=None)) if keep.since is not None else 0
+        if count is not None:
+            tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
+        return Stream(row=row, tap=tap, offset=offset, keep=keep, alive=row.state is not JobState.FINISHED)
+
+
+def _look_again(source: Source, streams: Sequence[Stream], keep: Keep) -> list[Stream]:
+    """Note which jobs are over; gives the logs of those that are new."""
+    from scrapyd_dist.scrapyd.api import JobState
+
+    listed, rows = source.rows()
+    over = {(row.place.node.url, row.place.job) for row in listed.jobs if row.state is JobState.FINISHED}
+    for stream in streams:
+        stream.alive &= (stream.row.place.node.url, stream.row.place.job) not in over
+    return source.open(rows, keep, None)
+
+
+def _follow(source: Source, streams: list[Stream], keep: Keep) -> None:
+    """Show what comes, until all jobs are over."""
+    from scrapyd_dist.scrapyd.sweep import sweep
+
+    listed_at, quiet = time.monotonic(), 0
+    while any(stream.alive for stream in streams) or quiet < 2 or not streams:
+        if time.monotonic() - listed_at >= LIST:
+            listed_at = time.monotonic()
+            with suppress(NothingMatched):  # a node that does not answer now may do so later
+                streams += _look_again(source, streams, keep)
+        news = [moment for answer in sweep(streams, Stream.news) for moment in answer.value or ()]
+        for moment in sorted(news, key=lambda one: one.at):
+            moment.show()
+        quiet = 0 if news else quiet + 1
+        time.sleep(LOOK)
+    for stream in streams:
+        for moment in stream.rest():
+            moment.show()
+
+
+def level_of(text: str | None) -> int:
+    if text is None:
+        return 0
+    if text.upper() not in LEVELS:
+        raise ConfigError(f"--level {text!r} is none of {', '.join(LEVELS)}.")
+    return LEVELS.index(text.upper())
+
+
+def _utc(local: datetime, offset: timedelta) -> datetime:
+    return (local - offset).replace(tzinfo=timezone.utc)

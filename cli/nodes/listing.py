@@ -1,0 +1,157 @@
+"""`sdist nodes`: the fleet as it is, each node as it answers; draining and local nodes are in modules of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ..choosing import Json, Nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+    from .looks import Seen
+
+#: seconds that a node gets to answer
+TIMEOUT = 10.0
+#: seconds in which a connection has to come about; a SYN that was lost is sent again after 1 and 3 s
+CONNECT_TIMEOUT = 4.0
+#: nodes in trouble of which all is said
+SAID = 5
+
+ConnectTimeout = Annotated[
+    float, typer.Option("--connect-timeout", help="Seconds in which a connection has to come about.", min=0.1)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    from . import adding, draining, localnodes
+
+    group = typer.Typer(no_args_is_help=False)
+    group.callback(invoke_without_command=True)(nodes)
+    draining.register(group)
+    adding.register(group)
+    localnodes.register(group)
+    app.add_typer(group, name="nodes", rich_help_panel="Nodes")
+
+
+def nodes(
+    context: typer.Context,
+    node: Nodes = None,
+    project: Annotated[
+        Optional[str],
+        typer.Option("--project", "-p", help="Whose versions are compared: \\[deploy] project, else BOT_NAME."),
+    ] = None,
+    as_json: Json = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that a node gets to answer.", min=0.1)] = TIMEOUT,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
+) -> None:
+    """List the nodes, each with its state, load, latency, version and clock.
+
+    These are the targets of scrapy.cfg or, where it names none, the local nodes.
+    All are asked at once. States: up; draining (gets no new work); wedged (work
+    waits, nothing starts); busy (connected, but no answer in time); down;
+    refused (user name, password, certificate). Exit code 0 when all work,
+    3 when some do not, 5 when none answers, 6 when none lets us in.
+
+    Example: sdist nodes --node 'eu-*'
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from scrapyd_dist.config import load
+    from scrapyd_dist.transports.requests import RequestsTransport
+
+    from ..choosing import chosen
+    from ..speaking import put_json
+    from .looks import newest_of, quick_project, row
+    from .records import recognise
+
+    found = load()
+    fleet = chosen(found, node)
+    name = quick_project(found, project)
+    sender = RequestsTransport(connect_timeout=connect_timeout)
+    seen = look(sender, fleet, name, timeout, shown=not as_json)
+    recognise(found.root, sender, seen, timeout)
+    newest = newest_of(seen)
+    rows = [row(one, newest) for one in seen]
+    if as_json:
+        put_json({"project": name, "version": newest, "nodes": rows})
+    else:
+        _show(seen, rows)
+    raise typer.Exit(exit_code_of(seen))
+
+
+def look(
+    sender: Sender, fleet: Sequence[Node], project: str | None, timeout: float, *, shown: bool = False
+) -> list[Seen]:
+    """Ask all nodes at once, and draw the answers as they come; in the nodes' order."""
+    from .drawn import drawing
+    from .looks import ask_nodes
+
+    seen: dict[Node, Seen] = {}
+    with drawing(len(fleet), shown=shown) as draw:
+        for one in ask_nodes(sender, fleet, project, timeout):
+            seen[one.node] = one
+            draw(list(seen.values()))
+    return [seen[node] for node in fleet]
+
+
+def exit_code_of(seen: Sequence[Seen]) -> int:
+    """0 when all work, 3 when some do not, else what keeps all of them away."""
+    from ..fleet import exit_code
+
+    code = exit_code(len(seen), [one.error for one in seen if one.error is not None])
+    return 3 if code == 0 and any(one.wedged for one in seen) else code
+
+
+def _show(seen: Sequence[Seen], rows: Sequence[dict[str, Any]]) -> None:
+    from ..render import table
+    from ..speaking import complain
+    from .looks import in_short
+
+    names = ("name", "state", "running", "pending", "finished", "slots")
+    skewed = any(clock(row["skew_s"]) for row in rows)
+    table(
+        (*names, "latency", "version", *(("clock",) if skewed else ()), "url", ""),
+        [
+            (
+                *(row[name] for name in names),
+                latency(row["latency_ms"]),
+                _version(row),
+                *((clock(row["skew_s"]),) if skewed else ()),
+                row["url"],
+                in_short(one),
+            )
+            for one, row in zip(seen, rows, strict=True)
+        ],
+    )
+    troubles = [f"{one.node}: {row['reason']}" for one, row in zip(seen, rows, strict=True) if row["reason"]]
+    for text in troubles[:SAID]:
+        complain(text)
+    if len(troubles) > SAID:
+        complain(
+            f"and {len(troubles) - SAID} nodes more; `sdist nodes --json` says why of each, `sdist doctor` what to do."
+        )
+
+
+def latency(milliseconds: float | None) -> str | None:
+    """A time to answer, for a table."""
+    return None if milliseconds is None else f"{milliseconds:.0f} ms"
+
+
+def clock(skew: float | None) -> str:
+    """How wrong a node's clock is, where that is worth a word."""
+    from scrapyd_dist.coordination.health import SKEW
+
+    return "" if skew is None or abs(skew) < SKEW else f"{skew:+.0f} s"
+
+
+def _version(row: dict[str, Any]) -> str | None:
+    if row["drift"] is None:
+        return None
+    return f"{row['version'] or 'none'} (drift)" if row["drift"] else row["version"]

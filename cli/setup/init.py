@@ -1,0 +1,229 @@
+"""`sdist init`: the nodes of a project, written into its scrapy.cfg; rule: nothing that is there is changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, DistError
+
+from ..choosing import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapyd_dist.config import ProjectConfig
+
+    from .sections import Wanted
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("init", rich_help_panel="Start here")(init)
+
+
+def init(
+    node: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--node", metavar="ADDRESS", help="A node: web1:6800, or a URL, with user@ but no password; repeatable."
+        ),
+    ] = None,
+    name: Annotated[
+        Optional[list[str]],
+        typer.Option("--name", help="What the node is called, in the order of --node; else after its host."),
+    ] = None,
+    project: Annotated[
+        Optional[str],
+        typer.Option("--project", "-p", help="Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME."),
+    ] = None,
+    node_conf: Annotated[
+        bool, typer.Option("--node-conf", help="Print a scrapyd.conf for a node, and do nothing else.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the lines that would be added; exit code 10.")
+    ] = False,
+    as_json: Json = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that a node gets to answer.", min=0.1)] = 10.0,
+) -> None:
+    """Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers.
+
+    What the file has stays as it is; sections are added behind it. Without
+    --node it asks, on a terminal. A password is never written: a node with a user
+    name gets a line that takes it from an environment variable, others can have
+    an entry in ~/.netrc. A node that does not answer yet is written all the same.
+
+    Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
+    """
+    from ..speaking import put, say
+
+    if node_conf:
+        put(node_configuration().rstrip("\n"))
+        return
+    found = _project()
+    new, there = _wanted(found, node or [], name or [], project)
+    file = found.root / "scrapy.cfg"
+    if dry_run:
+        for one in new:
+            put("\n".join([*one.lines(), ""]))
+        if not new:
+            say(f"{file} has all of these already.")
+        raise typer.Exit(10 if new else 0)
+    if new:
+        _write(file, new)
+    _tell(file, new, there, timeout, as_json=as_json)
+
+
+def node_configuration() -> str:
+    """The scrapyd.conf of a node, with a comment for each thing that is chosen there."""
+    import importlib.resources
+
+    return importlib.resources.files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8")
+
+
+def _project() -> ProjectConfig:
+    from scrapyd_dist.config import find_root, load
+
+    if find_root() is None:
+        raise ConfigError(
+            f"There is no scrapy.cfg in {Path.cwd()} or in a folder above it. Go to the folder of your Scrapy project, "
+            "or make one: scrapy startproject myproject, then cd myproject. (`sdist demo` needs none; a configuration "
+            "for a node is printed anywhere by `sdist init --node-conf`.)"
+        )
+    return load()
+
+
+def _wanted(
+    found: ProjectConfig, addresses: Sequence[str], names: Sequence[str], project: str | None
+) -> tuple[list[Wanted], list[Wanted]]:
+    from dataclasses import replace
+
+    from ..speaking import can_ask
+    from .sections import named, sort_out
+
+    taken = [node.name for node in found.targets]
+    if not addresses:
+        if not can_ask():
+            raise ConfigError(
+                "Name the nodes: sdist init --node web1:6800 --node web2:6800. (On a terminal it asks for them. No "
+                "node yet? `sdist nodes up 3` starts some on this machine, `sdist init --node-conf` prints a "
+                "configuration.)"
+            )
+        addresses, names = _asked(taken)
+    new, there = sort_out(named(addresses, names, taken), found.targets)
+    chosen = _name_of_project(found, project) if new else None
+    return [replace(one, project=chosen) for one in new], there
+
+
+def _asked(taken: Sequence[str]) -> tuple[list[str], list[str]]:
+    from ..speaking import say
+    from .sections import check_name, named
+
+    addresses: list[str] = []
+    names: list[str] = []
+    say(
+        "Addresses of your Scrapyd nodes: host:port, or a URL, with user@ where there is a password. "
+        "An empty line ends."
+    )
+    while text := _answer(f"Node {len(addresses) + 1}: "):
+        try:
+            (one,) = named([text], [], [*taken, *names])
+            names.append(check_name(_answer(f"  its name [{one.name}]: ") or one.name))
+        except DistError as error:
+            say(f"  {error}")
+        else:
+            addresses.append(text)
+    if not addresses:
+        raise ConfigError("No node was named, and nothing was written.")
+    return addresses, names
+
+
+def _answer(question: str) -> str:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
+    """What `project` has to say in a new section; None where [deploy] says it, or nobody can."""
+    from ..fleet import project_name
+    from ..speaking import complain
+
+    if chosen is not None or found.project:
+        return chosen if chosen != found.project else None
+    try:
+        return project_name(found, found.targets, None)
+    except ConfigError as error:
+        complain(f"{error} The sections are written without a line `project = NAME`.")
+        return None
+
+
+def _write(file: Path, new: Sequence[Wanted]) -> None:
+    from .sections import appended
+
+    place = file.resolve()
+    try:
+        # Line ends as they are.
+        text = place.read_bytes().decode("utf-8")
+        _replace(place, appended(text, new).encode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
+
+
+def _replace(place: Path, content: bytes) -> None:
+    """Write the file in one step, so that nobody ever reads half of it."""
+    number, name = tempfile.mkstemp(prefix=".scrapy.cfg.", dir=place.parent)
+    try:
+        with os.fdopen(number, "wb") as beside:
+            beside.write(content)
+        Path(name).chmod(place.stat().st_mode & 0o777)
+        Path(name).replace(place)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _tell(file: Path, new: Sequence[Wanted], there: Sequence[Wanted], timeout: float, *, as_json: bool) -> None:
+    from ..render import table
+    from ..speaking import put_json, say
+
+    rows = _ask_once(file.parent, [one.name for one in new], [one.node.url for one in there], timeout)
+    if as_json:
+        put_json({"file": str(file), "added": [one.name for one in new], "nodes": rows})
+    else:
+        table(
+            ("node", "url", "scrapy.cfg", "state"),
+            [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
+        )
+    for one in new:
+        if one.username and not os.environ.get(one.variable):
+            say(
+                f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
+                "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."
+            )
+    say(
+        "Next: sdist doctor looks at the nodes; sdist deploy-all uploads the project; "
+        "sdist crawl SPIDER crawls with them."
+    )
+
+
+def _ask_once(root: Path, added: Sequence[str], there: Sequence[str], timeout: float) -> list[dict[str, Any]]:
+    from scrapyd_dist.config import load
+    from scrapyd_dist.scrapyd import api
+    from scrapyd_dist.scrapyd.sweep import sweep
+    from scrapyd_dist.transports.requests import RequestsTransport
+
+    nodes = [node for node in load(root).targets if node.name in added or node.url in there]
+    sender, states = RequestsTransport(), {}
+    for answer in sweep(nodes, lambda node: sender.send(node, api.daemonstatus(), timeout=timeout)):
+        states[answer.asked.name] = "up" if answer.error is None else answer.error.short
+    return [
+        {"name": node.name, "url": node.url, "written": node.name in added, "state": states[node.name]}
+        for node in nodes
+    ]  # fmt: skip

@@ -1,0 +1,102 @@
+"""The project's store, as commands open it: where it is, and whether there is one yet.
+
+The rule it keeps: looking makes no store, and no address is ever shown with its password.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapyd_dist import config
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import VARIABLE, chosen, is_url
+
+if TYPE_CHECKING:
+    from scrapyd_dist.store import Store
+
+SETTING = "DISTRIBUTED_STORE"
+#: of the [sdist] section in scrapy.cfg
+OPTION = "store"
+
+
+def where(root: Path) -> str:
+    """The address of the project's store: a server's URL, or a file's absolute path.
+
+    The environment goes before scrapy.cfg's `[sdist] store`, and that before DISTRIBUTED_STORE in the settings.
+
+    Raises:
+        ConfigError: it is computed, or in a variable that is not set.
+    """
+    return chosen(root) if os.environ.get(VARIABLE) else chosen(root, _said(root))
+
+
+def _said(root: Path) -> str | None:
+    if not (root / "scrapy.cfg").is_file():
+        return None
+    try:
+        project = config.load(root)
+    except ConfigError:
+        return None  # whoever needs more of the project says so
+    return project.options.get(OPTION) or _setting(root, project.settings_module)
+
+
+def _setting(root: Path, module: str) -> str | None:
+    """DISTRIBUTED_STORE as the settings module says it; read, not imported: that could take seconds, or fail."""
+    path = root / module.replace(".", "/")
+    source = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    text = source.read_text("utf-8", "replace") if source else ""
+    if source is None or SETTING not in text:
+        return None
+    try:
+        return _literal(ast.parse(text), source)
+    except SyntaxError:
+        return None  # the producer tells about it
+
+
+def _literal(tree: ast.Module, source: Path) -> str | None:
+    said: str | None = None
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if not any(isinstance(target, ast.Name) and target.id == SETTING for target in targets):
+            continue
+        value = node.value
+        if not isinstance(value, ast.Constant) or not isinstance(value.value, str | None):
+            raise ConfigError(
+                f"{SETTING} in {source} is computed, and a command does not run your settings to look for a crawl."
+                f" Put the store's address into the environment ({VARIABLE}), or into scrapy.cfg:"
+                f" [{config.OWN_SECTION}] with {OPTION} = $NAME_OF_A_VARIABLE."
+            )
+        said = value.value
+    return said
+
+
+def maybe_store(root: Path) -> Store | None:
+    """The project's store, or None when nothing was ever kept there; a server is always there."""
+    address = where(root)
+    if not is_url(address) and not Path(address).exists():
+        return None
+    return open_store(address)
+
+
+def existing_store(root: Path) -> Store:
+    """The project's store, for a command that only looks.
+
+    Raises:
+        NothingMatched: no crawl was ever started here.
+    """
+    store = maybe_store(root)
+    if store is None:
+        raise NothingMatched(f"There are no crawls in {root} yet. `sdist crawl SPIDER` starts one.")
+    return store
+
+
+def project_store(root: Path) -> Store:
+    """The project's store; made, with the state folder, when there is none."""
+    config.state_dir(root)
+    return open_store(where(root))

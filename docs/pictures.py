@@ -1,0 +1,115 @@
+"""Makes the README's pictures: a demo crawl on real nodes of this machine, its live view on the way, its report."""
+# ruff: noqa: INP001, E402 - a script of its own, and what it imports is found by what it does first
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from rig.browser import browser
+from scrapyd_dist.cli.crawls.live import svg
+
+from scrapyd_dist.account.summary import told
+from scrapyd_dist.report import gather, page
+from scrapyd_dist.report.document import series
+from scrapyd_dist.report.markup import WIDE
+from scrapyd_dist.report.over_time import burn_up
+from scrapyd_dist.report.page import style
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from rig.browser import Browser
+
+    from scrapyd_dist.report import Facts
+
+#: part of the requests that are done when the live view is drawn
+MOMENT = 0.55
+#: seconds between two looks at the store
+LOOK = 0.2
+#: the last section of the report that is on the picture of it
+LAST = "Jobs on the nodes"
+
+
+def main() -> int:
+    """Make all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=8_000, help="properties on the demo site")
+    parser.add_argument("--nodes", type=int, default=3, help="local Scrapyd nodes")
+    parser.add_argument("--out", type=Path, default=HERE / "pictures", help="where the pictures go")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as folder:
+        live, facts = crawl(Path(folder), asked.items, asked.nodes)
+        (asked.out / "watch.svg").write_text(svg(live), encoding="utf-8")
+        grown = series(facts).burn_up
+        if grown is not None:
+            text = burn_up(grown, WIDE).file(style("picture.css"))
+            (asked.out / "burn-up.svg").write_text(text, encoding="utf-8")
+        report = Path(folder) / "report.html"
+        report.write_text(page(facts), encoding="utf-8")
+        take(report, Path(folder), asked.out)
+    for path in sorted(asked.out.iterdir()):
+        print(f"{path.stat().st_size:>8,} bytes  {path}")
+    return 0
+
+
+def crawl(folder: Path, items: int, nodes: int) -> tuple[dict[str, Any], Facts]:
+    """One demo: what its live view showed on the way, and what the store knows of it in the end."""
+    demo = [sys.executable, "-m", "scrapyd_dist", "demo", f"--items={items}", f"--nodes={nodes}", "--dir=demo"]
+    with subprocess.Popen(demo, cwd=folder, env={**os.environ, "HOME": str(folder)}) as process:
+        store = folder / "demo" / ".sdist" / "store.db"
+        live = watch(process, store, items)
+        if process.wait() != 0:
+            raise SystemExit("The demo did not work; its own words are above.")
+    with closing(open_store(store)) as opened:
+        row = opened.crawls()[0]
+        facts = gather(opened, row.id, now=row.ended or time.time(), lives=False)
+    # Where the demo was on this machine is nothing to show.
+    summary = {**row.summary, "output": [Path(path).name for path in row.summary["output"]]}
+    return live or told(row), replace(facts, crawl=replace(facts.crawl, summary=summary))
+
+
+def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str, Any]:
+    """The summary of the crawl when about so much of it was done."""
+    while process.poll() is None:
+        time.sleep(LOOK)
+        if not store.exists():
+            continue
+        with closing(open_store(store)) as opened:
+            rows = opened.crawls()
+        done = (rows[0].summary.get("requests") or {}).get("done", 0) if rows else 0
+        if done >= MOMENT * items:
+            return told(rows[0])
+    return {}
+
+
+def take(report: Path, folder: Path, out: Path) -> None:
+    """The page on a wide screen, and on a telephone in the dark."""
+    with browser(folder) as opened:
+        opened.open(report, width=1000)
+        height = _end_of(opened, LAST)
+        opened.open(report, width=1000, height=height)
+        (out / "report.png").write_bytes(opened.picture(whole=False))
+        opened.open(report, width=360, height=height * 360 // 420, dark=True)
+        (out / "report-phone.png").write_bytes(opened.picture(whole=False))
+
+
+def _end_of(opened: Browser, title: str) -> int:
+    sections = "[...document.querySelectorAll('section')]"
+    script = f"{sections}.find(s => s.innerText.startsWith('{title}')).getBoundingClientRect().bottom"
+    return int(opened.run(script)) + 12
+
+
+if __name__ == "__main__":
+    sys.exit(main())

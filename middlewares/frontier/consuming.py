@@ -1,0 +1,254 @@
+"""The process behind `sdist consume`: workers are kept running at one frontier, and what they did comes home.
+
+The rules it keeps: one process at a time does so at a frontier; nothing is started before the checks are through;
+what it leaves behind in a hurry (workers, parts on their way) is taken up by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.account.summary import exit_code
+from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.coordination.posting import JobSpec, check_args, passed_on
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.items.delivery import deliver
+from scrapyd_dist.managing.manager import Manager
+from scrapyd_dist.transports.threads import ThreadTransport
+
+from ..producer.asked import WORKER_SETTINGS, Asked, job_settings
+from ..producer.fleet import Fleet, in_thread
+from ..producer.modes import check_mode, worker_settings
+from ..producer.options import read_options
+from ..producer.preflight import find_project
+from ..producer.produce import check_known
+from ..producer.record import Record
+from .bulletin import Bulletin
+from .holding import Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scrapy.settings import Settings
+
+    from scrapyd_dist.managing.staffing import Staffing
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two looks at the clock, and two summaries
+TICK = 0.5
+#: exit codes: a node or a slot gave out, the time was up, Ctrl-C
+FAILED, PARTIAL, TIME_UP, INTERRUPTED = 1, 3, 124, 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """What a person asked for."""
+
+    spider: str
+    staffing: Staffing  #: but for the terms, which are settings
+    args: Mapping[str, str] = field(default_factory=dict)  #: of -a
+    given: Mapping[str, str] = field(default_factory=dict)  #: of -s
+    labels: Sequence[str] = ()
+    merge: bool = False  #: whether outputs were named
+
+
+class Consuming:
+    """One run of the manager at a frontier, from the first check to the merged file.
+
+    Args:
+        errand: what was asked for.
+        settings: the project's, with what was asked for; DISTRIBUTED_CRAWL is the frontier.
+        show: is given the summary now and then.
+    """
+
+    _bulletin: Bulletin
+    _ticking: asyncio.Task[None]
+
+    def __init__(self, errand: Errand, settings: Settings, show: Callable[[dict[str, Any]], None]) -> None:
+        check_args(errand.args)
+        self._errand, self._settings, self._show = errand, settings, show
+        self._options = read_options(settings)
+        self._project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+        given = errand.given
+        ours = {name: given[name] for name in WORKER_SETTINGS if name in given}
+        self._asked = Asked(args=errand.args, settings={**passed_on(given), **ours}, given=given)
+        self._interrupted = asyncio.Event()
+        self._begun = time.monotonic()
+
+    async def run(self) -> int:
+        """Do it; the exit code.
+
+        Raises:
+            DistError: nothing was started, for this reason.
+        """
+        check_known(self._settings, self._errand.spider)
+        self._record, self._sender = Record(self._options, self._project), ThreadTransport()
+        try:
+            self._hold = Hold(self._record)
+            await self._hold.take(self._errand.spider, self._asked)
+            try:
+                await self._begin()
+                return await self._keep()
+            except BaseException as error:
+                await self._let_go(CrawlState.STOPPED, FAILED, str(error))
+                raise
+        finally:
+            self._sender.close()
+            self._record.close()
+
+    # begin
+
+    async def _begin(self) -> None:
+        self._listen()
+        options, spider = self._options, self._errand.spider
+        check_mode(options, self._settings)
+        self._fleet = fleet = Fleet(options, self._project, spider, self._record.where)
+        prepared = await fleet.prepare(await self._record.nodes())
+        self._manager = Manager(
+            spec=await self._spec(prepared.version),
+            members=await fleet.members(),
+            store=self._record.thread,
+            sender=self._sender,
+            folder=self._record.parts,
+            prepare=fleet.bring,
+            reach=fleet.ways,
+            staffing=replace(self._errand.staffing, terms=options.staffing.terms),
+            limits=options.limits,
+            key=prepared.key,
+            listed=fleet.listed,
+        )
+        await self._hold.check()
+        await self._manager.recover()
+        bulletin = Bulletin(record=self._record, manager=self._manager, show=self._show, begun=self._begun)
+        await bulletin.begin()
+        self._bulletin = bulletin
+        for warning in (*await self._record.warnings(), *prepared.warnings):
+            logger.warning("%s", warning)
+            bulletin.warnings.append(warning)
+        await bulletin.tell(CrawlState.WORKING, version=prepared.version, spider=spider)
+        if not self._interrupted.is_set():
+            self._manager.start()
+
+    def _listen(self) -> None:
+        """From now on Ctrl-C ends the managing in good order; a second one ends this process as it stands."""
+
+        def signalled() -> None:
+            if self._interrupted.is_set():
+                os._exit(INTERRUPTED)
+            self._interrupted.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, signalled)
+
+    async def _spec(self, version: str | None) -> JobSpec:
+        asked = {**worker_settings(self._options, self._settings), **job_settings(self._asked, self._options)}
+        labels = {"DISTRIBUTED_LABELS": ",".join(self._errand.labels)} if self._errand.labels else {}
+        return JobSpec(
+            crawl=self._record.id,
+            home=self._record.home,
+            project=self._project.name,
+            spider=self._errand.spider,
+            version=version,
+            settings={**asked, **labels},
+            args=self._errand.args,
+            collected=await self._record.collected(),
+        )
+
+    # keep workers running
+
+    async def _keep(self) -> int:
+        """Until nothing is left to do, or it cannot go on, or somebody has had enough."""
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        others = [asyncio.create_task(work) for work in (self._manager.ended(), self._interrupted.wait())]
+        try:
+            await asyncio.wait([self._ticking, *others], return_when=asyncio.FIRST_COMPLETED)
+            if self._ticking.done():
+                await self._ticking
+            return await self._end()
+        except StoreError as error:
+            raise StoreError(f"{error} {self._how_to_go_on()}") from error
+        finally:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(self._still(), *others, return_exceptions=True)
+            await self._manager.stop("")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            await self._hold.check()
+            wanted = await self._record.wanted()
+            if wanted == "cancel":
+                self._interrupted.set()
+            elif (wanted == "pause") != self._manager.paused:
+                self._manager.rest(paused=not self._manager.paused)
+            await self._bulletin.tell(self._record.state)
+
+    async def _still(self) -> None:
+        """Write nothing from time to time any more."""
+        self._ticking.cancel()
+        await asyncio.gather(self._ticking, return_exceptions=True)
+
+    # end
+
+    async def _end(self) -> int:
+        manager = self._manager
+        if self._interrupted.is_set():
+            return await self._stop("Interrupted", INTERRUPTED)
+        if not manager.stopped:
+            return await self._good_end()
+        if manager.failed:
+            return await self._stop(manager.stopped, FAILED)
+        limit = self._errand.staffing.max_time
+        time_up = limit and time.monotonic() - self._begun > limit
+        return await self._stop(manager.stopped, TIME_UP if time_up else PARTIAL)
+
+    async def _good_end(self) -> int:
+        """Nothing is left to do here: merge what came home, if that was asked for."""
+        backlog = await self._record.thread(self._record.thread.store.backlog, self._record.id)
+        if self._errand.staffing.every == 0 and not backlog.drained:
+            return await self._stop("The workers are started", 0)
+        await self._manager.left()
+        await self._manager.stop("")
+        await self._bulletin.tell(CrawlState.COLLECTING)
+        stored = await self._record.for_delivery(self._fleet.prepared.key)
+        outputs = self._record.outputs() if self._errand.merge else []
+        work = partial(deliver, self._record.folder, own=[], outputs=outputs, feed_url=None, **stored)
+        self._bulletin.delivered = await in_thread(work)
+        code = exit_code(self._bulletin.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)
+        if backlog.finished:
+            return await self._let_go(CrawlState.FINISHED, code, "")
+        prefix = self._errand.staffing.prefix
+        return await self._let_go(CrawlState.STOPPED, code, f"Nothing is left in the slots {prefix}*, and others wait.")
+
+    async def _stop(self, why: str, code: int) -> int:
+        """Leave before the end of the frontier's work."""
+        await self._manager.stop(why)
+        return await self._let_go(CrawlState.STOPPED, code, f"{why.rstrip('.')}. {self._how_to_go_on()}")
+
+    def _how_to_go_on(self) -> str:
+        return (
+            "Workers that run go on by themselves; the same command takes them up again, and brings their items home:"
+            f" sdist consume {self._errand.spider} {self._record.id}"
+        )
+
+    async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
+        """This process keeps no workers running any more."""
+        document = None
+        if hasattr(self, "_ticking"):
+            await self._still()
+        if hasattr(self, "_bulletin"):
+            self._bulletin.message = message
+            document = self._bulletin.summary(state)
+        with suppress(StoreError):
+            await self._hold.end(state, code=code, message=message, summary=document)
+        return code

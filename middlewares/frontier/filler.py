@@ -1,0 +1,254 @@
+"""The spider middleware of a process that fills a frontier (`DISTRIBUTED_FRONTIER`), and needs no node for it.
+
+The rule it keeps: every target request ends in the frontier or in the account; one that is taken is in the store a few
+seconds later, and the process does not end well before it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from contextlib import suppress
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from scrapy import Request, signals
+from scrapyd_dist.deploy.key import state_key
+
+from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.frontier.cutting import SlotCutter
+from scrapyd_dist.frontier.filling import BATCH_SIZE, check_frontier_name
+from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.worker_thread import StoreThread
+
+from ..producer.asked import asked_for, shards_of
+from ..producer.capture import Capture
+from ..producer.exits import exit_code as process_exit
+from ..producer.options import read_options
+from ..producer.preflight import find_project, store_address
+from ..targets import find_target
+from .filling import Fate
+from .fillstore import FrontierWriter
+from .slotting import Home, Slotting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from ..producer.options import Options
+    from ..producer.preflight import Project
+    from ..targets import Target
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two looks at what is to be written
+TICK = 1.0
+#: seconds after which a batch is written though it is not full, where nobody says otherwise
+MAX_AGE = 5.0
+#: seconds that the end waits for a store that is away
+LAST_PATIENCE = 60.0
+
+
+class Filler:
+    """The spider middleware of a producer of a frontier."""
+
+    _target: Target
+    _capture: Capture
+    _producer: FrontierProducer
+    _writer: FrontierWriter
+    _thread: StoreThread
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._frontier = str(crawler.settings.get("DISTRIBUTED_FRONTIER"))
+        self._begun = False
+        self._enough = asyncio.Event()  #: nothing more is found
+        self._ticking: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Filler:
+        filler = cls(crawler)
+        crawler.signals.connect(filler._closed, signals.spider_closed)
+        crawler.signals.connect(filler._stopped, signals.engine_stopped)
+        return filler
+
+    # what goes in and comes out
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The spider's own start; nothing at all when there is no way to the frontier."""
+        if not await self._begin():
+            return
+        async for output in start:
+            if not isinstance(output, Request) or await self._stays(output, start=True):
+                yield output
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
+    ) -> AsyncIterator[Any]:
+        async for output in result:
+            if not isinstance(output, Request) or await self._stays(output):
+                yield output
+
+    async def _stays(self, request: Request, *, start: bool = False) -> bool:
+        """Whether this process crawls the request itself."""
+        assert self._crawler.spider
+        if not self._target.takes(request, self._crawler.spider, start=start):
+            return True
+        fate, cut = self._capture.take(request, 0)
+        if cut is not None:
+            self._writer.take(cut.found, {})
+            await self._writer.room()
+        return fate is Fate.LOCAL
+
+    # begin
+
+    async def _begin(self) -> bool:
+        try:
+            await self._prepare()
+        except DistError as error:
+            self._refuse(error)
+        except Exception as error:  # nothing may be half begun
+            logger.debug("the frontier cannot be filled", exc_info=True)
+            self._refuse(DistError(f"scrapyd-dist itself failed: {type(error).__name__}: {error}."))
+        return self._begun
+
+    async def _prepare(self) -> None:
+        settings, spider = self._crawler.settings, self._crawler.spider
+        assert spider
+        check_frontier_name(self._frontier)
+        options = read_options(settings)
+        self._check(options)
+        self._target = find_target(spider, settings)
+        shards_of(options, spider)
+        project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+        size = options.batch_size if settings.get("DISTRIBUTED_BATCH_SIZE") else BATCH_SIZE
+        age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
+        key = await asyncio.to_thread(state_key, project.state)
+        self._capture = Capture(
+            self._crawler,
+            spider,
+            SlotCutter(size=size, max_age=age),
+            key=key,
+            stay=options.stay,
+            slotting=Slotting.from_settings(settings, home=Home(project=project.name)),
+            salt=uuid4().hex,
+        )
+        self._thread = StoreThread(await asyncio.to_thread(open_store, store_address(options, project)))
+        self._producer = self._new_producer(project, size, key)
+        await self._thread(self._producer.begin)
+        self._writer = FrontierWriter(self._producer, self._thread)
+        self._begun = True
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        logger.info("Target requests (%s) go into the frontier %s", self._target.how, self._frontier)
+
+    def _check(self, options: Options) -> None:
+        if options.crawl is not None:
+            raise ConfigError(
+                "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
+                " crawls. Fill it with `scrapy crawl`, or leave the setting out."
+            )
+        if options.sharded:
+            raise ConfigError(
+                "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own start; DISTRIBUTED_INDEX"
+                " and DISTRIBUTED_START_URLS_FILE are for crawls."
+            )
+
+    def _new_producer(self, project: Project, size: int, key: bytes) -> FrontierProducer:
+        assert self._crawler.spider
+        args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(self._crawler.settings).args.items()))
+        digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
+        return FrontierProducer(
+            store=self._thread.store,
+            frontier=self._frontier,
+            project=project.name,
+            work=f"{self._crawler.spider.name}{digest}",
+            process=f"{gethostname()}.{os.getpid()}",
+            size=size,
+            key=key,
+        )
+
+    def _refuse(self, error: DistError) -> None:
+        logger.error("%s", error)
+        process_exit.set(error.exit_code, refusal=str(error))
+        if hasattr(self, "_thread"):
+            self._thread.close()
+
+    # the clock
+
+    async def _tick(self) -> None:
+        while not self._enough.is_set():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._enough.wait(), TICK)
+            for cut in self._capture.due():
+                self._writer.take(cut.found, {})
+            await self._write()
+
+    async def _write(self) -> None:
+        self._writer.take((), self._capture.take_counts(), self._capture.take_misses())
+        before, was = dict(self._writer.totals), self._writer.fault
+        await self._writer.write()
+        if self._writer.fault and not was:
+            logger.warning("The frontier %s cannot be written now: %s", self._frontier, self._writer.fault)
+        elif was and not self._writer.fault:
+            logger.info("The frontier %s can be written again", self._frontier)
+        for name, total in self._writer.totals.items():
+            self._count(name, total - before.get(name, 0))
+
+    def _count(self, name: str, number: int) -> None:
+        for stat in ("found", "added" if name == Fate.SEALED.value else name):
+            self._crawler.stats.inc_value(f"distributed/requests_{stat}", number)
+
+    # end
+
+    async def _closed(self, reason: str) -> None:
+        if self._begun and self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._finish(reason))
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _stopped(self) -> None:
+        # Again, because a signal during a normal close abandons the handlers of spider_closed.
+        await self._closed("shutdown")
+
+    async def _finish(self, reason: str) -> None:
+        assert self._ticking
+        self._enough.set()
+        await self._ticking
+        for cut in self._capture.rest():
+            self._writer.take(cut.found, {})
+        await self._write_rest()
+        for line in self._capture.stayed():
+            logger.warning("%s", line)
+        lost = self._writer.waiting
+        if lost:
+            process_exit.set(1)
+            logger.error(
+                "%d requests did not get into the frontier %s: %s Run this again: what is there is not added twice.",
+                lost, self._frontier, self._writer.fault,
+            )  # fmt: skip
+        elif reason != "shutdown":  # one that was interrupted has more to add: who works on the frontier hears of it
+            await self._thread(self._producer.sign_off)
+        self._tell()
+        self._thread.close()
+
+    async def _write_rest(self) -> None:
+        give_up = time.monotonic() + LAST_PATIENCE
+        await self._write()
+        while self._writer.fault and time.monotonic() < give_up:
+            await asyncio.sleep(TICK)
+            await self._write()
+
+    def _tell(self) -> None:
+        totals = dict(self._writer.totals)
+        added = totals.pop(Fate.SEALED.value, 0)
+        others = "".join(f", {number} {name}" for name, number in totals.items())
+        logger.info("Frontier %s: %d requests added%s", self._frontier, added, others)

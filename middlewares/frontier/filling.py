@@ -1,0 +1,207 @@
+"""From a spider's target request to one that can go into a frontier: offsite, seen before, can it travel, which slot.
+
+The rule it keeps: every request that was found ends in the account, and one for another spider that nobody can take
+becomes a miss, with the reason. Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+
+from scrapyd_dist.batches import Miss
+from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by
+
+from ..codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
+from ..targets import MARK, callback_name
+from .slotting import Placing, Undeliverable
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+    from scrapyd_dist.payload import RequestValue
+
+    from .slotting import Addressee, Slotting
+
+#: characters from which a single request is weighed before it is taken
+LARGE = BATCH_MAX_BYTES // 4
+
+
+class Fate(str, Enum):
+    """What became of a found target request. The values are the names of the account's counts."""
+
+    OFFSITE = "offsite"
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"  #: it cannot travel, and is not to be crawled here either
+    LOCAL = "local"  #: the process that found it crawls it itself
+    SEALED = "sealed"  #: it goes to the fleet
+
+
+class Sorter:
+    """Judges one found request at a time; what a whole process needs for it."""
+
+    def __init__(
+        self, crawler: Crawler, spider: Spider, *, key: bytes | None, slotting: Slotting | None = None, salt: str = ""
+    ) -> None:
+        """A judge for one process.
+
+        Args:
+            crawler: its fingerprinter and its offsite middleware judge.
+            spider: whose requests they are.
+            key: the key that the nodes have, for what must be hidden.
+            slotting: where requests go; None when batches are sent to nodes, and there are no slots.
+            salt: makes requests with dont_filter differ from those that other processes found.
+        """
+        self._crawler = crawler
+        self._spider = spider
+        self._key = key
+        self._slotting = slotting
+        self._placing = Placing(lambda request: crawler.request_fingerprinter.fingerprint(request), slotting, salt=salt)  # noqa: PLW0108 - it is not there yet
+        self._offsite: OffsiteMiddleware | None = None
+        self._offsite_known = False
+
+    def addressee(self, request: Request) -> Addressee | None:
+        """The other spider that this request is for.
+
+        Raises:
+            Undeliverable: there is none such.
+        """
+        if self._slotting is not None:
+            return self._slotting.addressee(request, callback_name(request, self._spider))
+        said = request.meta.get(MARK)
+        if said and said is not True:
+            raise Undeliverable(
+                f"it is for another spider ({said!r}), and only a crawl with --pull gives it to that one"
+            )
+        return None
+
+    def is_offsite(self, request: Request) -> bool:
+        """Whether Scrapy would filter it. One for another spider is judged there."""
+        if not self._offsite_known:
+            self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
+            self._offsite_known = True
+        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
+            return False
+        return not self._offsite.should_follow(request, self._spider)
+
+    def place(self, request: Request, to: Addressee | None, where: int) -> tuple[str, bytes]:
+        """Its slot, and what makes it known again.
+
+        Raises:
+            CannotTravel: what its meta asks for cannot be.
+        """
+        return self._placing.place(request, callback_name(request, self._spider), to, where)
+
+    def found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> Found:
+        """The request as it goes to the fleet.
+
+        Raises:
+            CannotTravel: it cannot.
+        """
+        value = self._value(request, to)
+        if self._slotting is not None:
+            value |= pack_attributes(self._spider, self._slotting.attributes)
+        hidden = None if self._key else hidden_by(value)
+        if hidden:
+            raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
+        if len(str(value)) > LARGE:
+            self._check_size(value)
+        return Found(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+
+    def _value(self, request: Request, to: Addressee | None) -> RequestValue:
+        if to is None:
+            return to_value(request, self._spider)
+        named = request.callback is not None or rule_of(request, self._spider) is not None
+        sent = callback_name(request, self._spider) if named else None
+        return to_value_for_other(request, self._spider, to.callback or sent)
+
+    def _check_size(self, value: RequestValue) -> None:
+        try:
+            fit([value], key=self._key)
+        except TooLarge as error:
+            raise CannotTravel(f"it is too large for a job's settings ({error})") from error
+
+
+class Intake:
+    """Takes found requests in, and keeps the account of them."""
+
+    def __init__(self, sorter: Sorter, *, stay: Fate = Fate.LOCAL) -> None:
+        self._sorter = sorter
+        self._stay = stay  #: the fate of a request that cannot travel
+        self.counts: Counter[str] = Counter()  #: since they were last written down; SEALED is counted with its batch
+        self.reasons: Counter[str] = Counter()  #: why requests stayed
+        self.undelivered: Counter[str] = Counter()  #: why those for other spiders go nowhere
+        self._misses: list[Miss] = []
+
+    def _is_known(self, fingerprint: bytes) -> Fate | None:
+        """The fate of a request that was found before; from now on it was."""
+        raise NotImplementedError
+
+    def sort(self, request: Request, where: int = 0) -> tuple[Fate, Found | None]:
+        """The fate of one found request, and the request as it goes to the fleet, when it does."""
+        try:
+            return self._sort(request, where)
+        except Undeliverable as why:
+            self.undelivered[str(why)] += 1
+            self._misses.append(Miss(url=request.url, kind="dead", reason=str(why)))
+            return self._fate(Fate.REFUSED), None
+        except CannotTravel as why:
+            self.reasons[str(why)] += 1
+            return self._fate(self._stay), None
+
+    def _sort(self, request: Request, where: int) -> tuple[Fate, Found | None]:
+        to = self._sorter.addressee(request)
+        if to is None and self._sorter.is_offsite(request):
+            return self._fate(Fate.OFFSITE), None
+        try:
+            slot, fingerprint = self._sorter.place(request, to, where)
+            known = self._is_known(fingerprint)
+            if known is None:
+                return Fate.SEALED, self._sorter.found(request, to, slot, fingerprint)
+        except CannotTravel as why:
+            if to is not None:  # nobody here could do with it what the other spider would
+                raise Undeliverable(f"it is for the spider {to.spider}, and {why}") from why
+            raise
+        # What was sealed before is in the account already.
+        return (known if known is Fate.SEALED else self._fate(known)), None
+
+    def _fate(self, fate: Fate) -> Fate:
+        self.counts[fate.value] += 1
+        return fate
+
+    def take_counts(self) -> dict[str, int]:
+        """The account since the last call."""
+        counts, self.counts = dict(self.counts), Counter()
+        return counts
+
+    def take_misses(self) -> list[Miss]:
+        """Requests for other spiders that nobody can take, since the last call."""
+        misses, self._misses = self._misses, []
+        return misses
+
+
+class Finds(Intake):
+    """The target requests that one leased batch led to, until they go into the frontier with its ack."""
+
+    def __init__(self, sorter: Sorter, *, stay: Fate = Fate.LOCAL) -> None:
+        super().__init__(sorter, stay=stay)
+        self.found: list[Found] = []
+        self._prints: set[bytes] = set()
+
+    def take(self, request: Request) -> Fate:
+        """Keep it for the frontier, if that is its fate; LOCAL is for the worker to crawl itself."""
+        fate, found = self.sort(request)
+        if found is not None:
+            self.found.append(found)
+        return fate
+
+    def _is_known(self, fingerprint: bytes) -> Fate | None:
+        if fingerprint in self._prints:
+            return Fate.DUPLICATE
+        self._prints.add(fingerprint)
+        return None

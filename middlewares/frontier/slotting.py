@@ -1,0 +1,238 @@
+"""Where a found request goes, into the slots that the settings name or to another spider; what makes it known again.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.misc import load_object
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.slotting import WAYS, Slots, slot_of_spider, spider_of_slot
+from scrapyd_dist.frontier.values import OTHER_SPIDER
+
+from ..codec import CannotTravel
+from ..targets import MARK, SPIDER_CALLBACKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.settings import BaseSettings
+
+#: request meta: the slots of this one request
+PREFIX = "frontier_slot_prefix"
+NUMBER = "frontier_number_of_slots"
+#: request meta: what makes this request known again, in place of what it asks for
+FINGERPRINT = "frontier_fingerprint"
+#: what may stand beside each other in meta["distribute"]
+ADDRESS = frozenset({"spider", "project", "callback"})
+
+
+class Undeliverable(CannotTravel):
+    """A request for another spider that nobody can take; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressee:
+    """Another spider that a request is for."""
+
+    spider: str
+    project: str = ""  #: "" for the sender's own
+    callback: str | None = None  #: the name of its method; None: the name that the sender's callback has
+
+    @classmethod
+    def read(cls, said: Any) -> Addressee:
+        """From `"login"` or `{"spider": "login", "project": …, "callback": …}`.
+
+        Raises:
+            Undeliverable: it is neither.
+        """
+        fields = {"spider": said} if isinstance(said, str) else said
+        if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in fields.values()):
+            raise Undeliverable(f"its address {said!r} is no spider's: give a name, or spider, project and callback")
+        if not fields.get("spider") or fields.keys() - ADDRESS:
+            raise Undeliverable(f"its address {dict(fields)!r} needs a spider, and may have project and callback")
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """Whose the ordinary slots of a frontier are; "" where nobody knows."""
+
+    project: str = ""
+    spider: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slotting:
+    """The slots of one process."""
+
+    usual: Slots = field(default_factory=Slots)
+    callbacks: Mapping[str, Slots] = field(default_factory=dict)  #: callback's name -> its own slots
+    spiders: Mapping[str, Addressee] = field(default_factory=dict)  #: callback's name -> the spider that has it
+    attributes: tuple[str, ...] = ()  #: of the spider, which travel with each request
+    home: Home = field(default_factory=Home)
+    own: str = ""  #: the slot that a worker for another spider works on: what it finds goes there
+    known: Spiders | None = None
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings, *, home: Home | None = None, own: str = "") -> Slotting:
+        """What the settings say.
+
+        Args:
+            settings: of the process.
+            home: whose the frontier is.
+            own: the slot of a worker for another spider, as `@login`.
+
+        Raises:
+            ConfigError: a value is not of its kind.
+        """
+        by = str(settings.get("DISTRIBUTED_SLOT_BY") or WAYS[0])
+        prefix = str(settings.get("DISTRIBUTED_SLOT_PREFIX") or "")
+        of_callbacks = _mapping(settings, "DISTRIBUTED_CALLBACK_SLOTS")
+        return cls(
+            usual=Slots(prefix=prefix, number=_number(settings), by=by),
+            callbacks={name: Slots.parse(str(text), by=by) for name, text in of_callbacks.items()},
+            spiders={name: _addressee(name, said) for name, said in _mapping(settings, SPIDER_CALLBACKS).items()},
+            attributes=tuple(settings.getlist("DISTRIBUTED_SPIDER_ATTRIBUTES")),
+            home=home or Home(),
+            own=own,
+            known=Spiders(settings),
+        )
+
+    def addressee(self, request: Request, callback: str) -> Addressee | None:
+        """The other spider that a request with a callback of this name is for, if it is for one.
+
+        Raises:
+            Undeliverable: there is no such spider, or what is said makes no sense.
+        """
+        said = request.meta.get(MARK)
+        if said and said is not True:
+            to: Addressee | None = Addressee.read(said)
+        else:
+            to = self.spiders.get(callback)
+        return None if to is None else self._checked(to)
+
+    def _checked(self, to: Addressee) -> Addressee | None:
+        """With its project's name where that is another one; None for the frontier's own spider in its own slots."""
+        of_own = spider_of_slot(self.own) or ("", "")
+        project = to.project or of_own[0]
+        project = "" if project == self.home.project else project
+        if project == of_own[0] and self.known is not None and to.spider not in self.known:
+            raise Undeliverable(f"there is no spider {to.spider!r} in this project; there are: {self.known}")
+        if not project and to.spider == self.home.spider and not self.own:
+            return None
+        return Addressee(spider=to.spider, project=project, callback=to.callback)
+
+    def slot(self, request: Request, callback: str, to: Addressee | None, fingerprint: bytes) -> str:
+        """The slot of a request with a callback of this name.
+
+        Raises:
+            CannotTravel: the request's meta asks for slots that cannot be.
+        """
+        try:
+            if to is not None:
+                ours = not to.project and to.spider == self.home.spider
+                return self._ours(request, callback, fingerprint) if ours else slot_of_spider(to.spider, to.project)
+            return self.own or self._ours(request, callback, fingerprint)
+        except ConfigError as error:
+            raise CannotTravel(str(error).rstrip(".")) from error
+
+    def _ours(self, request: Request, callback: str, fingerprint: bytes) -> str:
+        slots = self.callbacks.get(callback, self.usual)
+        prefix, number = request.meta.get(PREFIX, slots.prefix), request.meta.get(NUMBER, slots.number)
+        if not isinstance(prefix, str) or type(number) is not int:
+            raise ConfigError(f"its meta {PREFIX} is {prefix!r} and {NUMBER} {number!r}: a text and a number.")
+        if (prefix, number) != (slots.prefix, slots.number):
+            slots = Slots(prefix=prefix, number=number, by=self.usual.by)
+        return slots.of(request.url, fingerprint)
+
+
+class Placing:
+    """The slot and the fingerprint of each request."""
+
+    def __init__(self, fingerprint: Callable[[Request], bytes], slotting: Slotting | None, *, salt: str = "") -> None:
+        """A way to place requests.
+
+        Args:
+            fingerprint: what Scrapy knows a request by.
+            slotting: None when batches are sent to nodes, and there are no slots.
+            salt: makes requests with dont_filter differ from those that other processes found.
+        """
+        self._fingerprint = fingerprint
+        self._slotting = slotting
+        self._salt = salt
+        self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
+
+    def place(self, request: Request, callback: str, to: Addressee | None, where: int = 0) -> tuple[str, bytes]:
+        """Slot and fingerprint; the latter, of a request with dont_filter, of this time that it was found `where`.
+
+        Raises:
+            CannotTravel: what its meta asks for cannot be.
+        """
+        own = request.meta.get(FINGERPRINT)
+        if own is not None and not isinstance(own, str):
+            raise CannotTravel(f"its meta {FINGERPRINT} is of the type {type(own).__name__}, and must be a str")
+        known = _hash(own) if own is not None else self._fingerprint(request)
+        slot = "" if self._slotting is None else self._slotting.slot(request, callback, to, known)
+        if slot.startswith(OTHER_SPIDER):  # two spiders may both want a page
+            known = _hash(slot, known)
+        if not request.dont_filter:
+            return slot, known
+        # Wanted every time it is found. Which time it is makes it known all the same when a shard is walked again.
+        self._times[known, where] += 1
+        return slot, _hash(f"{self._salt}{where}:{self._times[known, where]}", known)
+
+
+def _hash(text: str, before: bytes = b"") -> bytes:
+    return hashlib.sha1(before + text.encode()).digest()  # noqa: S324 - a fingerprint, as long as Scrapy's
+
+
+class Spiders:
+    """The names of the project's spiders, looked up when somebody asks."""
+
+    def __init__(self, settings: BaseSettings) -> None:
+        self._settings = settings
+        self._names: list[str] | None = None
+
+    def __contains__(self, spider: str) -> bool:
+        """Whether there is one of that name; a script without a project cannot know, and says yes."""
+        if self._names is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the crawl itself has loaded them, and warned
+                loader = load_object(self._settings["SPIDER_LOADER_CLASS"]).from_settings(self._settings)
+            self._names = sorted(loader.list())
+        return spider in self._names or not self._settings.getlist("SPIDER_MODULES")
+
+    def __str__(self) -> str:
+        return ", ".join(self._names or ())
+
+
+def _number(settings: BaseSettings) -> int:
+    value = settings.get("DISTRIBUTED_SLOTS")
+    try:
+        return int(value or 1)
+    except (TypeError, ValueError):
+        raise ConfigError(f"DISTRIBUTED_SLOTS is {value!r}, and must be a number of slots.") from None
+
+
+def _mapping(settings: BaseSettings, name: str) -> dict[str, Any]:
+    try:
+        return dict(settings.getdict(name))
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is {settings.get(name)!r}, and must be a mapping of callbacks' names.") from None
+
+
+def _addressee(callback: str, said: Any) -> Addressee:
+    try:
+        return Addressee.read(said)
+    except Undeliverable as error:
+        raise ConfigError(f"{SPIDER_CALLBACKS} for {callback!r}: {error}.") from None

@@ -1,0 +1,78 @@
+"""From a spider's target request to a sealed batch: what was sealed before, and the cutter; sorting is `filling`'s."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.coordination.seen import Seen
+
+from ..frontier.filling import Fate, Intake, Sorter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+    from scrapyd_dist.coordination.cutting import Cut, Cutter
+    from scrapyd_dist.frontier.cutting import SlotCutter
+
+    from ..frontier.slotting import Slotting
+
+#: reasons that are told
+REASONS = 10
+
+
+class Capture(Intake):
+    """Sorts target requests, and cuts those for the fleet into batches."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        spider: Spider,
+        cutter: Cutter | SlotCutter,
+        *,
+        key: bytes | None,
+        stay: str,
+        slotting: Slotting | None = None,
+        salt: str = "",
+    ) -> None:
+        sorter = Sorter(crawler, spider, key=key, slotting=slotting, salt=salt)
+        super().__init__(sorter, stay=Fate.LOCAL if stay == "local" else Fate.REFUSED)
+        self._cutter = cutter
+        self._seen = Seen()
+        self._before = Seen()  #: sealed by an earlier process, and not yet found again
+
+    def remember(self, fingerprints: Iterable[bytes]) -> None:
+        """What an earlier process sealed."""
+        self._before = fingerprints if isinstance(fingerprints, Seen) else Seen(fingerprints)
+
+    def stayed(self) -> list[str]:
+        """What became of the requests that cannot travel and why, the most frequent reason first."""
+        fate = "are crawled by the producer itself" if self._stay is Fate.LOCAL else "are refused, and not crawled"
+        told = [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
+        lost = self.undelivered.most_common(REASONS)
+        return told + [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
+
+    def due(self) -> list[Cut]:
+        """Batches that have waited long enough, or that the fleet can use."""
+        return self._cutter.due(time.monotonic())
+
+    def rest(self) -> list[Cut]:
+        """The last batches."""
+        return self._cutter.take()
+
+    @property
+    def buffered(self) -> int:
+        return len(self._cutter)
+
+    def take(self, request: Request, shard: int) -> tuple[Fate, Cut | None]:
+        """Sort one found request in: its fate, and a batch that it filled."""
+        fate, found = self.sort(request, shard)
+        return fate, None if found is None else self._cutter.add(found, time.monotonic())
+
+    def _is_known(self, fingerprint: bytes) -> Fate | None:
+        if not self._seen.add(fingerprint):
+            return Fate.DUPLICATE
+        return Fate.SEALED if self._before.discard(fingerprint) else None

@@ -1,0 +1,102 @@
+"""The nodes of one crawl, as its process finds them: at the start, and when others come later. Nothing here blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.store.reach import Ways
+
+from .preflight import bring, members_of, prepare
+from .sources import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.nodes import Node, NodeRecord
+    from scrapyd_dist.store.reach import Way
+
+    from .options import Options
+    from .preflight import Prepared, Project
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Fleet:
+    """Finds nodes, and brings them the crawl's code."""
+
+    prepared: Prepared
+    ways: Ways  #: to the store, for workers
+
+    def __init__(self, options: Options, project: Project, spider: str, store: str) -> None:
+        self._options, self._project, self._spider = options, project, spider
+        self._store = store
+        self.warnings: list[str] = []  #: what is to be said of the nodes
+        self._sources = Sources(options, project)
+
+    async def prepare(self, records: Sequence[NodeRecord]) -> Prepared:
+        """See to it that nodes are there and have the code.
+
+        Args:
+            records: what the store has of nodes.
+
+        Raises:
+            DistError: nothing can be started, for this reason.
+        """
+        nodes = await in_thread(partial(self._sources.read, records))
+        work = partial(prepare, self._options, self._project, self._spider, nodes)
+        self.prepared = await in_thread(work)
+        self.warnings += self.prepared.warnings
+        self.ways = Ways(self._store, self.prepared.key)
+        return self.prepared
+
+    async def members(self) -> list[Member]:
+        """The nodes at the start. When workers lease, those that do not reach the store are not used.
+
+        Raises:
+            ConfigError: no node's workers reach it.
+        """
+        members = members_of(self.prepared)
+        if self._options.pull:
+            self.warnings += await in_thread(partial(check_reach, members, self.ways))
+        return members
+
+    async def bring(self, member: Member) -> str:
+        """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
+        return await in_thread(partial(bring, self._options, self._project, member.node, self.prepared, self._spider))
+
+    async def listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
+        """The nodes that are listed now; None when that cannot be told at the moment."""
+        try:
+            return await in_thread(partial(self._sources.read, records))
+        except ConfigError as error:  # a list that was never read before, or a record that makes no sense
+            logger.debug("the list of nodes cannot be read: %s", error)
+            return None
+
+
+def check_reach(members: Sequence[Member], ways: Callable[[Node], Way]) -> list[str]:
+    """Mark the nodes whose workers do not reach the store; what is to be said of them. Blocking.
+
+    Raises:
+        ConfigError: that is so with all of them.
+    """
+    usable = [member for member in members if member.able]
+    for member in usable:
+        member.unfit = ways(member.node).reason
+    if usable and not any(member.able for member in usable):
+        why = "; ".join(dict.fromkeys(member.unfit.rstrip(".") for member in usable))
+        raise ConfigError(
+            "Workers that lease (--pull, DISTRIBUTED_MODE) need a store that they reach, and from no node they do:"
+            f" {why}. Nothing was started. Without --pull the nodes need not reach the store."
+        )
+    return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """What a blocking call gives, without blocking."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)

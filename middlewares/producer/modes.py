@@ -1,0 +1,143 @@
+"""Push and pull: all in which the two differ is here, so that the life of a crawl is one.
+
+In push a coordinator sends each batch to a node as a job; in pull a manager keeps workers running, which lease batches.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from scrapyd_dist.coordination.coordinator import Coordinator
+from scrapyd_dist.coordination.cutting import Cutter
+from scrapyd_dist.coordination.placement import Placement
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.cutting import SlotCutter
+from scrapyd_dist.managing.manager import Manager
+
+from ..frontier.slotting import Home, Slotting
+from ..pull.job import uploading_feeds
+from .capture import Capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+    from scrapyd_dist.coordination.cutting import Demand
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.coordination.posting import JobSpec
+    from scrapyd_dist.transports import AsyncSender
+
+    from .fleet import Fleet
+    from .options import Options
+    from .record import Record
+
+#: what sees to the batches of a crawl
+AnyCoordinator: TypeAlias = "Coordinator | Manager"
+#: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
+PRODUCER = "producer"
+#: settings that a worker needs as well when it finds target requests; those of the command line do not travel else
+WORKERS_TOO = (
+    "DISTRIBUTED_TARGET_RULE",
+    "DISTRIBUTED_TARGET_CALLBACKS",
+    "DISTRIBUTED_TARGET_BY_META",
+    "DISTRIBUTED_UNSENDABLE",
+    "DISTRIBUTED_SLOTS",
+    "DISTRIBUTED_SLOT_PREFIX",
+    "DISTRIBUTED_SLOT_BY",
+    "DISTRIBUTED_CALLBACK_SLOTS",
+    "DISTRIBUTED_SPIDER_CALLBACKS",
+    "DISTRIBUTED_SPIDER_ATTRIBUTES",
+    "DISTRIBUTED_LOGIN",
+    "DISTRIBUTED_REQUEST_HOOK",
+)
+#: what a job that is sent one batch would leave undone without a word
+PULL_ONLY = (
+    "DISTRIBUTED_SEEDS",
+    "DISTRIBUTED_SPIDER_CALLBACKS",
+    "DISTRIBUTED_SPIDER_ATTRIBUTES",
+    "DISTRIBUTED_LOGIN",
+    "DISTRIBUTED_REQUEST_HOOK",
+)
+_CMDLINE = 40  # Scrapy's priority of -s
+
+
+def check_mode(options: Options, settings: BaseSettings) -> None:
+    """Refuse what goes with one mode only.
+
+    Raises:
+        ConfigError: feeds that are uploaded when a job closes, and workers that lease; slots that cannot be; or what
+            only workers that lease know of, and batches that are sent.
+    """
+    if not options.pull:
+        _check_push(settings)
+        return
+    Slotting.from_settings(settings)
+    if options.sharded and settings.getbool("DISTRIBUTED_SEEDS"):
+        raise ConfigError(
+            "Start requests of a spider can go to the workers (DISTRIBUTED_SEEDS), but index pages (--index,"
+            " --start-urls) are walked by the producer, each shard by itself. Leave out one of the two."
+        )
+    uploads = uploading_feeds(settings)
+    if uploads:
+        raise ConfigError(
+            f"The setting FEEDS has {', '.join(uploads)}, which a job uploads when it closes. A worker that leases"
+            " (--pull, DISTRIBUTED_MODE) closes after many batches, and those that it lost on the way would be in the"
+            " upload all the same. Take it out of FEEDS, or crawl without --pull."
+        )
+
+
+def _check_push(settings: BaseSettings) -> None:
+    there = [name for name in PULL_ONLY if settings.get(name) and str(settings[name]) not in {"0", "False", "{}"}]
+    if there:
+        raise ConfigError(
+            f"{', '.join(there)}: only workers that lease their batches know of it, and this crawl sends its batches to"
+            ' the nodes. Add --pull (DISTRIBUTED_MODE = "pull"), or take it out of the settings.'
+        )
+
+
+def worker_settings(options: Options, settings: BaseSettings) -> dict[str, str]:
+    """Of the settings given on the command line, those of ours that workers need."""
+    if not options.pull:
+        return {}
+    given = (name for name in WORKERS_TOO if (settings.getpriority(name) or 0) >= _CMDLINE)
+    return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))  # as Scrapy reads a list
+    return json.dumps(dict(value)) if hasattr(value, "items") else str(value)
+
+
+def new_capture(
+    options: Options, crawler: Crawler, demand: Callable[[], Demand], *, project: str, key: bytes | None
+) -> Capture:
+    """What sorts the target requests of this crawl and cuts them into batches; `demand` tells what can be used now."""
+    spider = crawler.spider
+    assert spider
+    size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
+    if not options.pull:
+        cutter = Cutter(size=size, max_age=age, demand=demand if adapt else None)
+        return Capture(crawler, spider, cutter, key=key, stay=options.stay)
+    slots = SlotCutter(size=size, max_age=age, idle=(lambda: demand().idle) if adapt else None)
+    slotting = Slotting.from_settings(crawler.settings, home=Home(project=project, spider=spider.name))
+    return Capture(crawler, spider, slots, key=key, stay=options.stay, slotting=slotting)
+
+
+def new_coordinator(
+    options: Options, spec: JobSpec, *, fleet: Fleet, members: list[Member], record: Record, sender: AsyncSender
+) -> AnyCoordinator:
+    """What sees to it that the batches of this crawl are worked on, and come home."""
+    if options.pull:
+        return Manager(
+            spec=spec, members=members, store=record.thread, sender=sender, folder=record.parts, prepare=fleet.bring,
+            reach=fleet.ways, staffing=options.staffing, limits=options.limits, key=fleet.prepared.key,
+            listed=fleet.listed, producer=PRODUCER,
+        )  # fmt: skip
+    return Coordinator(
+        spec=spec, members=members, store=record.thread, sender=sender, folder=record.parts, prepare=fleet.bring,
+        listed=fleet.listed, key=fleet.prepared.key, limits=options.limits, placement=Placement(options.placement),
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy.crawler import Crawler
+from scrapy.spiderloader import SpiderLoader
+from scrapyd_dist.deploy.rollout import present
+
+from scrapyd_dist.coordination.fleet import SLOTS_UNKNOWN
+from scrapyd_dist.coordination.posting import check_args
+from scrapyd_dist.payload import describe as describe_payload
+from scrapyd_dist.payload import encode
+from scrapyd_dist.store.reach import Ways
+
+from ..targets import find_target
+from .asked import check_spider, shards_of
+from .fleet import check_reach
+from .modes import check_mode
+from .options import Options, read_options
+from .preflight import Prepared, Project, describe, find_project, members_of, prepare, store_address
+from .sources import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy.settings import BaseSettings, Settings
+
+    from scrapyd_dist.batches import Shard
+
+#: settings that counted for the whole crawl in one process, and count for each job now
+PER_JOB = (
+    "CLOSESPIDER_ITEMCOUNT",
+    "CLOSESPIDER_PAGECOUNT",
+    "CLOSESPIDER_ERRORCOUNT",
+    "CLOSESPIDER_TIMEOUT",
+    "DEPTH_LIMIT",
+)
+#: settings that name a folder of the machine that a job happens to run on
+LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
+#: what stands for a detail page that has not been found yet
+SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"
+
+
+def plan(settings: Settings, spider: str, args: Mapping[str, str]) -> dict[str, Any]:
+    """The plan as a document, schema 1.
+
+    Raises:
+        DistError: for all that would stop the crawl before its start.
+    """
+    check_args(args)
+    crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
+    made = crawler.spidercls.from_crawler(crawler, **args)
+    crawler.addons.load_settings(crawler.settings)
+    options = read_options(crawler.settings)
+    check_mode(options, crawler.settings)
+    check_spider(made)
+    target = find_target(made, crawler.settings)
+    shards = shards_of(options, made)
+    project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+    prepared = prepare(options, project, spider, Sources(options, project).read(), dry_run=True)
+    warnings = [*prepared.warnings, *_reach_warnings(options, project, prepared)]
+    versions = present([p.node for p in prepared.probes if p.error is None], project.name, prepared.egg)
+    nodes = describe(prepared)
+    return {
+        "schema": 1,
+        "spider": spider,
+        "target": target.how,
+        "project": project.name,
+        "version": next((version for version in versions.values() if version), None),
+        "deploy": [name for name, version in versions.items() if version is None and options.deploy != "never"],
+        "nodes": nodes,
+        "shards": [_shard(shard) for shard in shards if shard.url],
+        "batch_size": options.batch_size,
+        "bytes_per_batch": _batch_bytes(options, prepared),
+        "output": [output["path"] for output in options.outputs],
+        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
+    }
+
+
+def _shard(shard: Shard) -> dict[str, Any]:
+    return {"number": shard.number, "url": shard.url, "first_page": shard.first_page, "last_page": shard.last_page}
+
+
+def _reach_warnings(options: Options, project: Project, prepared: Prepared) -> list[str]:
+    """Of nodes that would get no workers."""
+    return (
+        check_reach(members_of(prepared), Ways(store_address(options, project), prepared.key)) if options.pull else []
+    )
+
+
+def _batch_bytes(options: Options, prepared: Prepared) -> dict[str, Any]:
+    """How a batch of ordinary addresses would travel."""
+    values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
+    return describe_payload(values, encode(values, key=prepared.key))
+
+
+def _warnings(settings: BaseSettings, options: Options, nodes: list[dict[str, Any]]) -> list[str]:
+    warnings = [_site_load(settings, options, nodes)]
+    counted = [name for name in PER_JOB if settings.getfloat(name)]
+    if counted:
+        warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
+    folders = [name for name in LOCAL_FOLDERS if "://" not in (settings.get(name) or "://")]
+    if folders:
+        warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")
+    if [uri for uri in settings.getdict("FEEDS") if "://" not in str(uri) or str(uri).startswith("file:")]:
+        warnings.append("FEEDS: jobs write these files on their nodes, too, and may overwrite each other's there.")
+    warnings.append(
+        "jobs_to_keep: a node keeps the logs of its last 5 jobs of a spider unless its scrapyd.conf says more; items"
+        " are not touched by that, because they are kept beside the logs and come home as jobs end."
+    )
+    return warnings
+
+
+def _site_load(settings: BaseSettings, options: Options, nodes: list[dict[str, Any]]) -> str:
+    jobs = sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
+    jobs = min(jobs, (options.staffing.most if options.pull else options.limits.max_jobs) or jobs)
+    each = min(settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"))
+    delay = settings.getfloat("DOWNLOAD_DELAY")
+    rate = f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)" if delay else ""
+    guess = "" if all(node["slots"] for node in nodes) else f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
+    return (
+        f"The site sees up to {jobs} jobs x {each} = {jobs * each} requests at the same time{rate}{guess}."
+        f" {'--workers' if options.pull else '--max-jobs'} N lowers it."
+    )

@@ -1,0 +1,284 @@
+"""What a producer checks and prepares before its first request: nodes, code, key. Blocking; runs in a thread."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.deploy import egg as eggs
+from scrapyd_dist.deploy import local, rollout, versions
+from scrapyd_dist.deploy.key import state_key
+from scrapyd_dist.deploy.redis_client import redis_client
+
+from scrapyd_dist import config
+from scrapyd_dist.coordination.fleet import Member
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConfigError,
+    DistError,
+    NodeError,
+    NoNodeReachable,
+    NothingMatched,
+    TlsRefused,
+)
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.store.address import chosen
+from scrapyd_dist.transports.requests import RequestsTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapyd_dist.deploy.egg import Egg
+
+    from scrapyd_dist.nodes import Node
+
+    from .options import Options
+
+#: local nodes that are started when nothing names a node
+LOCAL_NODES = 2
+MAX_THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """Where the project is, and what it is called on the nodes."""
+
+    root: Path
+    state: Path
+    settings_module: str
+    name: str
+    config: config.ProjectConfig | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What one node answered."""
+
+    node: Node
+    error: NodeError | None = None
+    logs: bool = False  #: whether it serves its log folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The fleet at the start."""
+
+    probes: tuple[Probe, ...]
+    version: str | None
+    key: bytes | None
+    egg: Egg | None
+    unready: dict[str, str] = field(default_factory=dict)  #: node name -> why it cannot get work
+    uploaded: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    local: bool = False  #: the nodes were started for this crawl
+
+
+def find_project(settings_module: str | None, bot_name: str) -> Project:
+    """The project of the current folder.
+
+    Raises:
+        ConfigError: scrapy.cfg cannot be read.
+    """
+    root = config.find_root()
+    if root is None:
+        root = Path.cwd()
+        return Project(
+            root=root, state=config.state_dir(root), settings_module=settings_module or "", name=bot_name, config=None
+        )
+    loaded = config.load(root)
+    return Project(
+        root=root,
+        state=config.state_dir(root),
+        settings_module=loaded.settings_module,
+        name=loaded.project or bot_name,
+        config=loaded,
+    )
+
+
+def store_address(options: Options, project: Project) -> str:
+    """Where the crawl's store is: a URL, or an absolute path.
+
+    Raises:
+        ConfigError: it stands in a variable that is not set.
+    """
+    return chosen(project.root, options.store, project.config.options.get("store") if project.config else None)
+
+
+def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[Probe, ...]:
+    """Ask all nodes at once whether they are there, and whether they serve their logs."""
+    sender = RequestsTransport()
+
+    def ask(node: Node) -> Probe:
+        try:
+            sender.send(node, api.daemonstatus(), timeout=timeout)
+            return Probe(node=node, logs=sender.send(node, api.serves_logs(), timeout=timeout))
+        except NodeError as error:
+            return Probe(node=node, error=error)
+
+    try:
+        with ThreadPoolExecutor(max_workers=min(MAX_THREADS, max(1, len(nodes)))) as pool:
+            return tuple(pool.map(ask, nodes))
+    finally:
+        sender.close()
+
+
+def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
+    """The warnings that these answers call for.
+
+    Raises:
+        AuthRefused: a node does not let us in; that is a mistake to be mended, not a node that is down.
+        NoNodeReachable: not one answered; TlsRefused where certificates are a reason.
+        ConfigError: items have no way home from any node that answered.
+    """
+    refused = [p.error for p in probes if isinstance(p.error, AuthRefused)]
+    if refused:
+        raise refused[0]
+    up = [p for p in probes if p.error is None]
+    if not up:
+        why = "; ".join(str(p.error).rstrip(".") for p in probes)
+        # A certificate that nobody trusts is a mistake to be mended, too.
+        kind = TlsRefused if any(isinstance(p.error, TlsRefused) for p in probes) else NoNodeReachable
+        raise kind(
+            f"No node can be reached: {why}. Nothing was started. Start a node, or"
+            " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them."
+        )
+    warnings = [
+        f"{str(p.error).rstrip('.')}; the crawl goes on without it, and uses it when it answers"
+        for p in probes
+        if p.error
+    ]
+    silent = [p.node.name for p in up if not p.logs]
+    if silent and not feed:
+        raise ConfigError(
+            f"There is no log folder (/logs/) on {', '.join(silent)}, so items have no way home from there. Set"
+            " logs_dir in scrapyd.conf there, or give a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL)."
+        )
+    return warnings
+
+
+def prepare(
+    options: Options, project: Project, spider: str, nodes: Sequence[Node], *, dry_run: bool = False
+) -> Prepared:
+    """See to it that nodes are there and have the crawl's code. Without any, local ones are started.
+
+    Raises:
+        DistError: as `check_probes`, and when the code cannot run on any node.
+    """
+    started = False
+    if not nodes and not dry_run:
+        nodes, started = local.up(project.state, LOCAL_NODES), True
+    probes = probe(nodes, timeout=options.limits.request_timeout) if nodes else ()
+    warnings = check_probes(probes, feed=options.feed_url is not None) if nodes else []
+    up = [p.node for p in probes if p.error is None]
+    egg, key = _build(options, project)
+    if dry_run:
+        return Prepared(probes=probes, version=None, key=key, egg=egg, warnings=tuple(warnings))
+    result = roll_out(options, project, up, egg, spider)
+    key = key if result.ready and all(node.same_code for node in result.ready) else None
+    return Prepared(
+        probes=probes,
+        version=_common_version(result),
+        key=key,
+        egg=egg,
+        unready={node.node.name: node.reason for node in result.failed},
+        uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
+        warnings=tuple(warnings),
+        local=started,
+    )
+
+
+def _build(options: Options, project: Project) -> tuple[Egg | None, bytes | None]:
+    if project.config is None or not project.settings_module:
+        if options.deploy == "never":
+            return None, None
+        raise ConfigError(
+            "There is no scrapy.cfg here, so the project cannot be deployed. Run this inside the project, or set"
+            ' DISTRIBUTED_DEPLOY = "never" when the nodes have it already.'
+        )
+    key = state_key(project.state)
+    client = redis_client(store_address(options, project))
+    return eggs.build(project.root, project.settings_module, key=key, requirements=client), key
+
+
+def roll_out(
+    options: Options, project: Project, nodes: Sequence[Node], egg: Egg | None, spider: str
+) -> rollout.RollOut:
+    """Bring the code to these nodes.
+
+    Raises:
+        DistError: no node can run it.
+    """
+    result = rollout.ensure(
+        nodes,
+        project.name,
+        egg,
+        spider=spider,
+        mode="never" if options.deploy == "never" else "if-missing",
+        state=project.state,
+        dirty=versions.is_dirty(project.root),
+    )
+    if not result.ready:
+        raise _not_runnable(result)
+    return result
+
+
+def _not_runnable(result: rollout.RollOut) -> DistError:
+    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in result.failures.items())
+    kinds = {type(node.error) for node in result.failed}
+    kind = NothingMatched if kinds == {NothingMatched} else ConfigError
+    return kind(f"No node can run this project's code, so nothing was started. {text}")
+
+
+def _common_version(result: rollout.RollOut) -> str | None:
+    names = [node.version for node in result.ready if node.version]
+    return result.version or (max(names, key=names.count) if names else None)
+
+
+def members_of(prepared: Prepared) -> list[Member]:
+    """The nodes as the coordinator knows them at the start."""
+    members = []
+    for found in prepared.probes:
+        member = Member(node=found.node, unfit=prepared.unready.get(found.node.name, ""))
+        if found.error is not None:
+            member.missed(str(found.error), time.time())
+        member.prepared = member.up and not member.unfit
+        members.append(member)
+    return members
+
+
+def bring(options: Options, project: Project, node: Node, prepared: Prepared, spider: str) -> str:
+    """Bring the crawl's code to a node that was not there at the start; empty, or why it cannot be used.
+
+    Raises:
+        NodeError: it does not answer after all.
+    """
+    found = probe([node], timeout=options.limits.request_timeout)[0]
+    if found.error is not None:
+        raise found.error
+    if not found.logs and options.feed_url is None:
+        return f"{node.name} has no log folder, so items have no way home from there"
+    try:
+        result = roll_out(options, project, [node], prepared.egg, spider)
+    except DistError as error:
+        return str(error)
+    if prepared.version and result.version != prepared.version:
+        return f"{node.name} has the version {result.version}, and this crawl runs {prepared.version}"
+    return ""
+
+
+def describe(prepared: Prepared) -> list[dict[str, Any]]:
+    """The nodes as a plan or a summary lists them."""
+    return [
+        {
+            "name": p.node.name,
+            "url": p.node.url,
+            "state": "down" if p.error else "up",
+            "reason": str(p.error or prepared.unready.get(p.node.name, "")),
+            "slots": p.node.slots,
+            "logs": p.logs,
+        }
+        for p in prepared.probes
+    ]

@@ -1,0 +1,228 @@
+"""The producer half: the spider middleware that keeps target requests from being crawled here.
+
+The rule it keeps: every request that the spider makes is an index page (crawled here), or ends in
+the account; none is dropped without being counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
+from scrapy.spidermiddlewares.httperror import HttpError
+
+from scrapyd_dist.items.collect import FORMATS
+
+from ..codec import Watched, own_errback
+from ..frontier.filling import Fate
+from ..worker.account import judge
+from .index import PAGE, SHARD
+from .run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from scrapy.settings import BaseSettings
+    from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
+
+#: request meta: a target request that the producer crawls itself
+LOCAL = "distributed_local"
+
+
+class Producer:
+    """The spider middleware of a producer."""
+
+    def __init__(self, crawler: Crawler, run: Run) -> None:
+        self._crawler = crawler
+        self._run = run
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Producer:
+        producer = cls(crawler, Run(crawler))
+        connect = crawler.signals.connect
+        connect(producer._item, signals.item_scraped)
+        connect(producer._dropped, signals.request_dropped)
+        connect(producer._idle, signals.spider_idle)
+        connect(producer._closed, signals.spider_closed)
+        connect(producer._stopped, signals.engine_stopped)
+        return producer
+
+    # what goes in
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The shards' start pages, or the spider's own start; nothing at all when the crawl is refused."""
+        if not await self._run.begin():
+            return
+        index = self._run.index
+        if self._run.options.sharded:
+            for shard in index.unfinished():
+                yield self._index_request(Request(shard.url, dont_filter=True), shard.number)
+            return
+        if not index.unfinished():
+            return
+        own = index.unfinished()[0].number
+        async for output in start:
+            if not isinstance(output, Request):
+                yield output
+            elif (kept := self._sort(output, own)) is not None:
+                yield kept
+
+    def _index_request(self, request: Request, shard: int) -> Request:
+        number = self._run.index.asked(shard)
+        meta = {**request.meta, SHARD: shard, PAGE: number}
+        return request.replace(meta=meta, errback=Watched(self._index_failed, own_errback(request)))
+
+    # what comes out
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
+    ) -> AsyncIterator[Any]:
+        shard = response.meta.get(SHARD, 0)
+        try:
+            async for output in result:
+                if not isinstance(output, Request):
+                    yield output
+                elif (kept := self._sort(output, shard, response)) is not None:
+                    yield kept
+        except Exception as error:
+            self._lost(response.meta, response.url, f"{type(error).__name__} in the callback: {str(error)[:200]}")
+            raise
+        if PAGE in response.meta:
+            self._run.index.came(shard, response.meta[PAGE], _first_url(response))
+
+    def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
+        if not isinstance(exception, HttpError):  # that one came by the errback, and is counted there
+            self._lost(response.meta, _first_url(response), f"{type(exception).__name__}: {str(exception)[:200]}")
+
+    def _sort(self, request: Request, shard: int, response: Response | None = None) -> Request | None:
+        """The request as the producer crawls it, or None when it is for the fleet or for nobody."""
+        for name in (SHARD, PAGE, LOCAL):
+            request.meta.pop(name, None)  # a callback may have passed the whole meta of its response on
+        run, spider = self._run, self._crawler.spider
+        assert spider
+        if response is not None and LOCAL in response.meta:
+            return request  # what a locally crawled page leads to stays here as well
+        if not run.target.takes(request, spider, start=response is None):
+            if response is not None and run.options.sharded and run.index.is_border(request.url):
+                return None
+            return self._index_request(request, shard)
+        fate, cut = run.capture.take(request, shard)
+        if cut is not None:
+            run.seal(cut)
+        if fate is Fate.SEALED and shard in run.index.walks:
+            run.index.walks[shard].found += 1
+        if fate is not Fate.LOCAL:
+            return None
+        meta = {**request.meta, SHARD: shard, LOCAL: True}
+        return request.replace(meta=meta, errback=Watched(self._local_failed, own_errback(request)))
+
+    # failures
+
+    def _index_failed(self, errback: Any, failure: Failure) -> Any:
+        request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
+        self._lost(request.meta, _first_url(request), judge(failure)[1])
+        return errback(failure) if errback else failure
+
+    def _lost(self, meta: dict[str, Any], url: str, reason: str) -> None:
+        """An index page failed for good: it is listed, and the walk goes on behind it."""
+        if PAGE not in meta:
+            if LOCAL in meta:
+                self._run.local_missed(url, "failed", reason)
+            return
+        shard = meta[SHARD]
+        following = self._run.index.lost(shard, meta[PAGE], url, reason)
+        if following is not None and not self._run.index.is_border(following):
+            self._crawler.engine.crawl(self._index_request(Request(following, dont_filter=True), shard))
+
+    def _local_failed(self, errback: Any, failure: Failure) -> Any:
+        request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
+        self._run.local_missed(request.url, *judge(failure))
+        return errback(failure) if errback else failure
+
+    # signals
+
+    def _item(self, item: Any, response: Response | None) -> None:
+        shard = response.meta.get(SHARD, 0) if response is not None else 0
+        self._run.own_item(item, shard, response.url if response is not None else "")
+
+    def _dropped(self, request: Request) -> None:
+        if PAGE in request.meta:  # seen before: nothing is lost
+            self._run.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
+
+    def _idle(self) -> None:
+        if self._run.hold():
+            raise DontCloseSpider
+
+    async def _closed(self, reason: str) -> None:
+        await self._run.close(reason)
+
+    async def _stopped(self) -> None:
+        # Again, because a signal during a normal close abandons the handlers of spider_closed.
+        await self._run.close("shutdown")
+
+
+def _first_url(page: Response | Request) -> str:
+    """The address that was asked for first, before redirects."""
+    redirected: list[str] = page.meta.get("redirect_urls", [])
+    return redirected[0] if redirected else page.url
+
+
+def take_outputs(settings: BaseSettings, spider: Spider | type[Spider] | None) -> None:
+    """Make the producer's own local feeds the merged output: `scrapy crawl SPIDER -o FILE` then has every item.
+
+    Args:
+        settings: the producer's; they lose these feeds.
+        spider: whose attributes the feeds' addresses may name, as Scrapy lets them.
+    """
+    outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
+    feeds = settings.getdict("FEEDS")
+    left = {}
+    for uri, feed in feeds.items():
+        output = _as_output(str(uri), feed, spider)
+        if output is None:
+            left[uri] = feed
+            logger.warning(
+                "FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri))
+            )
+        elif not outputs or settings.getpriority("FEEDS") == 40:
+            outputs.append(output)
+    settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
+    settings.set("FEEDS", json.dumps(left), priority="cmdline")
+
+
+def _as_output(uri: str, feed: dict[str, Any], spider: Any) -> dict[str, Any] | None:
+    parts = urlsplit(uri)
+    if parts.scheme not in {"", "file"}:
+        return None
+    path = unquote(parts.path) if parts.scheme else uri
+    known = {"jl": "jsonlines", "jsonl": "jsonlines"}
+    kind = feed.get("format") or FORMATS.get(Path(path).suffix.lower())
+    kind = known.get(str(kind), kind)
+    if kind not in FORMATS.values():
+        return None
+    path = str(Path(_filled(path, spider)).absolute())
+    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False))}
+
+
+def _filled(path: str, spider: Any) -> str:
+    """The path with what stands for `%(time)s` and for attributes of the spider; others stay as they are."""
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%S+00-00", time.gmtime())  # as Scrapy writes it
+    path = path.replace("%(time)s", stamp)
+    return re.sub(r"%\((\w+)\)s", lambda found: str(getattr(spider, found[1], found[0])), path)
+
+
+def _shown(uri: str) -> str:
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,291 @@
+"""What the store knows of this crawl, and how the producer writes it down; rule: nothing else here writes the store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.account.samples import due
+from scrapyd_dist.batches import AttemptState, BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
+from scrapyd_dist.coordination.seen import Seen
+from scrapyd_dist.errors import NameTaken, NothingMatched
+from scrapyd_dist.frontier.filling import add_unseen
+from scrapyd_dist.items.collect import Output
+from scrapyd_dist.items.delivery import PARTS
+from scrapyd_dist.payload import PayloadError, decode, fit
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.worker_thread import StoreThread
+
+from .preflight import store_address
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from scrapyd_dist.batches import Attempt, Batch, Shard
+    from scrapyd_dist.coordination.cutting import Cut
+    from scrapyd_dist.frontier.values import NewBatch
+    from scrapyd_dist.nodes import NodeRecord
+
+    from .asked import Asked
+    from .options import Options
+    from .preflight import Project
+
+#: crawls whose files on the nodes may go are named to the workers, at most so many
+COLLECTED = 20
+#: settings of -s that a crawl's row does not keep: the outputs, which it has already, and where the store is
+OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"})
+
+
+class Record:
+    """One crawl's row, shards, batches, counts and misses."""
+
+    id: str
+    folder: Path  #: the crawl's own, in the state folder
+
+    def __init__(self, options: Options, project: Project) -> None:
+        self._options = options
+        self._project = project
+        self.where = store_address(options, project)
+        self.thread = StoreThread(open_store(self.where))
+        self._db = self.thread.store
+        self.started = time.time()
+        self.counts: dict[str, int] = {}
+        self.batches = 0
+        self.state = CrawlState.STARTING
+        self.when_refused = CrawlState.REFUSED
+        self._misses: list[Miss] = []
+        self._sampled: float | None = None
+
+    @property
+    def home(self) -> str:
+        """The crawl's folder in the nodes' logs."""
+        return home_of(self.id, self.started)
+
+    @property
+    def parts(self) -> Path:
+        return self.folder / PARTS
+
+    async def warnings(self) -> list[str]:
+        """What endangers the record itself."""
+        return await self.thread(self._db.warnings)
+
+    async def take_row(self, spider: str, asked: Asked) -> None:
+        """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
+        row = await self._row(spider, asked)
+        self.started, self.when_refused = row.created, row.when_refused
+        self.folder = self._project.state / "crawls" / self.id
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mine = {"pid": os.getpid(), "host": gethostname()}
+        await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
+
+    async def _row(self, spider: str, asked: Asked) -> Crawl:
+        if self._options.crawl is None:
+            while True:
+                self.id = await self._free_id(spider)
+                with suppress(NameTaken):  # by a crawl that began in the same second
+                    return await self._new_row(spider, asked)
+        self.id = self._options.crawl
+        try:
+            return await self.thread(self._db.crawl, self.id)
+        except NothingMatched:
+            return await self._new_row(spider, asked)
+
+    async def _new_row(self, spider: str, asked: Asked) -> Crawl:
+        told = self._told(asked)
+        row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started, options=told)
+        await self.thread(self._db.add_crawl, row)
+        return row
+
+    def _told(self, asked: Asked) -> dict[str, Any]:
+        """What a producer has to be told to go on with this crawl, where no command of ours has kept it."""
+        outputs = [{**o, "path": str(Path(o["path"]).absolute())} for o in self._asked_outputs()]
+        given = {name: value for name, value in asked.given.items() if name not in OUTPUT_SETTINGS}
+        return {
+            "settings": {"DISTRIBUTED_OUTPUTS": outputs},
+            "spider_settings": given,
+            "args": dict(asked.args),
+            "cwd": str(Path.cwd()),
+        }
+
+    def _asked_outputs(self) -> list[dict[str, Any]]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+        asked = [dict(output) for output in self._options.outputs]
+        usual = {"path": str(Path.cwd() / f"{self.id}.jl"), "format": "jsonlines", "overwrite": True}
+        return asked or ([] if self._options.feed_url else [usual])
+
+    async def _free_id(self, spider: str) -> str:
+        taken = {crawl.id for crawl in await self.thread(self._db.crawls)}
+        return crawl_name(spider, datetime.now(timezone.utc), taken)
+
+    async def take_shards(self, shards: Sequence[Shard]) -> list[Shard]:
+        """The shards of this crawl: these when it begins, its own when it goes on."""
+        if not await self.thread(self._db.shards, self.id):
+            await self.thread(self._db.add_shards, self.id, shards)
+        kept = await self.thread(self._db.shards, self.id)
+        if any(shard.state is ShardState.OPEN for shard in kept):
+            await self.thread(self._db.walk_again, self.id)
+        self.counts = await self.thread(self._db.counts, self.id)
+        batches = await self.thread(self._db.batches, self.id)
+        self.batches = sum(batch.state is not BatchState.SPLIT for batch in batches)
+        return kept
+
+    async def missed_before(self) -> Counter[str]:
+        """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
+        return Counter(miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch)
+
+    async def nodes(self) -> list[NodeRecord]:
+        """What is remembered of nodes."""
+        return await self.thread(self._db.nodes)
+
+    async def fingerprints(self) -> Seen:
+        """What an earlier process sealed."""
+        return await self.thread(lambda: Seen(self._db.fingerprints(self.id)))
+
+    async def collected(self) -> tuple[str, ...]:
+        """Other crawls whose items are home: their files on the nodes may go."""
+        crawls = await self.thread(self._db.crawls)
+        # A frontier that is finished may be filled again, and its workers write into the same folder.
+        over = (crawl for crawl in crawls if crawl.state is CrawlState.FINISHED and crawl.kind != "frontier")
+        done = (crawl for crawl in over if crawl.id != self.id)
+        return tuple(home_of(crawl.id, crawl.created) for crawl in done)[:COLLECTED]
+
+    async def all_crawls(self) -> list[Crawl]:
+        """The crawls of this store, newest first."""
+        return await self.thread(self._db.crawls)
+
+    async def accepted(self) -> list[Attempt]:
+        """What an earlier process had accepted."""
+        return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
+
+    async def seal(self, cut: Cut, key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep a cut, in as many batches as its encoded size needs; what the frontier has seen is left out of it."""
+        if cut.slot is not None:
+            return await self._add_batches(cut, key, counts)
+        batches, start = [], 0
+        for values, payload in fit(cut.values, key=key):
+            prints = cut.fingerprints[start : start + len(values)]
+            start += len(values)
+            counts = {**counts, "sealed": len(values)}
+            batch = await self.thread(
+                self._db.seal,
+                self.id,
+                payload,
+                size=len(values),
+                fingerprints=prints,
+                now=time.time(),
+                counts=counts,
+            )
+            self._add(counts)
+            counts = {}
+            self.batches += 1
+            batches.append(batch)
+        return batches
+
+    async def _add_batches(self, cut: Cut, key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep a cut for workers to lease: they and other producers may have found some of it before."""
+
+        def add(new: Sequence[NewBatch], told: Mapping[str, int]) -> list[Batch]:
+            return self._db.add_batches(self.id, new, now=time.time(), counts=told)
+
+        work = partial(add_unseen, add, cut.found, size=len(cut.values), key=key, counts=counts)
+        batches, told = await self.thread(work)
+        self._add(told)
+        self.batches += len(batches)
+        return batches
+
+    def _add(self, counts: dict[str, int]) -> None:
+        for name, value in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + value
+
+    def missed(self, *misses: Miss) -> None:
+        """Remember misses until the next `write_down`."""
+        self._misses += misses
+
+    async def write_down(self, counts: dict[str, int]) -> None:
+        """Counts since the last time, and the misses that are not in the store yet."""
+        if counts:
+            self._add(counts)
+            await self.thread(self._db.count, self.id, counts)
+        misses, self._misses = self._misses, []
+        if misses:
+            await self.thread(self._db.add_misses, self.id, misses)
+
+    async def recount(self) -> None:
+        """Take in what workers have counted beside this process."""
+        self.counts = await self.thread(self._db.counts, self.id)
+
+    async def wanted(self) -> str:
+        """What a person wants of this crawl now: `pause`, `cancel`, or nothing."""
+        return (await self.thread(self._db.crawl, self.id)).wanted
+
+    async def finish_shards(self, numbers: Collection[int]) -> None:
+        await self.thread(self._db.finish_shards, self.id, numbers)
+
+    async def enter(self, state: CrawlState, summary: dict[str, Any], **changes: Any) -> None:
+        """Write the state and the summary down; the heartbeat for whoever watches."""
+        self.state = state
+        await self._update(state=state, beat=time.time(), summary=summary, **changes)
+
+    def sample_due(self) -> bool:
+        """Whether it is time to write down how the whole crawl stands."""
+        return due(time.time(), self._sampled, self.started)
+
+    async def sample(self, values: dict[str, Any]) -> None:
+        """Write down how the whole crawl stands."""
+        self._sampled = time.time()
+        await self.thread(self._db.add_sample, self.id, self._sampled, values)
+
+    async def end(self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None = None) -> None:
+        """No process works on this crawl any more."""
+        self.state = state
+        changes: dict[str, Any] = {} if summary is None else {"summary": summary}
+        await self._update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
+
+    async def _update(self, **changes: Any) -> None:
+        await self.thread(self._db.update_crawl, self.id, **changes)
+
+    async def amend(self, summary: dict[str, Any]) -> None:
+        """Something is to be told of a crawl that has ended."""
+        await self._update(summary=summary)
+
+    async def refuse(self, *, code: int, message: str) -> None:
+        """The producer may not begin. A crawl that nobody else knows of leaves nothing behind."""
+        if self._options.crawl is None:
+            await self.thread(self._db.forget, self.id)
+            await self.thread(partial(shutil.rmtree, self.folder, ignore_errors=True))
+        else:
+            await self.end(self.when_refused, code=code, message=message)
+
+    async def for_delivery(self, key: bytes | None) -> dict[str, Any]:
+        """What `delivery.deliver` needs of the store."""
+        misses = await self.thread(self._db.misses, self.id)
+        for batch in await self.thread(self._db.batches, self.id, {BatchState.DEAD}):
+            misses += await self._of_dead(batch, key)
+        return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
+
+    async def _of_dead(self, batch: Batch, key: bytes | None) -> list[Miss]:
+        """The URLs of a batch that was given up, as misses."""
+        payload = await self.thread(self._db.payload, self.id, batch.number)
+        try:
+            values = decode(payload.get, key=key)
+        except PayloadError as error:  # one batch of another key must not keep all the others from their file
+            reason = f"{batch.reason}; its {batch.size} requests cannot be named: {error}"
+            return [Miss(url="", kind="dead", reason=reason, batch=batch.number)]
+        return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]
+
+    def outputs(self) -> list[Output]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+        return [
+            Output.named(o["path"], overwrite=o["overwrite"], format=o.get("format")) for o in self._asked_outputs()
+        ]
+
+    def close(self) -> None:
+        self.thread.close()

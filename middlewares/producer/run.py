@@ -1,0 +1,347 @@
+"""The life of one distributed crawl inside its producer: begin, find, wait, close; the one place that knows the order.
+
+The rules it keeps: nothing is requested before the checks are through; the producer ends only when
+every batch has ended and the output is closed, or says how to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.account.finishing import Wishes
+from scrapyd_dist.account.summary import exit_code
+from scrapyd_dist.batches import CrawlState, Miss
+from scrapyd_dist.coordination.posting import JobSpec
+from scrapyd_dist.errors import DistError, StoreError
+from scrapyd_dist.items.delivery import deliver
+
+from ..targets import Target, find_target
+from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
+from .exits import exit_code as process_exit
+from .finishing import judge_items, read_wishes, refusal, tell_of_end
+from .fleet import Fleet, in_thread
+from .index import Index
+from .modes import check_mode, new_capture, new_coordinator, worker_settings
+from .options import Options, read_options
+from .orders import Orders
+from .own_items import OwnItems
+from .preflight import find_project
+from .record import Record
+from .tasks import Tasks
+from .telling import Scene, Telling
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapyd_dist.coordination.cutting import Cut, Demand
+
+    from .capture import Capture
+    from .modes import AnyCoordinator
+    from .preflight import Prepared
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two looks at the clock: ages of batches, counts, the summary
+TICK = 0.5
+#: index pages after which it can be guessed what the others will give
+KNOWN_PAGES = 5
+#: a signal ended it; `sdist resume` goes on
+INTERRUPTED = 130
+
+
+class Run:
+    """One crawl, from the first check to the merged file."""
+
+    options: Options
+    target: Target
+    record: Record
+    index: Index
+    capture: Capture
+    coordinator: AnyCoordinator
+    fleet: Fleet
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._begun = self._walked = self._done = False
+        self._tasks = Tasks(self.hold)
+        self._wishes = Wishes()
+        self._telling = Telling()
+
+    # begin
+
+    async def begin(self) -> bool:
+        """Check, deploy, and start the coordinator; False when the crawl is refused (which is said then)."""
+        try:
+            await self._begin()
+        except DistError as error:
+            await self._refuse(error)
+        except Exception as error:  # nothing may be half begun, and nobody may be left waiting
+            logger.debug("the crawl cannot begin", exc_info=True)
+            await self._refuse(DistError(f"scrapyd-dist itself failed: {type(error).__name__}: {error}."))
+        return self._begun
+
+    async def _begin(self) -> None:
+        settings, spider = self._crawler.settings, self._crawler.spider
+        assert spider
+        self._wishes = read_wishes(settings)
+        self.options = options = read_options(settings)
+        check_mode(options, settings)
+        self._sender = loop_sender(settings)
+        check_spider(spider)
+        self.target = find_target(spider, settings)
+        asked = asked_for(settings)
+        self._project = project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+        shards = shards_of(options, spider)
+        self.record = record = Record(options, project)
+        await record.take_row(spider.name, asked)
+        self._telling.warn(*await record.warnings())
+        self.fleet = fleet = Fleet(options, project, spider.name, record.where)
+        self._prepared = prepared = await fleet.prepare(await record.nodes())
+        self.index = Index(await record.take_shards(shards), template_of(options))
+        self.capture = new_capture(options, self._crawler, self._demand, project=project.name, key=prepared.key)
+        self.capture.remember(await record.fingerprints())
+        self._own = OwnItems(record.parts)
+        self._own.recall(keep=not self.index.unfinished())
+        spec, members = await self._spec(asked), await fleet.members()
+        self.coordinator = new_coordinator(
+            options, spec, fleet=fleet, members=members, record=record, sender=self._sender
+        )
+        self._orders = Orders(self._crawler, record, self.coordinator)
+        await self.coordinator.recover()
+        scene = Scene(
+            record=record, index=self.index, capture=self.capture, own=self._own,
+            coordinator=self.coordinator, orders=self._orders,
+        )  # fmt: skip
+        await self._telling.begin(scene)
+        self.coordinator.start()
+        self._begun = True
+        await self._telling.enter(CrawlState.FINDING, version=prepared.version)
+        self._tasks.start("tick", self._tick)
+        self._say_hello(prepared)
+
+    async def _spec(self, asked: Asked) -> JobSpec:
+        options, settings = self.options, self._crawler.settings
+        assert self._crawler.spider
+        return JobSpec(
+            crawl=self.record.id,
+            home=self.record.home,
+            project=self._project.name,
+            spider=self._crawler.spider.name,
+            version=self._prepared.version,
+            settings={**worker_settings(options, settings), **job_settings(asked, options)},
+            args=asked.args,
+            feed=options.feed_url is not None,
+            collected=await self.record.collected(),
+            lease=options.lease,
+            ways=self.fleet.ways,
+        )
+
+    def _demand(self) -> Demand:
+        """What the fleet can use, and what may still be found."""
+        pages, total = self._telling.scene.pages, self.index.total
+        known = total is not None and pages >= KNOWN_PAGES
+        found = self.record.counts.get("sealed", 0) + self.capture.buffered
+        more = found / pages * (total - pages) if total is not None and known else None
+        return self.coordinator.demand(0.0 if self._walked else more)
+
+    async def _refuse(self, error: DistError) -> None:
+        logger.error("%s", error)
+        process_exit.set(error.exit_code, refusal=str(error))
+        if hasattr(self, "record") and hasattr(self.record, "id"):
+            await self.record.refuse(code=error.exit_code, message=str(error))
+            self.record.close()
+        crawl = getattr(getattr(self, "record", None), "id", self._crawler.settings.get("DISTRIBUTED_CRAWL"))
+        self._telling.warn(*await tell_of_end(self._wishes, refusal(crawl, self._crawler.spider, error)))
+
+    def _say_hello(self, prepared: Prepared) -> None:
+        self._telling.warn(*self.fleet.warnings)
+        logger.info(
+            "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
+            self.record.id,
+            self.target.how,
+            "are leased by workers on" if self.options.pull else "go to",
+            len(prepared.probes),
+            self.options.batch_size,
+            prepared.version,
+            f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
+            self._project.state,
+        )
+
+    # find
+
+    def seal(self, cut: Cut) -> None:
+        """Keep a cut in the store and hand it to the coordinator; in order, beside the crawl."""
+        self._tasks.add(self._seal(cut))
+
+    async def _seal(self, cut: Cut) -> None:
+        for batch in await self.record.seal(cut, self._prepared.key, self.capture.take_counts()):
+            self.coordinator.add(batch)
+
+    def own_item(self, item: Any, shard: int, url: str) -> None:
+        """An item of the producer's own pages."""
+        if not self._begun:
+            return
+        try:
+            self._own.add(item, shard)
+        except (TypeError, ValueError) as error:
+            reason = f"an item of it has no JSON form: {error}"
+            self.local_missed(url, "failed", reason)
+
+    def local_missed(self, url: str, kind: str, reason: str) -> None:
+        """A request that the producer crawls itself gave no result."""
+        self._telling.local_missed(url, kind, reason)
+
+    # wait
+
+    def hold(self) -> bool:
+        """The spider is idle: whether it must stay open for the batches that are out."""
+        if self._done or not self._begun:
+            return False
+        self._tasks.start("finish", self._finish)
+        return True
+
+    async def _finish(self) -> None:
+        """The index is walked, or no node takes work any more: wait for the batches, merge, let the spider close."""
+        try:
+            await self._seal_as_wanted()
+            await self._seal_rest()
+            if not self.coordinator.stopped:
+                await self._found_all()
+                await self.coordinator.ended()
+            await self._end()
+        except Exception as error:
+            logger.exception("The crawl cannot be finished")
+            with suppress(StoreError):  # the store may be what failed; the exit code is set by then
+                await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
+        self._done = True
+        self._close_spider()
+
+    async def _seal_as_wanted(self) -> None:
+        """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
+        self._walked = True
+        held_back = self.options.batch_adapt and not self.options.pull  # what workers lease may wait in the store
+        while held_back and not (self.coordinator.stopped or self._tasks.fault):
+            for cut in self.capture.due():
+                self.seal(cut)
+            if not self.capture.buffered:
+                return
+            await asyncio.sleep(TICK / 2)
+
+    async def _seal_rest(self) -> None:
+        for cut in self.capture.rest():
+            self.seal(cut)
+        await self._tasks.settle()  # what could not be sealed is found again: its shard stays unfinished
+        await self._telling.write_down()
+
+    async def _found_all(self) -> None:
+        losses, ends = self.index.short()
+        self.index.failed += len(losses)
+        self.record.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
+        self._telling.warn(*self.capture.stayed(), *losses, *ends)
+        await self._telling.write_down()
+        await self.record.finish_shards([shard.number for shard in self.index.unfinished()])
+        await self._telling.enter(CrawlState.WORKING)
+        self.coordinator.no_more()
+
+    async def _end(self) -> None:
+        if self.coordinator.stopped:
+            code = INTERRUPTED if self._orders.cancelled else 1 if self.coordinator.failed else 3
+            await self._stop(self.coordinator.stopped, code)
+        elif not self.options.limits.wait:
+            await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
+        else:
+            await self._collect()
+
+    async def _collect(self) -> None:
+        await self._telling.enter(CrawlState.COLLECTING)
+        self._own.close()
+        stored, outputs = await self.record.for_delivery(self._prepared.key), self.record.outputs()
+        feed_url = self.options.feed_url
+        work = partial(deliver, self.record.folder, own=self._own.parts(), outputs=outputs, feed_url=feed_url, **stored)
+        delivered = await in_thread(work)
+        self._telling.output, self._telling.misses = delivered.outputs, delivered.misses
+        self._telling.warn(*delivered.warnings)
+        where = ", ".join(delivered.outputs) or "the feeds that its manifest lists"
+        logger.info("Crawl %s is complete: %d items in %s", self.record.id, delivered.items, where)
+        await self.coordinator.left()
+        code = exit_code(self._telling.summary(CrawlState.FINISHED), max_failed=self.options.max_failed)
+        unusual, self._telling.message = await judge_items(
+            self._wishes, self.record, self.coordinator.spec, delivered.items
+        )
+        self._telling.warn(*unusual)
+        await self._close_row(CrawlState.FINISHED, 1 if self._telling.message else code)
+
+    # close
+
+    async def close(self, reason: str) -> None:
+        """The spider closes, for whatever reason; called again when the engine has stopped."""
+        if not self._begun:
+            return
+        await asyncio.shield(self._tasks.start("close", partial(self._close, reason)))
+
+    async def _close(self, reason: str) -> None:
+        if not self._done:
+            process_exit.set(INTERRUPTED)  # a second signal may end the process at any of the waits below
+            await self._tasks.cancel("finish")
+            try:
+                await self._seal_rest()
+            except Exception:
+                logger.exception("Not everything that was found could be kept; it will be found again")
+            await self.coordinator.stop(f"The crawl was interrupted ({reason}).")
+            self._own.close()
+            await self._stop(self.coordinator.stopped, INTERRUPTED)
+            self._done = True
+        else:
+            await self.coordinator.stop("")
+        await self._tasks.cancel("tick")
+        await self._tell_of_end()
+        self._sender.close()
+        self.record.close()
+
+    async def _stop(self, reason: str, code: int) -> None:
+        self._telling.message = f"{reason} What was found is kept; go on with: sdist resume {self.record.id}"
+        logger.warning(self._telling.message)
+        await self._close_row(CrawlState.STOPPED, code)
+
+    async def _close_row(self, state: CrawlState, code: int) -> None:
+        process_exit.set(code)
+        with suppress(StoreError):  # a picture of it is no reason not to end it
+            await self._telling.sample(state)
+        await self.record.end(state, code=code, message=self._telling.message, summary=self._telling.summary(state))
+
+    async def _tell_of_end(self) -> None:
+        state = self.record.state
+        wrong = await tell_of_end(self._wishes, {**self._telling.summary(state), "exit_code": process_exit.code})
+        if wrong:
+            self._telling.warn(*wrong)
+            with suppress(StoreError):  # the crawl itself has ended well
+                await self.record.amend(self._telling.summary(state))
+
+    def _close_spider(self) -> None:
+        engine, spider = self._crawler.engine, self._crawler.spider
+        assert spider
+        if hasattr(engine, "close_spider_async"):
+            self._tasks.start("close spider", partial(engine.close_spider_async, reason="finished"))
+        else:  # Scrapy 2.13
+            engine.close_spider(spider, "finished")
+
+    # the clock, and what it writes down
+
+    async def _tick(self) -> None:
+        while not self._done:
+            await asyncio.sleep(TICK)
+            for cut in self.capture.due():
+                self.seal(cut)
+            self._own.flush()
+            await self._telling.write_down()
+            if not self._done:
+                await self._telling.enter(self.record.state)
+                await self._telling.sample()
+            self._telling.log_now_and_then()
+            await self._orders.look()
+            if self.coordinator.stopped:
+                self.hold()

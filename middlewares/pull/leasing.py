@@ -1,0 +1,240 @@
+"""A pulling worker's talk with the store: the next batches, what became of them, whether more will come.
+
+The rule it keeps: a store that does not answer is asked again for as long as a lease lasts, while the crawl goes on;
+after that it is lost. Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+from scrapyd_dist.frontier.filling import add_unseen
+from scrapyd_dist.frontier.values import SeenBefore
+from scrapyd_dist.store.worker_thread import StoreThread
+
+from ..worker.lease import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scrapyd_dist.batches import Crawl, Miss
+    from scrapyd_dist.frontier.filling import Found
+    from scrapyd_dist.frontier.values import Leased, NewBatch
+    from scrapyd_dist.store.base import Store
+
+    from ..worker.lease import Leases
+    from .job import PullJob
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: seconds between two questions to a store that does not answer
+AGAIN = 1.0
+#: seconds for which a worker that ends waits for it
+HURRY = 10.0
+#: seconds that a worker waits for batches that may come back: from a worker that died, or whose part may be lost
+MAY_RETURN = 5.0
+#: seconds for which a worker that writes what its own pages led to counts as a producer
+PRODUCING = 60.0
+
+
+def is_suspect(leased: Leased) -> bool:
+    """Whether workers died on it, or on what it was cut from, so that it may be what killed them."""
+    return leased.attempt - leased.batch.forgiven > 1 or leased.batch.parent > 0
+
+
+class StoreLost(Exception):
+    """The store has not answered for as long as a lease lasts, or has forgotten the crawl; the text says more."""
+
+
+class Leasing:
+    """One worker's batches, as the store has them."""
+
+    def __init__(self, job: PullJob, store: Store, leases: Leases, key: bytes | None) -> None:
+        self._job = job
+        self._thread = StoreThread(store)
+        self._db = store
+        self._leases = leases
+        self._key = key
+        self._asking: asyncio.Task[list[Leased]] | None = None
+        self._drained: float | None = None  #: since when nothing is left but what may return
+        self._began = time.monotonic()
+        self._patience = job.lease  #: seconds
+        self._ends = False
+        self.batches = 0  #: leased so far
+        self.requests = 0  #: in them
+
+    async def crawl(self) -> Crawl:
+        """The crawl's row."""
+        return await self._ask(self._db.crawl, self._job.crawl)
+
+    async def next(self, limit: int) -> list[Leased]:
+        """The next batches, at most `limit`.
+
+        Raises:
+            StoreLost: as all of these.
+        """
+        self._asking = asyncio.ensure_future(self._next(limit))
+        leased = await asyncio.shield(self._asking)
+        if self._ends:
+            return []
+        self._asking = None
+        # A lease that was lost before anybody had begun is told to nobody else.
+        return [one for one in leased if self._leases.holds(one.batch.number, one.attempt)]
+
+    async def unclaimed(self) -> list[Leased]:
+        """What the store gave while the one who had asked was told to end."""
+        return [] if self._asking is None else await self._asking
+
+    async def _next(self, limit: int) -> list[Leased]:
+        leased = await self._ask(self._lease, min(limit, self._left()))
+        first = next((at for at, one in enumerate(leased) if is_suspect(one)), len(leased))
+        for one in leased[first + 1 :]:  # what kills its worker is to take nothing with it
+            await self.give_back((one.batch.number, one.attempt), "one before it is worked on alone")
+        leased = leased[: first + 1]
+        if leased:
+            self._drained = None
+        self.batches += len(leased)
+        self.requests += sum(one.batch.size for one in leased)
+        return leased
+
+    def _lease(self, limit: int) -> list[Leased]:
+        since = clock()
+        leased = self._db.lease_next(
+            self._job.crawl,
+            self._job.lessee,
+            slots=self._job.slots,
+            seconds=self._job.lease,
+            limit=limit,
+            now=time.time(),
+        )
+        for one in leased:
+            self._leases.hold(one.batch.number, one.attempt, since)
+        return leased
+
+    @property
+    def limit(self) -> str:
+        """The limit of this worker that is reached, in words; empty while it may lease more."""
+        job = self._job
+        if job.max_batches and self.batches >= job.max_batches:
+            return f"{job.max_batches} batches"
+        if job.max_requests and self.requests >= job.max_requests:
+            return f"{job.max_requests} requests"
+        if job.max_time and time.monotonic() - self._began >= job.max_time:
+            return f"{job.max_time:g} s"
+        return ""
+
+    def _left(self) -> int:
+        """How many batches one question may bring: what the next one has can be as much as is allowed."""
+        if self._job.max_requests:
+            return 1
+        return self._job.max_batches - self.batches if self._job.max_batches else 1_000
+
+    async def no_more(self) -> bool:
+        """Whether this worker, which has nothing and was just given nothing, will be given nothing any more."""
+        backlog = await self._ask(self._db.backlog, self._job.crawl)
+        if backlog.finished:
+            return True
+        if backlog.producers or backlog.standing or (backlog.leased and not self._job.slots):
+            self._drained = None
+            return False
+        if self._job.slots or not (backlog.expired or backlog.acked):
+            return True
+        self._drained = self._drained or time.monotonic()
+        return time.monotonic() - self._drained > MAY_RETURN
+
+    async def ack(
+        self, key: tuple[int, int], report: Mapping[str, Any], found: Sequence[Found], counts: Mapping[str, int]
+    ) -> bool:
+        """It has ended, and has led to these requests; False when the lease on it was lost."""
+
+        def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+            self._db.ack(self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told)
+
+        if await self._let_go(key, self._add, keep, found, counts):
+            return True
+        return await self._was_acked(*key)
+
+    async def _was_acked(self, batch: int, attempt: int) -> bool:
+        """Whether the store took the ack all the same: its answer was lost, and the second time it said no."""
+        acked = await self._ask(self._db.attempts, self._job.crawl, {AttemptState.ACKED})
+        if any((one.batch, one.number) == (batch, attempt) for one in acked):
+            return True
+        row = await self._ask(self._db.batch, self._job.crawl, batch)
+        return row.state is BatchState.DONE and row.attempts == attempt
+
+    async def give_back(self, key: tuple[int, int], reason: str) -> bool:
+        """No request of it was made."""
+        return await self._let_go(
+            key, self._db.give_back, self._job.crawl, *key, self._job.name, reason=reason, now=time.time()
+        )
+
+    async def _let_go(self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        try:
+            await self._ask(verb, *args, **kwargs)
+        except StepRefused as error:
+            logger.warning("the store refused the end of batch %d, attempt %d: %s", *key, error)
+            return False
+        finally:
+            self._leases.release(*key)
+        return True
+
+    async def add(self, found: Sequence[Found], counts: Mapping[str, int]) -> None:
+        """Requests that pages of the worker's own have led to."""
+
+        def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+            self._db.add_batches(self._job.crawl, new, now=time.time(), counts=told)
+
+        await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
+        try:
+            await self._ask(self._add, keep, found, counts)
+        finally:
+            await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
+
+    def _add(
+        self,
+        keep: Callable[[Sequence[NewBatch], Mapping[str, int]], None],
+        found: Sequence[Found],
+        counts: Mapping[str, int],
+    ) -> None:
+        if found or counts:
+            add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)
+        else:
+            keep((), {})
+
+    async def missed(self, misses: Sequence[Miss]) -> None:
+        """Requests that it found, and nobody can take."""
+        if misses:
+            await self._ask(self._db.add_misses, self._job.crawl, misses)
+
+    async def _ask(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        since: float | None = None
+        while True:
+            try:
+                return await self._thread(verb, *args, **kwargs)
+            except (StepRefused, SeenBefore):
+                raise
+            except NothingMatched as error:
+                raise StoreLost(str(error)) from None
+            except StoreError as error:
+                if since is None:
+                    since = time.monotonic()
+                    logger.warning("the store does not answer, asking again: %s", error)
+                elif time.monotonic() - since > self._patience:
+                    raise StoreLost(str(error)) from None
+            await asyncio.sleep(AGAIN)
+
+    def end(self) -> None:
+        """The worker ends: nothing more is leased, and nobody waits long for the store."""
+        self._ends = True
+        self._patience = min(self._patience, HURRY)
+
+    def close(self) -> None:
+        """Wait for what is under way, and close the connection."""
+        self._thread.close()

@@ -1,0 +1,170 @@
+"""What a worker asks for on its own account: the spider's start, and its login, again whenever that is forgotten.
+
+The rule it keeps: a request whose session has expired waits for the new login and is made again, a few times at most;
+nobody logs in twice for the same expiry. Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+
+from .carrying import each
+from .leased import REPEATED, SESSION, OwnPages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.crawler import Crawler
+
+    from ..frontier.filling import Finds
+    from .carrying import Carrier
+    from .leased import Begun, Mark
+    from .leasing import Leasing
+    from .news import News
+
+logger = logging.getLogger(__name__)
+
+#: how often one request is made again
+MOST = 3
+#: what Scrapy notes in meta on the way of one making of a request
+WAY = frozenset(
+    {"redirect_urls", "redirect_reasons", "redirect_times", "redirect_ttl", "retry_times", "download_latency",
+     "download_slot", "download_timeout", REPEATED, SESSION}
+)  # fmt: skip
+
+
+class Asking:
+    """Makes a worker's own requests."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        name: str,
+        *,
+        carrier: Carrier,
+        leasing: Leasing,
+        news: News,
+        finds: Callable[[str], Finds],
+    ) -> None:
+        """Nothing is asked for yet.
+
+        Args:
+            crawler: the worker's.
+            name: the worker's.
+            carrier: what counts the requests.
+            leasing: the store.
+            news: tells that something has ended.
+            finds: makes room for what pages lead to.
+        """
+        self._crawler, self._name = crawler, name
+        self._carrier, self._leasing, self._news, self._finds = carrier, leasing, news, finds
+        self._times = 0
+
+    async def __call__(self, make: Callable[[], Any]) -> str:
+        """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
+        self._times += 1
+        own = OwnPages(self._carrier.crawl, self._times, self._finds(f"{self._name}:{self._times}:"))
+        self._carrier.enter(own)
+        try:
+            async for output in each(make()):
+                if isinstance(output, Request):
+                    self._crawler.engine.crawl(self._carrier.watched(output, own))
+        except Exception as error:
+            logger.exception("the worker's own requests could not be made")
+            own.failed = f"{type(error).__name__}: {error}"
+        own.making = False
+        while not own.over:
+            await self._news.wait()
+        self._carrier.leave(own)
+        await self._leasing.missed(own.finds.take_misses())
+        if own.finds.found:
+            await self._leasing.add(own.finds.found, own.finds.take_counts())
+        return own.failed
+
+
+class Login:
+    """The sessions of one worker."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        method: Callable[[], Any] | None,
+        *,
+        asking: Asking,
+        carrier: Carrier,
+        failed: Callable[[str], object],
+    ) -> None:
+        """No session yet.
+
+        Args:
+            crawler: the worker's.
+            method: gives the requests of a login; None where nobody has to log in.
+            asking: makes them.
+            carrier: what counts the requests.
+            failed: is told why a login in the middle of the crawl has failed.
+        """
+        self._crawler, self._method, self._asking = crawler, method, asking
+        self._carrier, self._failed = carrier, failed
+        self._waiting: list[Callable[[], object]] = []
+        self._task: asyncio.Task[None] | None = None
+        self.session = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait for a login."""
+        return self._task is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to log in to."""
+        return self._method is not None
+
+    async def enter(self) -> str:
+        """Log in; why it failed, if it did."""
+        reason = "" if self._method is None else await self._asking(self._method)
+        return f"The login has failed: {reason}." if reason else ""
+
+    def again(self, begun: Begun, mark: Mark, request: Request) -> bool:
+        """Make a request again whose session has expired, as soon as there is a new one; False when it is not to be."""
+        if self._method is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST:
+            return False
+        self._waiting.append(self._repeat_later(begun, mark, request))
+        if self._task is None:
+            # One that was made in an earlier session needs no new login.
+            needed = request.meta.get(SESSION, self.session) == self.session
+            self._task = asyncio.ensure_future(self._renew() if needed else self._repeat())
+        return True
+
+    def _repeat_later(self, begun: Begun, mark: Mark, request: Request) -> Callable[[], object]:
+        again = self._carrier.watched(_afresh(request), begun, mark.position)
+
+        def repeat() -> None:
+            if begun.key in self._carrier.begun:
+                self._crawler.engine.crawl(again)
+
+        return repeat
+
+    async def _renew(self) -> None:
+        logger.info("the session has expired; logging in again")
+        reason = await self.enter()
+        if reason:
+            self._failed(reason)
+        self.session += 1
+        await self._repeat()
+
+    async def _repeat(self) -> None:
+        waiting, self._waiting, self._task = self._waiting, [], None
+        for repeat in waiting:
+            repeat()
+
+
+def _afresh(request: Request) -> Request:
+    """The request as it was before anything happened to it, to be made once more."""
+    first = request.meta.get("redirect_urls")
+    meta = {name: value for name, value in request.meta.items() if name not in WAY}
+    meta[REPEATED] = request.meta.get(REPEATED, 0) + 1
+    return request.replace(url=first[0] if first else request.url, meta=meta, dont_filter=True)

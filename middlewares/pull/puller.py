@@ -1,0 +1,288 @@
+"""The pulling worker: leases batches, makes their requests, acks each when its part is whole, until no more will come.
+
+The rules it keeps: the spider's own start is entered only when that was asked for; a worker that loses its store makes
+no more requests, and says so. Imports Scrapy and the standard library only, because it travels in the egg.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+
+from scrapyd_dist.errors import ConfigError
+
+from ..frontier.filling import Fate, Finds, Sorter
+from ..frontier.slotting import Home, Slotting
+from ..targets import Target, find_target
+from ..worker.closing import close_spider, under_way
+from ..worker.job import egg_key
+from ..worker.lease import Leases, guard
+from ..worker.part import ReportFile, crawl_folder, free_bytes, remove_old
+from ..worker.reach import OutOfReach, reach
+from .carrying import Carrier
+from .feeding import Feeder
+from .job import PullJob, spider_method, uploading_feeds
+from .leased import SESSION, mark_of
+from .leasing import Leasing, StoreLost
+from .login import Asking, Login
+from .news import News
+from .report import PullReport
+from .settling import Settling
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from .leased import Begun, Mark
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two looks at the disk, and at what may have been forgotten
+LOOK = 2.0
+TOO_LATE = "This worker came too late: another one has taken its place."
+NO_LOGS = "This node writes no log files, so there is no way home for items."
+
+
+class Puller:
+    """The spider middleware of a pulling worker."""
+
+    def __init__(self, crawler: Crawler, job: PullJob) -> None:
+        self._crawler, self._job = crawler, job
+        self._problem = ""
+        self._reason = ""
+        self._news = News()
+        self._report = PullReport(job)
+        self._file: ReportFile | None = None
+        self._folder: Path | None = None
+        self._settling = Settling(crawler, self._report, self._news, self._lose_store)
+        self._carrier = Carrier(
+            crawler, target=_target(crawler), changed=self._changed, again=self._again, crawl=job.crawl
+        )
+        self._settling.carrier = self._carrier
+        self._asking: Asking
+        self._login: Login
+        self._looks: asyncio.Task[None] | None = None
+        self._slotting: Slotting
+        self._leases: Leases | None = None
+        self._leasing: Leasing | None = None
+        self._feeder: Feeder | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Puller:
+        puller = cls(crawler, PullJob.from_settings(crawler.settings))
+        puller._carrier.connect()
+        connect = crawler.signals.connect
+        connect(puller._opened, signals.spider_opened)
+        connect(puller._closed, signals.spider_closed)
+        connect(puller._stopped, signals.engine_stopped)
+        return puller
+
+    # Scrapy's hooks
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The leased requests instead of the spider's own start."""
+        if not await self._begin():
+            if self._problem:
+                logger.error(self._problem)
+            return
+        assert self._feeder
+        try:
+            if not await self._begin_own(start):
+                return
+            async for request in self._feeder.requests():
+                yield request
+        except StoreLost as error:
+            self._lose_store(str(error))
+        except Exception as error:  # Scrapy would only log it, and end as if all were done
+            logger.exception("this worker cannot go on")
+            self._fail(f"This worker failed: {type(error).__name__}: {error}.", "failed")
+
+    async def _begin_own(self, start: AsyncIterator[Any]) -> bool:
+        """The spider's own start where it comes first, and the login; False when one of them fails."""
+        if self._job.start == "first":
+            failed = await self._asking(lambda: start)
+            if failed:
+                self._fail(f"One of the spider's own start requests has failed: {failed}.", "start-failed")
+                return False
+        failed = await self._login.enter()
+        if failed:
+            self._fail(failed, "login-failed")
+        return not failed
+
+    def _again(self, begun: Begun, mark: Mark, request: Request) -> bool:
+        return self._login.again(begun, mark, request)
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
+    ) -> AsyncIterator[Any]:
+        async for output in self._carrier.outputs(response, result):
+            yield output
+
+    def process_spider_exception(
+        self, response: Response, exception: Exception, spider: Spider | None = None
+    ) -> Iterable[Any] | None:
+        return self._carrier.raised(response, exception)
+
+    def _why_not(self, request: Request) -> str:
+        """Asked before a request leaves: those of a batch that was lost do not."""
+        assert self._leases
+        self._leases.check()
+        mark = mark_of(request)
+        if mark is None:
+            return ""
+        begun = self._carrier.begun.get(mark.key)
+        if begun is None:
+            return "its batch is not this worker's any more"
+        begun.touched = True
+        if self._login.wanted:
+            request.meta[SESSION] = self._login.session
+        return ""
+
+    # beginning
+
+    def _opened(self) -> None:
+        settings, job = self._crawler.settings, self._job
+        self._folder = crawl_folder(settings.get("LOG_FILE"), job.home)
+        uploads = uploading_feeds(settings)
+        if self._folder is None:
+            self._problem = NO_LOGS
+            return
+        if job.start_by and time.time() > job.start_by:
+            self._problem, self._reason = TOO_LATE, "superseded"
+        elif uploads:
+            self._problem = (
+                f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches may end before"
+                " that, and its items would be lost or twice there."
+            )
+        self._file = ReportFile(
+            self._folder, job.name, lambda: self._report.progress(list(self._settling.held.values()))
+        )
+        self._file.start()
+        remove_old(self._folder, job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
+
+    async def _begin(self) -> bool:
+        """Open the store; False when nothing can be done here."""
+        if self._problem:
+            return False
+        try:
+            await self._open_store()
+        except OutOfReach as why:
+            self._problem = f"The store is out of this worker's reach: {why}."
+        except (ConfigError, StoreLost) as error:
+            self._problem = str(error)
+        else:
+            self._looks = asyncio.ensure_future(self._look_around())
+            return True
+        return False
+
+    async def _open_store(self) -> None:
+        job, spider, settings = self._job, self._crawler.spider, self._crawler.settings
+        assert spider
+        assert self._folder
+        store = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
+        renewals = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
+        self._leases = Leases(renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=self._settling.lost)
+        self._leases.start()
+        guard(self._crawler, self._why_not)
+        self._leasing = self._settling.leasing = Leasing(job, store, self._leases, egg_key())
+        row = await self._leasing.crawl()
+        self._carrier.rules_lead_away = row.kind == "crawl"
+        home = Home(project=row.project, spider=row.spider)
+        self._slotting = Slotting.from_settings(settings, home=home, own=job.other_slot)
+        self._asking = Asking(
+            self._crawler, job.name, carrier=self._carrier, leasing=self._leasing, news=self._news, finds=self._finds
+        )
+        self._login = Login(
+            self._crawler, spider_method(self._crawler, "DISTRIBUTED_LOGIN"), asking=self._asking,
+            carrier=self._carrier, failed=lambda reason: self._fail(reason, "login-failed"),
+        )  # fmt: skip
+        self._feeder = Feeder(
+            self._crawler, job, self._folder, leasing=self._leasing, carrier=self._carrier, settling=self._settling,
+            news=self._news, finds=self._finds, broken=self._fail,
+        )  # fmt: skip
+
+    def _finds(self, salt: str) -> Finds:
+        spider = self._crawler.spider
+        assert spider
+        refuse = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE") == "refuse"
+        sorter = Sorter(self._crawler, spider, key=egg_key(), slotting=self._slotting, salt=salt)
+        return Finds(sorter, stay=Fate.REFUSED if refuse else Fate.LOCAL)
+
+    # while it works
+
+    def _changed(self, begun: Begun) -> None:
+        self._settling.changed(begun)
+        if begun.over or (self._feeder is not None and self._feeder.room > 0):
+            self._news.tell()
+
+    async def _look_around(self) -> None:
+        quiet = 0
+        while True:
+            await asyncio.sleep(LOOK)
+            assert self._folder
+            if free_bytes(self._folder) < self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30):
+                self._fail("", "disk-full")
+            quiet = 0 if self._login.busy or under_way(self._crawler) else quiet + 1
+            if quiet > 1:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Scrapy has nothing left: what still counts as open went where nobody hears of it."""
+        for begun in [one for one in self._carrier.begun.values() if not one.making]:
+            if begun.requests:
+                logger.warning("nothing was heard of %d requests of batch %d", begun.requests, begun.key[0])
+            begun.forget()
+            self._changed(begun)
+
+    def _fail(self, problem: str, reason: str = "refused") -> None:
+        """End before the work is done."""
+        self._problem = self._problem or problem
+        self._reason = self._reason or reason
+        if problem:
+            logger.error(problem)
+        if self._feeder is not None:
+            self._feeder.stopped = True
+        self._news.tell()
+        close_spider(self._crawler, reason)
+
+    def _lose_store(self, why: str) -> None:
+        self._fail(f"The store was lost: {why}.", "store-lost")
+
+    # the end
+
+    def _closed(self, reason: str) -> None:
+        self._reason = self._reason or ("refused" if self._problem else reason)
+
+    async def _stopped(self) -> None:
+        if self._looks is not None:
+            self._looks.cancel()
+        if self._feeder is not None:
+            self._feeder.stopped = True
+            self._news.tell()  # Scrapy 2.13 would let the spider's start go on
+        if self._leasing is not None:
+            self._leasing.end()
+            await self._settling.finish(self._reason or "shutdown")
+            self._leasing.close()
+        if self._leases is not None:
+            self._leases.stop()
+        if self._file is not None:
+            limit = self._leasing.limit if self._leasing else ""
+            final = self._report.final(self._reason or "unknown", self._problem, limit, self._crawler.stats.get_stats())
+            self._file.finish(final)
+
+
+def _target(crawler: Crawler) -> Target:
+    """Which of the requests that a worker finds go to the frontier; if nothing says so, those that are marked."""
+    assert crawler.spider
+    try:
+        return find_target(crawler.spider, crawler.settings)
+    except ConfigError:
+        return Target()

@@ -1,0 +1,75 @@
+"""What became of each request of a batch; the rule: each ends as done, gone or failed, or is told as not ended.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy.spidermiddlewares.httperror import HttpError
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+#: 4xx that say "not now" instead of "not there"
+NOT_NOW = frozenset({408, 429})
+
+
+class Account:
+    """What became of each request of the batch."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._urls = urls
+        self._done: set[int] = set()
+        self._missed: dict[int, tuple[str, str]] = {}
+        self._redirected: dict[int, str] = {}
+        self.pages = 0
+        self.items = 0
+
+    def done(self, index: int) -> None:
+        if index not in self._missed:
+            self._done.add(index)
+
+    def missed(self, index: int, kind: str, reason: str) -> None:
+        self._done.discard(index)
+        self._missed.setdefault(index, (kind, reason))
+
+    def redirected(self, index: int, url: str) -> None:
+        self._redirected[index] = url
+
+    def progress(self) -> dict[str, int]:
+        return {
+            "requests": len(self._urls),
+            "done": len(self._done),
+            "missed": len(self._missed),
+            "errors": sum(kind == "failed" for kind, _ in list(self._missed.values())),  # a thread reports
+            "pages": self.pages,
+            "items": self.items,
+        }
+
+    def close(self) -> dict[str, Any]:
+        """The account at the end; `unended` are requests that nothing was heard of."""
+        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "unended": []}
+        for index, (kind, reason) in sorted(self._missed.items()):
+            kinds[kind].append({"url": self._urls[index], "reason": reason})
+        for index, url in enumerate(self._urls):
+            if index in self._done or index in self._missed:
+                continue
+            if index in self._redirected:
+                reason = f"redirected to {self._redirected[index]}, which was filtered"
+                kinds["gone"].append({"url": url, "reason": reason})
+            else:
+                kinds["unended"].append({"url": url, "reason": "nothing was heard of it"})
+        return {**self.progress(), **kinds}
+
+
+def judge(failure: Failure) -> tuple[str, str]:
+    """Whether a failed request is gone (the site said so) or failed, and why in one line."""
+    error = failure.value
+    if isinstance(error, HttpError):
+        status = error.response.status
+        gone = 400 <= status < 500 and status not in NOT_NOW
+        return ("gone" if gone else "failed"), f"HTTP {status}"
+    text = str(error).strip().splitlines()
+    return "failed", f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -1,0 +1,33 @@
+"""Ending a worker's crawl from inside, on every Scrapy that is supported.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Finish what is under way, and make no other request."""
+    engine, spider = crawler.engine, crawler.spider
+    assert spider
+    if hasattr(engine, "close_spider_async"):
+        from scrapy.utils.defer import deferred_from_coro
+
+        deferred_from_coro(engine.close_spider_async(reason=reason))
+    else:  # Scrapy 2.13
+        engine.close_spider(spider, reason)
+
+
+def under_way(crawler: Crawler) -> bool:
+    """Whether Scrapy has any request or item left, apart from what the spider's start may still bring."""
+    engine = crawler.engine
+    slot = engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
+    assert engine.scraper.slot
+    if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
+        return slot is not None
+    return bool(slot.scheduler.has_pending_requests())

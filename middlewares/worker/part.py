@@ -1,0 +1,163 @@
+"""A worker's files in its node's log folder: the part (its items) and the report (how far it is, how it ended).
+
+The rules it keeps: the part has its final name only when it is whole; the report is always replaced
+by rename, so that a reader never sees half of one; the last report comes after the part is closed.
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from scrapy.exporters import JsonLinesItemExporter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from io import BytesIO
+
+logger = logging.getLogger(__name__)
+
+#: the folder of ours beside the nodes' own logs
+FOLDER = "_sdist"
+#: seconds between two looks at the clock: items are flushed and the report is renewed this often
+TICK = 1.0
+
+
+def crawl_folder(log_file: str | None, home: str) -> Path | None:
+    """`<logs_dir>/_sdist/<home>`, given `<logs_dir>/<project>/<spider>/<job>.log`; None without a log file."""
+    if not log_file:
+        return None
+    return Path(log_file).resolve().parents[2] / FOLDER / home
+
+
+class _HashedFile:
+    """A binary file that counts and hashes what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._hash = hashlib.sha256()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        if not self.closed:
+            self._file.flush()
+
+    def close(self) -> str:
+        self.closed = True
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._hash.hexdigest()
+
+    # What Scrapy's exporters ask of a file besides write().
+    def writable(self) -> bool:
+        return True
+
+
+class Part:
+    """The items of one attempt, one JSON line each: `<job>.jl.part` while it grows, `<job>.jl` when it is whole."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{name}.jl"
+        self._growing = folder / f"{name}.jl.part"
+        self._file = _HashedFile(self._growing)
+        self._exporter = JsonLinesItemExporter(cast("BytesIO", self._file), encoding="utf-8")
+        self.items = 0
+
+    def add(self, item: Any) -> None:
+        self._exporter.export_item(item)
+        self.items += 1
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> dict[str, Any]:
+        """Make it whole; what the report says about it."""
+        sha256 = self._file.close()
+        self._growing.replace(self.path)
+        return {"file": self.path.name, "items": self.items, "bytes": self._file.bytes, "sha256": sha256}
+
+    def discard(self) -> None:
+        """It counts for nothing: leave no file, whole or not."""
+        if not self._file.closed:
+            self._file.close()
+        for path in (self._growing, self.path):
+            path.unlink(missing_ok=True)
+
+
+class ReportFile:
+    """`<job>.json`: replaced every second by a thread of its own, so that a slow site does not look like death."""
+
+    def __init__(self, folder: Path, name: str, look: Callable[[], dict[str, Any]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{name}.json"
+        self._look = look
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sdist-report", daemon=True)
+
+    def start(self) -> None:
+        self._write(self._look())
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.wait(TICK):
+            try:
+                self._write(self._look())
+            except OSError as error:
+                logger.warning("the report cannot be renewed: %s", error)
+
+    def finish(self, report: dict[str, Any]) -> None:
+        """Write the last report; nothing follows it."""
+        self._end.set()
+        self._thread.join()
+        self._write(report)
+
+    def _write(self, report: dict[str, Any]) -> None:
+        growing = self._path.with_suffix(".json.part")
+        with growing.open("w", encoding="utf-8") as file:
+            json.dump(report, file)
+        growing.replace(self._path)
+
+
+def free_bytes(folder: Path) -> int:
+    """The bytes that are free where the part grows."""
+    return shutil.disk_usage(folder).free
+
+
+def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None:
+    """Remove the folders of crawls whose items are home, and of any that nobody touched for `keep_days`.
+
+    Args:
+        folder: this crawl's own folder, which stays.
+        collected: folders of crawls whose parts were all fetched and checked.
+        keep_days: for the others, which may still be wanted.
+    """
+    done = set(collected)
+    oldest = time.time() - keep_days * 86_400
+    for other in _siblings(folder):
+        with contextlib.suppress(OSError):
+            if other.name in done or other.stat().st_mtime < oldest:
+                shutil.rmtree(other, ignore_errors=True)
+
+
+def _siblings(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.parent.iterdir() if path.is_dir() and path.name != folder.name]
+    except OSError:
+        return []

@@ -1,0 +1,287 @@
+"""The worker half: a batch's requests instead of the spider's own start, and an account of what became of each.
+
+The rules it keeps: it never starts the index crawl and never distributes again; each request of the
+batch ends as done, gone or failed, or the report says that it did not end. Imports Scrapy and the
+standard library only, because it travels in the egg.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scrapy import Request, signals
+from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.spiders import CrawlSpider
+
+import scrapyd_dist
+from scrapyd_dist.errors import DistError
+
+from ..codec import Watched
+from .account import Account, judge
+from .closing import close_spider
+from .job import Job, requests_of
+from .part import Part, ReportFile, crawl_folder, free_bytes, remove_old
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from twisted.python.failure import Failure
+
+    from .lease import Leases
+
+logger = logging.getLogger(__name__)
+
+#: request meta: which request of the batch this is
+INDEX = "distributed_index"
+#: seconds between two looks at the disk
+DISK_LOOK = 5.0
+REPORT_SCHEMA = 1
+OVER = "This attempt came too late: another one has taken its place."
+
+
+class Worker:
+    """The spider middleware of a worker."""
+
+    def __init__(self, crawler: Crawler, requests: list[Request], job: Job | None, problem: str = "") -> None:
+        self._crawler = crawler
+        self._requests = requests
+        self._job = job
+        self._problem = problem
+        self.account = Account([request.url for request in requests])
+        self._started = time.time()
+        self._reason = ""
+        self._feeds: list[str] = []
+        self._part: Part | None = None
+        self._report: ReportFile | None = None
+        self._folder: Path | None = None
+        self._leases: Leases | None = None
+        self._no_lease = "nothing was said of a lease"
+        self._disk_looked = 0.0
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Worker:
+        job = Job.from_settings(crawler.settings)
+        requests, problem = requests_of(crawler)
+        worker = cls(crawler, requests, job, problem)
+        worker._connect()
+        return worker
+
+    def _connect(self) -> None:
+        connect = self._crawler.signals.connect
+        connect(self._opened, signals.spider_opened)
+        connect(self._item, signals.item_scraped)
+        connect(self._scheduled, signals.request_scheduled)
+        connect(self._dropped, signals.request_dropped)
+        connect(self._feed_closed, signals.feed_slot_closed)
+        connect(self._closed, signals.spider_closed)
+        connect(self._stopped, signals.engine_stopped)
+
+    # what goes in
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The batch instead of the spider's own start, which is never entered."""
+        if self._problem:
+            logger.error(self._problem)
+            return
+        for index, request in enumerate(self._requests):
+            yield self._watched(request, index)
+
+    def _watched(self, request: Request, index: int) -> Request:
+        # Nobody else has this request, and to change it is cheaper than to make another one.
+        request.meta[INDEX] = index
+        request.errback = Watched(self._failed, index, request.errback)
+        return request
+
+    def _failed(self, index: int, errback: Any, failure: Failure) -> Any:
+        self.account.missed(index, *judge(failure))
+        return errback(failure) if errback else failure
+
+    # what comes out
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
+    ) -> AsyncIterator[Any]:
+        self.account.pages += 1
+        index = response.meta.get(INDEX)
+        try:
+            async for output in result:
+                if not isinstance(output, Request):
+                    yield output
+                elif not self._leads_away(output):
+                    output.meta.pop(INDEX, None)
+                    yield output
+        except Exception as error:
+            self._raised(index, error)
+            raise
+        if index is not None:
+            self.account.done(index)
+
+    def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
+        if not isinstance(exception, HttpError):  # that one came by the errback, and is judged there
+            self._raised(response.meta.get(INDEX), exception)
+
+    def _raised(self, index: int | None, error: Exception) -> None:
+        if index is not None:
+            self.account.missed(index, "failed", f"{type(error).__name__} in the callback: {str(error)[:200]}")
+
+    def _leads_away(self, request: Request) -> bool:
+        """A link that a CrawlSpider rule follows belongs to the producer: following it here would crawl on and on."""
+        spider = self._crawler.spider
+        if not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - how Scrapy marks its own
+            return False
+        self._crawler.stats.inc_value("distributed/links_not_followed")
+        return True
+
+    # signals
+
+    def _opened(self, spider: Spider) -> None:
+        if self._job is None:
+            return
+        settings = self._crawler.settings
+        self._folder = crawl_folder(settings.get("LOG_FILE"), self._job.home or self._job.crawl)
+        if self._folder is None:
+            self._problem = self._problem or "This node writes no log files, so there is no way home for items."
+            return
+        if self._job.start_by and time.time() > self._job.start_by:
+            self._problem, self._reason = OVER, "superseded"
+        if not self._job.feed:
+            self._part = Part(self._folder, self._job.name)
+        self._report = ReportFile(self._folder, self._job.name, self._progress)
+        self._take_lease(self._job)
+        self._report.start()
+        remove_old(self._folder, self._job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
+
+    def _take_lease(self, job: Job) -> None:
+        """Hold this attempt in the store, where it can be reached; without that, only HTTP tells who has it."""
+        if self._problem or not job.lease:
+            return
+        from .lease import Leases, clock, guard
+        from .reach import OutOfReach, reach
+
+        since = clock()
+        try:
+            store = reach(asdict(job), crawl=job.crawl, home=job.home)
+            current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
+        except (OutOfReach, DistError) as error:
+            self._no_lease = str(error)
+            logger.info("This attempt has no lease: %s", error)
+            return
+        self._no_lease = ""
+        self._leases = leases = Leases(
+            store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=self._superseded, patient=True
+        )
+        if current:
+            leases.hold(job.batch, job.attempt, since)
+            leases.start()
+            guard(self._crawler, self._why_not)
+        else:
+            self._problem, self._reason = OVER, "superseded"
+
+    def _why_not(self, request: Request) -> str:
+        """Once another attempt has taken this one's place, not one more request leaves."""
+        assert self._leases
+        self._leases.check()
+        return OVER if self._reason == "superseded" else ""
+
+    def _superseded(self, *_: object) -> None:
+        self._problem, self._reason = OVER, "superseded"
+        close_spider(self._crawler, "superseded")
+
+    def _item(self, item: Any, response: Response | None) -> None:
+        if self._part is not None:
+            try:
+                self._part.add(item)
+            except (TypeError, ValueError) as error:
+                self._unwritten(error, None if response is None else response.meta.get(INDEX))
+                return
+            self._look_at_disk()
+        self.account.items += 1
+
+    def _unwritten(self, error: Exception, index: int | None) -> None:
+        """An item that has no JSON form is lost, and that is said: of its URL, or else of the whole batch."""
+        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+        logger.error(reason)
+        if index is not None:
+            self.account.missed(index, "failed", reason)
+        else:
+            self._problem = self._problem or f"An item was lost: {reason}."
+
+    def _look_at_disk(self) -> None:
+        now = time.monotonic()
+        if self._folder is None or now - self._disk_looked < DISK_LOOK:
+            return
+        self._disk_looked = now
+        if free_bytes(self._folder) < self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30):
+            close_spider(self._crawler, "disk-full")
+
+    def _scheduled(self, request: Request) -> None:
+        # Scrapy filters a redirect that leaves the site without a word: no signal, no failure.
+        if INDEX in request.meta and "redirect_urls" in request.meta:
+            self.account.redirected(request.meta[INDEX], request.url)
+
+    def _dropped(self, request: Request) -> None:
+        index = request.meta.get(INDEX)
+        if index is not None:
+            self.account.missed(index, "gone", "the same page as another request of this batch")
+
+    def _feed_closed(self, slot: Any) -> None:
+        uri = urlsplit(str(slot.uri))
+        if uri.netloc:  # the report can be read by whoever may read the node's logs
+            uri = uri._replace(netloc=uri.netloc.rpartition("@")[2])
+        self._feeds.append(uri.geturl())
+
+    def _closed(self, reason: str) -> None:
+        self._reason = self._reason or ("refused" if self._problem else reason)
+
+    def _stopped(self) -> None:
+        if self._leases is not None:
+            self._leases.stop()
+        if self._report is None or self._job is None:
+            return
+        part = self._part.close() if self._part is not None else None
+        self._report.finish(self._final(part))
+
+    # the report
+
+    def _progress(self) -> dict[str, Any]:
+        if self._part is not None:
+            self._part.flush()
+        return {**self._head("running"), **self.account.progress()}
+
+    def _final(self, part: dict[str, Any] | None) -> dict[str, Any]:
+        stats = self._crawler.stats.get_stats()
+        return {
+            **self._head("ended"),
+            **self.account.close(),
+            "finish_reason": self._reason or "unknown",
+            "problem": self._problem,
+            "part": part,
+            "feeds": self._feeds,
+            "feeds_failed": sum(n for name, n in stats.items() if name.startswith("feedexport/failed_count/")),
+            "stats": {name: value for name, value in stats.items() if isinstance(value, (int, float, str))},
+        }
+
+    def _head(self, state: str) -> dict[str, Any]:
+        assert self._job
+        return {
+            "schema": REPORT_SCHEMA,
+            "state": state,
+            "crawl": self._job.crawl,
+            "batch": self._job.batch,
+            "attempt": self._job.attempt,
+            "pid": os.getpid(),
+            "lease": self._leases is not None,
+            "no_lease": self._no_lease,
+            "started": self._started,
+            "updated": time.time(),
+            "code": {"version": scrapyd_dist.__version__, "file": scrapyd_dist.__file__, "egg": self._job.version},
+        }

@@ -1,0 +1,105 @@
+"""The store as a worker sees it: opened by the address that its job was told, and only if it is this crawl's.
+
+The rule it keeps: a worker never makes a store. One that is not there, or that is another one, is out of reach, and why
+is one sentence. Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import home_of
+from scrapyd_dist.errors import DistError, NothingMatched
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import VARIABLE, is_url, shown
+
+from .job import egg_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.store import Store
+
+
+class OutOfReach(Exception):
+    """The store cannot be used from here; the text says why."""
+
+
+def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
+    """Open the store of a crawl; each call gives a connection of its own, which the caller closes.
+
+    Args:
+        told: what the job was told of it, as `store.reach.Way` has it. What the node's environment says comes first.
+        crawl: the crawl or frontier.
+        home: its folder in the nodes' logs, by which it is told from another one of that name.
+
+    Raises:
+        OutOfReach: it cannot be opened here, or it is another store.
+    """
+    where = _address(told)
+    if not is_url(where):
+        _check_file(Path(where.removeprefix("sqlite://")))
+    try:
+        store = open_store(where, durable=False)
+    except (DistError, ImportError, OSError) as error:
+        raise OutOfReach(str(error)) from None
+    try:
+        _check_same(store, crawl, home, shown(where))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _address(told: Mapping[str, Any]) -> str:
+    said = os.environ.get(VARIABLE, "").strip()
+    if said:
+        return said
+    if told.get("store"):
+        return str(told["store"])
+    if not told.get("store_sealed"):
+        raise OutOfReach(f"its job was told of no store, and {VARIABLE} is not set on its node")
+    return _unsealed(told["store_sealed"])
+
+
+def _unsealed(token: str) -> str:
+    from cryptography.fernet import Fernet, InvalidToken  # only an address with a password pays for it
+
+    key = egg_key()
+    if key is None:
+        raise OutOfReach("the store's address is encrypted, and this code carries no key; deploy it with sdist")
+    try:
+        return Fernet(key).decrypt(token).decode()
+    except InvalidToken:
+        raise OutOfReach(
+            "the store's address is encrypted with another key than this code carries; deploy again"
+        ) from None
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_absolute():
+        raise OutOfReach(f"the store {path} has no absolute path, and only its own machine knows what it is below")
+    try:
+        there = path.is_file()
+    except OSError as error:
+        raise OutOfReach(f"the store {path} cannot be looked at: {error.strerror}") from None
+    if not there:
+        raise OutOfReach(
+            f"there is no file {path} where this worker runs: that is another machine, or a container that does not see"
+            " it"
+        )
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise OutOfReach(f"the user that runs Scrapyd there may not write the store {path}")
+
+
+def _check_same(store: Store, crawl: str, home: str, place: str) -> None:
+    try:
+        row = store.crawl(crawl)
+    except NothingMatched:
+        raise OutOfReach(f"{place}, as this worker sees it, is another store: it has no crawl {crawl}") from None
+    except DistError as error:
+        raise OutOfReach(str(error)) from None
+    if home_of(row.id, row.created) != home:
+        raise OutOfReach(f"{place}, as this worker sees it, is another store: its crawl {crawl} is another one")

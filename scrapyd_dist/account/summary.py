@@ -1,0 +1,176 @@
+"""A crawl in numbers, as a JSON document: what watchers show, what `--json` prints, and the exit code it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.account.outlook import Outlook
+from scrapyd_dist.account.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scrapyd_dist.account.progress import Straggler
+    from scrapyd_dist.account.tally import Tally
+    from scrapyd_dist.batches import Crawl
+    from scrapyd_dist.coordination.fleet import Member
+
+SCHEMA = 1
+#: the names of the account's counts; found is their sum
+ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
+#: states in which more target requests may be found
+_FINDING = ("starting", "finding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexProgress:
+    """How far the index pages are."""
+
+    pages: int = 0
+    total: int | None = None  #: None when nobody knows
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Everything that a summary is made from."""
+
+    crawl: str
+    spider: str
+    project: str
+    version: str | None
+    state: str
+    paused: bool = False
+    duration: float
+    counts: Mapping[str, int]  #: the account so far
+    buffered: int  #: found, not sealed yet
+    waiting: int  #: batches that wait for a node
+    waiting_requests: int = 0  #: in these
+    batches: int  #: all batches
+    out: int | None = None  #: batches that are out; None: one for each job
+    tally: Tally
+    members: Sequence[Member] = ()
+    index: IndexProgress = field(default_factory=IndexProgress)
+    own_items: int = 0
+    local_missed: Mapping[str, int] = field(default_factory=dict)  #: of locally crawled requests: gone, failed
+    output: Sequence[str] = ()
+    misses: str | None = None
+    warnings: Sequence[str] = ()
+    message: str = ""
+    progress: Progress = field(default_factory=Progress)  #: which has looked at the members
+
+
+def summary(snap: Snapshot) -> dict[str, Any]:
+    """The summary document, schema 1. `docs/summary.md` says what each name means."""
+    account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
+    tally = snap.tally
+    out = [member.progress() for member in snap.members]
+    running = {name: sum(row[column] for row in out) for column, name in enumerate(("ended", "pages", "items"))}
+    done = tally.requests_done + tally.gone + tally.failed_urls + running["ended"]
+    return {
+        "schema": SCHEMA,
+        "crawl": snap.crawl,
+        "spider": snap.spider,
+        "project": snap.project,
+        "version": snap.version,
+        "state": snap.state,
+        "paused": snap.paused,
+        "duration_s": round(snap.duration, 3),
+        "urls_found": sum(account.values()) + snap.buffered,
+        "urls_distinct": account["sealed"] + account["local"] + account["refused"] + snap.buffered,
+        **account,
+        "batches": {
+            "total": snap.batches + tally.cut,
+            "sent": tally.sent,
+            "out": snap.out if snap.out is not None else sum(len(member.out) for member in snap.members),
+            "waiting": snap.waiting,
+            "done": tally.done,
+            "failed": tally.failed,
+            "dead": tally.dead,
+        },
+        "requests": {
+            "total": account["sealed"],
+            "sent": account["sealed"] - snap.waiting_requests,
+            "done": done,
+        },
+        "outlook": _outlook(snap, account["sealed"], done).document(),
+        "per_s": _rates(snap.progress.rates()),
+        "pages": snap.index.pages + tally.pages + running["pages"],
+        "items": snap.own_items + tally.items + running["items"],
+        "gone_urls": tally.gone + snap.local_missed.get("gone", 0),
+        "failed_urls": tally.failed_urls + snap.local_missed.get("failed", 0),
+        "dead_urls": tally.dead_urls,
+        "index": {"pages": snap.index.pages, "total": snap.index.total, "failed": snap.index.failed},
+        "index_failed": snap.index.failed,
+        "nodes": [_node(member, snap.progress) for member in snap.members],
+        "stragglers": [_straggler(one) for one in snap.progress.stragglers()],
+        "output": list(snap.output),
+        "misses": snap.misses,
+        "warnings": list(snap.warnings),
+        "message": snap.message,
+    }
+
+
+def told(crawl: Crawl) -> dict[str, Any]:
+    """The summary of a crawl as it is told: what its producer wrote last, and how it stands now."""
+    known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
+    now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
+    return {**known, **crawl.summary, **now}
+
+
+def _outlook(snap: Snapshot, found: int, done: int) -> Outlook:
+    return Outlook.of(
+        found=found + snap.buffered,
+        done=done,
+        rate=snap.progress.rates()[0] if snap.state in {*_FINDING, "working"} else 0.0,
+        finding=snap.state in _FINDING,
+        pages=snap.index.pages,
+        total_pages=snap.index.total,
+    )
+
+
+def _rates(rates: tuple[float, float, float, float]) -> dict[str, float]:
+    names = ("requests", "pages", "items", "failed")
+    return {name: round(rate, 2) for name, rate in zip(names, rates, strict=True)}
+
+
+def _straggler(one: Straggler) -> dict[str, Any]:
+    return {
+        "batch": one.batch,
+        "attempt": one.attempt,
+        "job": one.job,
+        "node": one.node,
+        "for_s": round(one.seconds),
+        "done": one.done,
+        "of": one.size,
+        "times_slower": None if one.slower is None else round(one.slower, 1),
+    }
+
+
+def _node(member: Member, progress: Progress) -> dict[str, Any]:
+    counts = progress.counts(member.node.name)
+    _, _, items = member.progress()
+    return {
+        "name": member.node.name,
+        "url": member.node.url,
+        "state": member.state,
+        "reason": member.unfit or member.down_reason,
+        "slots": member.slots,
+        "running": len(member.out),
+        "jobs": member.jobs,
+        "items": member.items + items,
+        "pages": counts.pages,
+        "failed": counts.failed,
+        "per_s": _rates(progress.rates(member.node.name)),
+    }
+
+
+def exit_code(document: Mapping[str, Any], *, max_failed: int) -> int:
+    """What a finished crawl ends with: 0 good, 3 partial, 1 when nothing came of it."""
+    lost = document["failed_urls"] + document["dead_urls"] + document["refused"]
+    if document["batches"]["total"] and not document["batches"]["done"] and document["dead_urls"]:
+        return 1
+    if lost > max_failed or document["index_failed"]:
+        return 3
+    return 0

@@ -1,0 +1,90 @@
+"""What a coordinator says to the nodes about its attempts, one call each; it decides nothing and keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.coordination.posting import JobSpec, call_for, last_words
+from scrapyd_dist.errors import ApiRefused
+from scrapyd_dist.jobs.outcome import BadReport, Report, read_report, report_path
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.coordination.fleet import Member, Out
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import AsyncSender
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """The calls of one crawl. All raise `NodeError` when the node cannot be asked."""
+
+    spec: JobSpec
+    sender: AsyncSender
+    timeout: float  #: seconds for one call
+
+    async def load(self, member: Member) -> api.Load:
+        """What the node has to do; its clock is compared with ours on the way."""
+        before = time.time()
+        load = await self.sender.send(member.node, api.daemonstatus(), timeout=self.timeout)
+        if load.date is not None:
+            member.skew = load.date.timestamp() - (before + time.time()) / 2
+        return load
+
+    async def post(self, out: Out, payload: Mapping[str, str]) -> None:
+        """Send the attempt."""
+        call = call_for(self.spec, out, payload, await self._told(out.member.node))
+        await self.sender.send(out.member.node, call, timeout=self.timeout)
+
+    async def _told(self, node: Node) -> Mapping[str, str]:
+        """What a job there is told of the store; nothing when it cannot reach it."""
+        if self.spec.ways is None:
+            return {}
+        way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
+        if way.reason:
+            logger.debug("workers on %s hold no leases: %s", node, way.reason)
+        return way.told
+
+    async def status(self, out: Out) -> api.JobState | None:
+        """What Scrapyd says of the job; None when it does not know it (any more)."""
+        call = api.status(out.job, out.project or self._project(out.member))
+        try:
+            return await self.sender.send(out.member.node, call, timeout=self.timeout)
+        except ApiRefused:
+            return None  # a node that does not know the project (any more) does not know the job either
+
+    async def report(self, out: Out) -> Report | None:
+        """The worker's own word; None when there is none, or none that can be read."""
+        call = api.fetch(report_path(self.spec.home, out.job))
+        chunk = await self.sender.send(out.member.node, call, timeout=self.timeout)
+        if chunk is None:
+            return None
+        try:
+            return read_report(chunk.body)
+        except BadReport as error:
+            logger.warning("%s: %s", out.job, error)
+            return None
+
+    async def cancel(self, member: Member, job: str) -> None:
+        """INT once ends a job in order; once more ends it at once, and what it has is not wanted."""
+        call = api.cancel(self._project(member), job)
+        with contextlib.suppress(ApiRefused):  # the node does not know the project (any more), so there is no such job
+            for _ in range(2):
+                if await self.sender.send(member.node, call, timeout=self.timeout) is not api.JobState.RUNNING:
+                    return
+
+    async def last_words(self, out: Out) -> str:
+        """The last error in the job's log, ready to be added to a sentence."""
+        return await last_words(self.sender, out, self.spec, self.timeout)
+
+    def _project(self, member: Member) -> str:
+        return member.node.project or self.spec.project

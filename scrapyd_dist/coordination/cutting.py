@@ -1,0 +1,179 @@
+"""Cutting a stream of requests into batches: by count, by age, by what the fleet can take. By bytes: `payload.fit`."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.frontier.filling import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapyd_dist.payload import RequestValue
+
+#: seconds of work in a batch in the middle of a crawl: a job's start costs a node more than a second of CPU
+MIDDLE = 90.0
+#: seconds of work in the smallest batches
+LEAST = 10.0
+#: requests in a batch, at most, while nobody knows how long that takes
+UNTRIED = 200
+#: requests in the smallest batches
+FEWEST = 20
+#: a batch takes at most this share of one slot's part of what is left
+SHARE = 0.5
+#: seconds after which idle slots are given what there is
+FIRST_AFTER = 0.5
+#: full batches that are held back at most, for when the fleet can use them
+HELD = 50
+#: requests that are held back at most
+HELD_REQUESTS = 50_000
+
+
+@dataclass(kw_only=True)
+class Cut:
+    """Requests that are about to become a batch."""
+
+    values: list[RequestValue] = field(default_factory=list)
+    fingerprints: list[bytes] = field(default_factory=list)  #: one for each value
+    slot: str | None = None  #: the frontier slot that workers lease it from; None for a batch that is sent to a node
+    priority: int = 0
+
+    @property
+    def found(self) -> list[Found]:
+        """The requests one by one, on their way into a frontier."""
+        pairs = zip(self.values, self.fingerprints, strict=True)
+        slot, priority = self.slot or "", self.priority
+        return [Found(value=value, fingerprint=known, slot=slot, priority=priority) for value, known in pairs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What the fleet could take now."""
+
+    slots: int  #: process slots that get work
+    idle: int  #: of them, those for which no batch is out, nor waits; below 0: batches that wait for no free slot
+    pace: float = 0.0  #: requests per second of one job; 0: not known
+    more: float | None = None  #: requests that will still be found; None: nobody knows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How large batches are: small first, so that every slot starts early, then large, and small at the end."""
+
+    most: int  #: requests in a batch
+    demand: Demand
+    left: float  #: requests that are in no batch yet, found or not; infinite when nobody knows
+
+    @property
+    def least(self) -> int:
+        """Worth a job's start, but so that there is something for every slot."""
+        if not self.demand.pace:
+            return min(self.most, FEWEST)
+        fair = self.left / max(1, self.demand.slots)
+        return min(self.most, max(FEWEST, math.ceil(min(LEAST * self.demand.pace, fair))))
+
+    def next(self, left: float) -> int:
+        """The next batch, when so many requests are in no batch yet: the nearer the end, the smaller."""
+        middle = min(self.most, math.ceil(MIDDLE * self.demand.pace) if self.demand.pace else UNTRIED)
+        share = left * SHARE / max(1, self.demand.slots)
+        return max(middle if share > middle else math.ceil(share), self.least)
+
+    def first(self, found: int) -> int:
+        """A batch for a slot that has nothing to do: each idle slot gets some of what there is."""
+        fair = math.ceil(found / max(1, self.demand.idle))
+        return max(min(fair, self.next(self.left)), min(FEWEST, self.most))
+
+    @property
+    def reserve(self) -> int:
+        """Requests to keep for small batches at the end, while nobody knows when that is."""
+        return 2 * self.demand.slots * self.least if self.demand.more is None else 0
+
+
+class Cutter:
+    """Collects requests until a batch is full, or its first request has waited long enough.
+
+    With `demand`, `size` is only the largest batch: one is cut when the fleet can use it, in a size that fits.
+    """
+
+    def __init__(self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None) -> None:
+        self._size = size
+        self._max_age = max_age
+        self._demand = demand
+        self._hold = size if demand is None else max(size, min(size * HELD, HELD_REQUESTS))
+        self._usual = size  #: what a batch is when it has to be cut at once
+        self._waiting: deque[tuple[RequestValue, bytes]] = deque()
+        self._taken = 0  #: requests that are in batches
+        self._marks: deque[tuple[int, float]] = deque()  #: how many requests had come, and when
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, found: Found, now: float) -> Cut | None:
+        """Take a request in; a full batch when it completes one."""
+        if not self._waiting:
+            self._marks = deque([(self._taken + 1, now)])
+        self._waiting.append((found.value, found.fingerprint))
+        return self._cut(self._usual) if len(self._waiting) >= self._hold else None
+
+    def due(self, now: float) -> list[Cut]:
+        """What has waited longer than the greatest age, and what the fleet can use."""
+        if not self._waiting:
+            return []
+        if self._demand is None:
+            return [self._cut(self._size)] if now - self._marks[0][1] >= self._max_age else []
+        self._marks.append((self._taken + len(self._waiting), now))
+        sizes = self._sizes(self._demand())
+        self._usual = sizes.next(sizes.left)
+        cuts = self._for_idle_slots(sizes, now)
+        cuts += self._for_later(sizes, now)
+        if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
+            cuts.append(self._cut(FEWEST))
+        return cuts
+
+    def take(self) -> list[Cut]:
+        """Whatever is there: nothing comes after it."""
+        if self._demand is None:
+            return [self._cut(self._size)] if self._waiting else []
+        sizes = self._sizes(replace(self._demand(), more=0.0))
+        cuts = []
+        while self._waiting:
+            cuts.append(self._cut(sizes.next(len(self._waiting))))
+        return cuts
+
+    def _sizes(self, demand: Demand) -> Sizes:
+        more = math.inf if demand.more is None else demand.more
+        return Sizes(most=self._size, demand=demand, left=len(self._waiting) + more)
+
+    def _for_idle_slots(self, sizes: Sizes, now: float) -> list[Cut]:
+        if sizes.demand.more != 0 and now - self._since() < FIRST_AFTER:
+            return []
+        size = sizes.first(len(self._waiting))
+        count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
+        return [self._cut(size) for _ in range(count) if self._waiting]
+
+    def _for_later(self, sizes: Sizes, now: float) -> list[Cut]:
+        """Batches that may wait for a slot, as many as there are slots; and what has waited long enough."""
+        cuts: list[Cut] = []
+        room = sizes.demand.slots + min(0, sizes.demand.idle) if sizes.demand.pace else 0
+        while self._waiting:
+            left = len(self._waiting) + (math.inf if sizes.demand.more is None else sizes.demand.more)
+            size = sizes.next(left)
+            wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
+            if not wanted and now - self._since() < self._max_age:
+                break
+            cuts.append(self._cut(size))
+        return cuts
+
+    def _since(self) -> float:
+        """When the first of those that wait came, at the latest."""
+        while len(self._marks) > 1 and self._marks[0][0] <= self._taken:
+            self._marks.popleft()
+        return self._marks[0][1]
+
+    def _cut(self, size: int) -> Cut:
+        pairs = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
+        self._taken += len(pairs)
+        return Cut(values=[value for value, _ in pairs], fingerprints=[fingerprint for _, fingerprint in pairs])

@@ -1,0 +1,158 @@
+"""What the parts of a coordinator share: the batches that wait or are open, the tasks, and how all ends. No calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.account.tally import Tally
+from scrapyd_dist.coordination.calls import Calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.coordination.posting import JobSpec
+    from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.store.worker_thread import StoreThread
+    from scrapyd_dist.transports import AsyncSender
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How patient a coordinator is; seconds unless said otherwise."""
+
+    poll: float = 1.0  #: between two looks at a job, at most five times that when it has long to go
+    request_timeout: float = 15.0  #: for one call to a node
+    node_timeout: float = 30.0  #: after which the work of a node that does not answer goes elsewhere
+    fleet_timeout: float = 300.0  #: after which a crawl stops when no node answers
+    start_timeout: float = 3600.0  #: within which a sent job has to start
+    max_attempts: int = 4  #: of one batch
+    max_jobs: int = 0  #: out over the whole fleet at one time; 0 for no limit
+    wait: bool = True  #: False: send everything at once and leave
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkAtHand:
+    """The batches of a crawl that are neither done nor dead."""
+
+    waiting: int
+    waiting_requests: int  #: in these
+    out: int  #: that somebody works on, or whose part is on its way home
+    batches: int | None = None  #: all there are; None where that is for the producer to count
+
+
+@dataclass(kw_only=True)
+class Desk:
+    """One crawl's work at hand. Who holds it may put batches back, start tasks and end the whole."""
+
+    spec: JobSpec
+    members: list[Member]
+    store: StoreThread
+    sender: AsyncSender
+    limits: Limits
+    tally: Tally = field(default_factory=Tally)
+    waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
+    open: set[int] = field(default_factory=set)  #: numbers of batches that are neither done nor dead
+    avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node that its last attempt was on
+    posts: set[asyncio.Task[None]] = field(default_factory=set)  #: whose end has to be waited for
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: bool = False  #: the producer has sealed its last batch
+    sending: bool = True
+    paused: bool = False  #: somebody wants nothing to be sent for now
+    stopped: str = ""  #: why it stopped before the end, in words
+    fault: BaseException | None = None  #: an error of ours, never of a node
+    pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _wake: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.calls = Calls(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
+
+    @property
+    def waits(self) -> int:
+        """Batches that wait to be worked on."""
+        return len(self.waiting)
+
+    def wake(self, member: Member) -> asyncio.Event:
+        """What ends the pause before the next look at this node."""
+        return self._wake.setdefault(id(member), asyncio.Event())
+
+    def put_back(self, batch: Batch, avoid: str) -> None:
+        """The batch waits again, before all others; for another node than that one, if there is one."""
+        self.avoid[batch.number] = avoid
+        self.waiting.appendleft(batch)
+        self.pump()
+
+    def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:
+        """Smaller batches have taken its requests over; they wait before all others."""
+        self.tally.cut += len(pieces) - 1
+        self.open.update(piece.number for piece in pieces)
+        self.waiting.extendleft(reversed(pieces))
+        self.ended(batch.number)
+        self.pump()
+
+    def ended(self, batch: int) -> None:
+        """The batch is done, or dead."""
+        self.open.discard(batch)
+        self.avoid.pop(batch, None)
+        self.check_over()
+
+    def lost_touch(self, member: Member, error: NodeError) -> None:
+        """The node did not answer."""
+        if member.up:
+            logger.warning("%s; its work goes elsewhere if it stays so for %.0f s", error, self.limits.node_timeout)
+        member.missed(str(error), time.time())
+
+    # the end
+
+    def check_unfit(self) -> None:
+        """Stop when no node takes work, and none of them will."""
+        here = [member for member in self.members if not member.left]
+        if here and all(member.unfit for member in here):
+            reasons = "; ".join(sorted({member.unfit for member in here}))
+            self.stop_now(f"No node takes the work: {reasons}")
+
+    def stop_now(self, reason: str) -> None:
+        """End before the end, for this reason; the batches are in the store."""
+        if not self.over.is_set():
+            logger.error(reason)
+            self.stopped = reason
+            self.sending = False
+            self.over.set()
+
+    def close(self) -> None:
+        """Nobody sits here any more."""
+        self.over.set()
+
+    def check_over(self) -> None:
+        """Whether this was the last batch."""
+        if self.closed and not self.open:
+            self.over.set()
+        if self.closed and not self.limits.wait and not self.waiting and not self.posts:
+            self.over.set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task; an error in it ends the crawl and is told."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # An error of ours must not leave a crawl waiting for ever.
+            logger.error("the coordinator failed: %s", error, exc_info=error)
+            self.fault = self.fault or error
+            self.stop_now(f"scrapyd-dist itself failed: {type(error).__name__}: {error}")
+        elif not self.limits.wait:
+            asyncio.get_running_loop().call_soon(self.check_over)

@@ -1,0 +1,152 @@
+"""Placing and sending: a waiting batch gets a node, an attempt and a post.
+
+The rules it keeps: an attempt is in the store before it is posted; what may have been accepted is
+never posted again under the same job id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import Attempt, job_id
+from scrapyd_dist.coordination.fleet import Out
+from scrapyd_dist.coordination.placement import Hand
+from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound
+
+if TYPE_CHECKING:
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.coordination.desk import Desk
+    from scrapyd_dist.coordination.ending import Endings
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.coordination.placement import Placement
+
+logger = logging.getLogger(__name__)
+
+#: answers with which a node refuses a job that it could have taken
+SAID_NO = (ApiRefused, AuthRefused, CallRefused, NotFound)
+
+
+@dataclass(kw_only=True)
+class Dispatch:
+    """Gives waiting batches to nodes."""
+
+    desk: Desk
+    endings: Endings
+    placement: Placement
+
+    def pump(self) -> None:
+        """Give waiting batches to nodes, as long as there is room."""
+        desk = self.desk
+        if not desk.waiting or not desk.sending or desk.paused:
+            return
+        dealt = self._deal() if desk.limits.wait else self._all_at_once()
+        for batch, member in dealt:
+            desk.waiting.remove(batch)
+            self._send(batch, member)
+
+    def _deal(self) -> list[tuple[Batch, Member]]:
+        desk, most = self.desk, self.desk.limits.max_jobs
+        limit = max(0, most - sum(len(member.out) for member in desk.members)) if most else None
+        hand = Hand(avoid=desk.avoid, limit=limit, closing=desk.closed)
+        return self.placement.deal(desk.waiting, desk.members, hand)
+
+    def _all_at_once(self) -> list[tuple[Batch, Member]]:
+        """Nobody will come back to send the rest later: every node gets its share now."""
+        jobs = {member: len(member.out) for member in self.desk.members if member.usable}
+        dealt = []
+        for batch in self.desk.waiting if jobs else ():
+            member = min(jobs, key=lambda one: jobs[one])
+            jobs[member] += 1
+            dealt.append((batch, member))
+        most = self.desk.limits.max_jobs
+        return dealt[: max(0, most - sum(len(member.out) for member in self.desk.members))] if most else dealt
+
+    def _send(self, batch: Batch, member: Member) -> None:
+        number = batch.attempts + 1
+        now = time.time()
+        out = Out(
+            batch=batch,
+            number=number,
+            job=job_id(self.desk.spec.crawl, batch.number, number),
+            member=member,
+            since=now,
+            start_by=now + self.desk.limits.start_timeout,
+            at_once=member.free_slots > 0,
+        )
+        member.out[out.job] = out
+        task = self.desk.spawn(self._post(out))
+        self.desk.posts.add(task)
+        task.add_done_callback(self.desk.posts.discard)
+
+    async def _post(self, out: Out) -> None:
+        desk, node = self.desk, out.member.node
+        db, crawl = desk.store.store, desk.spec.crawl
+        attempt = Attempt(
+            batch=out.batch.number, number=out.number, job=out.job, node=node.name, url=node.url, sent_at=out.since
+        )
+        await desk.store(db.open_attempt, crawl, attempt)
+        payload = await desk.store(db.payload, crawl, out.batch.number)
+        try:
+            await desk.calls.post(out, payload)
+        except NodeError as error:
+            if not error.maybe_accepted:
+                await self._refused(out, error)
+                return
+            if not await self._was_accepted(out, error):
+                return
+        desk.tally.sent += 1
+        await desk.store(db.sent, crawl, out.batch.number, out.number)
+        out.posted = True
+        desk.wake(out.member).set()
+
+    async def _refused(self, out: Out, error: NodeError) -> None:
+        """The node certainly did not take it: the batch waits again, for another node if there is one."""
+        member, desk = out.member, self.desk
+        member.out.pop(out.job, None)
+        if isinstance(error, SAID_NO):
+            said_no(member, error)
+        else:
+            desk.lost_touch(member, error)
+        await desk.store(
+            desk.store.store.refused, desk.spec.crawl, out.batch.number, out.number, str(error), time.time()
+        )
+        desk.wake(member).set()
+        desk.put_back(out.batch, member.node.name)
+        desk.check_unfit()
+
+    async def _was_accepted(self, out: Out, error: NodeError) -> bool:
+        """After a post whose fate is not known: ask the node for the job id before anything is sent again."""
+        desk, name = self.desk, out.member.node.name
+        deadline = time.time() + desk.limits.node_timeout
+        logger.warning("%s: it is not known whether job %s was accepted (%s); asking", out.member.node, out.job, error)
+        while True:
+            try:
+                if await desk.calls.status(out) is not None or await desk.calls.report(out) is not None:
+                    return True
+            except NodeError as again:
+                desk.lost_touch(out.member, again)
+                if not desk.sending:
+                    return False  # it is in the store as being sent: a resumed crawl asks for it
+                if time.time() > deadline:
+                    await self.endings.failed(out, f"nobody knows whether {name} took it ({error})")
+                    return False
+                await asyncio.sleep(desk.limits.poll)
+                continue
+            await self.endings.failed(out, f"{name} did not take it ({error})")
+            return False
+
+
+def said_no(member: Member, error: NodeError) -> None:
+    """It answers and does not want the job. Once, it may have lost the code; twice, it gets no more work."""
+    if isinstance(error, ApiRefused) and not member.prepared:
+        return  # said to several posts at the same time: it counts once
+    if isinstance(error, ApiRefused) and not member.refusals:
+        member.refusals += 1
+        member.prepared = False
+        return
+    member.unfit = str(error)
+    logger.error("%s gets no more work: %s", member.node, error)

@@ -1,0 +1,144 @@
+"""Nodes come and go while a crawl runs. The rule: one that leaves is drained, never cut off; its jobs end in peace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.coordination.fleet import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from scrapyd_dist.coordination.desk import Desk
+    from scrapyd_dist.coordination.looking import Looks
+    from scrapyd_dist.nodes import Node, NodeRecord
+
+    #: the nodes that are listed now, given what the store has of nodes; None when that cannot be told at the moment
+    Listed = Callable[[Sequence[NodeRecord]], Awaitable[Sequence[Node] | None]]
+
+logger = logging.getLogger(__name__)
+
+#: a start delay that is this much longer than the one in the store is written down
+LONGER = 1.5
+
+
+@dataclass(kw_only=True)
+class Joining:
+    """Follows the lists of nodes, and what people want of nodes."""
+
+    desk: Desk
+    looks: Looks
+    listed: Listed | None = None  #: None: the fleet stays what it was at the start
+    given_up: dict[str, list[str]] = field(default_factory=dict)  #: url of a node -> jobs there that nobody wants
+    _begun: bool = False
+    _told: bool = False
+
+    def follow(self) -> None:
+        """Look at the store and at the lists again and again, until all is over; each in a task of its own."""
+        self._begun = True
+        self.desk.spawn(self._again(self._wishes))
+        if self.listed:
+            self.desk.spawn(self._again(self._lists))
+
+    async def _again(self, look: Callable[[], Awaitable[None]]) -> None:
+        while not self.desk.over.is_set():
+            await look()
+            self.desk.pump()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.desk.over.wait(), self.desk.limits.poll)
+
+    async def look(self) -> None:
+        """Take in what the lists and the store say now."""
+        await self._lists()
+        await self._wishes()
+
+    async def _lists(self) -> None:
+        records = await self.desk.store(self.desk.store.store.nodes)
+        nodes = await self.listed(records) if self.listed else None
+        if nodes is not None:
+            self._compare(nodes)
+
+    async def _wishes(self) -> None:
+        records = await self.desk.store(self.desk.store.store.nodes)
+        await self._take_in({record.name: record for record in records})
+        self._tell()
+        self.looks.check_dark()
+
+    # who is there
+
+    def _compare(self, nodes: Sequence[Node]) -> None:
+        known = {member.node.url: member for member in self.desk.members}
+        for node in nodes:
+            member = known.pop(node.url, None)
+            if member is None:
+                self.join(Member(node=node))
+            else:
+                self._update(member, node)
+        for member in known.values():
+            if not member.left:
+                member.left = True
+                logger.warning(
+                    "%s is in no list of nodes any more; it gets no new work, and its %d jobs are seen to their end",
+                    member.node,
+                    len(member.out),
+                )
+
+    def join(self, member: Member) -> None:
+        """A node takes part from now on: it is looked at, and brought the crawl's code."""
+        if member not in self.desk.members:
+            logger.info("%s joins the crawl", member.node)
+            self.desk.members.append(member)
+        member.cancel_later += self.given_up.pop(member.node.url, [])
+        self._begin(member)
+
+    def _update(self, member: Member, node: Node) -> None:
+        """It is still listed, or again; it may have another name, password or number of slots now."""
+        if _entry(node) != _entry(member.node):
+            member.unfit, member.prepared = "", False  # it is looked at anew
+        if node.slots is not None:
+            member.slots = node.slots
+        member.node = node
+        if member.left:
+            member.left = False
+            logger.info("%s is back in the list of nodes", node)
+        self._begin(member)
+
+    def _begin(self, member: Member) -> None:
+        if self._begun:
+            self.looks.begin(member)
+
+    # what people want of them
+
+    async def _take_in(self, records: dict[str, NodeRecord]) -> None:
+        store = self.desk.store
+        for member in self.desk.members:
+            record = records.get(member.node.name)
+            draining = record is not None and record.draining is not None
+            if draining != member.draining:
+                member.draining = draining
+                now = "is drained: it gets no new work" if draining else "gets work again"
+                logger.warning("%s %s", member.node, now)
+            seen = record.start_delay if record else 0.0
+            if member.start_delay > max(seen, 1.0) * LONGER:
+                await store(store.store.update_node, member.node.name, start_delay=round(member.start_delay, 1))
+            member.start_delay = max(member.start_delay, seen)
+
+    def _tell(self) -> None:
+        """Say once when work waits and every node is drained: nothing will happen until somebody acts."""
+        idle = [member for member in self.desk.members if member.able and not member.left]
+        stuck = bool(self.desk.waits) and bool(idle) and all(member.draining for member in idle)
+        if stuck and not self._told:
+            logger.warning(
+                "All nodes that could work are drained, and %d batches wait; go on with: sdist nodes resume NODE",
+                self.desk.waits,
+            )
+        self._told = stuck
+
+
+def _entry(node: Node) -> tuple[object, ...]:
+    """How a node is entered; two nodes with one url are equal otherwise."""
+    return (node.username, node.password, node.verify, node.ca, node.tls_name, node.project)

@@ -1,0 +1,201 @@
+"""Looking at the nodes and at the jobs on them: each node in a task of its own, so that none delays another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from scrapyd_dist.batches import BatchState
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from scrapyd_dist.coordination.desk import Desk
+    from scrapyd_dist.coordination.fleet import Member, Out
+    from scrapyd_dist.jobs.outcome import Report
+
+logger = logging.getLogger(__name__)
+
+#: seconds a report may stay the same before the node is asked whether the job still runs
+FRESH = 2.5
+#: seconds for which a job that its node does not know (any more) is given the benefit of the doubt
+UNKNOWN_GRACE = 8.0
+
+
+class Ends(Protocol):
+    """Who is told how a job has ended."""
+
+    def end(self, out: Out, report: Report) -> None:
+        """Its last report is there."""
+
+    async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
+        """It is given up; `blame`: what it worked on may be the reason."""
+
+
+@dataclass(kw_only=True)
+class Looks:
+    """Watches nodes, and finds out what has become of the attempts that are out."""
+
+    desk: Desk
+    endings: Ends
+    prepare: Callable[[Member], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
+    _dark_since: float | None = None
+    _watched: set[int] = field(default_factory=set)
+
+    def begin(self, member: Member) -> None:
+        """Watch the node from now on; no matter whether somebody does already."""
+        if id(member) not in self._watched:
+            self._watched.add(id(member))
+            self.desk.spawn(self.watch(member))
+
+    async def watch(self, member: Member) -> None:
+        """Look at the node again and again, until all is over, or it has left and has nothing of ours."""
+        desk = self.desk
+        while not desk.over.is_set():
+            desk.wake(member).clear()
+            room = member.room()
+            try:
+                await self._look(member)
+            except NodeError as error:
+                desk.lost_touch(member, error)
+                await self._give_up_on(member)
+            if member.room() > room:
+                desk.pump()
+            if member.left and not member.out and not member.cancel_later:
+                self._watched.discard(id(member))
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(desk.wake(member).wait(), self._pause(member))
+
+    def _pause(self, member: Member) -> float:
+        """Seconds until the next look: soon when a job is about to end, later when all have long to go."""
+        poll = self.desk.limits.poll
+        if not member.out:
+            return poll * (5 if member.usable else 1)
+        left = min(out.left(time.time()) for out in member.out.values())
+        return min(max(left / 4, poll / 4), poll * 5 if left else poll)
+
+    async def _look(self, member: Member) -> None:
+        before = set(member.out)
+        load = await self.desk.calls.load(member)
+        was_down = not member.up
+        member.seen(load)
+        # While a post is under way nobody knows whether the node has counted its job.
+        settled = before == set(member.out) and all(out.posted for out in member.out.values())
+        member.weighed(load, len(before) if settled else None, time.time())
+        if was_down:
+            logger.info("%s answers again", member.node)
+        if not member.prepared and not member.unfit:
+            member.unfit = await self.prepare(member)
+            member.prepared = not member.unfit
+            self.desk.check_unfit()
+        while member.cancel_later:
+            await self.desk.calls.cancel(member, member.cancel_later[0])
+            member.cancel_later.pop(0)
+        for out in list(member.out.values()):
+            if self._is_ours(out):
+                await self._look_at(out)
+        if member.wedged_since is not None and not member.trial:
+            await self._take_back(member)
+
+    async def _take_back(self, member: Member) -> None:
+        """The node starts nothing: what waits there goes elsewhere."""
+        waiting = [out for out in member.out.values() if out.report is None and self._is_ours(out)]
+        if not waiting:
+            return
+        logger.warning("%s takes jobs and starts none; it gets no more work until it does", member.node)
+        for out in waiting:
+            await self.endings.failed(out, f"{member.node.name} takes jobs and starts none")
+        member.gave_up_waiting(time.time())
+
+    def _is_ours(self, out: Out) -> bool:
+        """Whether it is for us to end it: its post is through, and it is the attempt that its batch is out with."""
+        return out.posted and out.job in out.member.out and out.batch.number in self.desk.open
+
+    async def _look_at(self, out: Out) -> None:
+        now, desk = time.time(), self.desk
+        report = await desk.calls.report(out)
+        if report is not None:
+            if report.ended:
+                self._ended(out, report)
+                return
+            first = out.heard(report, now)
+            if first:
+                out.member.started(out)
+            if first and out.batch.state is not BatchState.RUNNING:
+                await desk.store(desk.store.store.running, desk.spec.crawl, out.batch.number, out.number)
+                out.batch = replace(out.batch, state=BatchState.RUNNING)
+            if now - out.changed < FRESH:
+                out.unknown_since = None
+                return
+        elif now - out.since < min(FRESH, desk.limits.poll):
+            return
+        await self._ask_about(out, now)
+
+    def _ended(self, out: Out, report: Report) -> None:
+        if out.report is None:
+            out.report = report
+            out.member.started(out)
+        self.endings.end(out, report)
+
+    async def _ask_about(self, out: Out, now: float) -> None:
+        """The job is silent: ask its node what it is doing."""
+        calls = self.desk.calls
+        state = await calls.status(out)
+        if state is api.JobState.RUNNING:
+            out.unknown_since = None
+            if await self._stands_still(out, now):
+                reason = f"its worker on {out.member.node.name} stands still: no report comes, and its lease is over"
+                await self.endings.failed(out, reason, blame=out.to_blame)
+            return
+        if state is api.JobState.PENDING:
+            out.unknown_since = None
+            if now > out.start_by:
+                await self.endings.failed(out, f"it did not start within {self.desk.limits.start_timeout:.0f} s")
+            return
+        report = await calls.report(out)  # it may have ended between the two questions
+        if report is not None and report.ended:
+            self._ended(out, report)
+            return
+        if state is None:
+            # A node that was restarted knows none of its jobs; some may still be at work.
+            out.unknown_since = out.unknown_since or now
+            if now - out.unknown_since < UNKNOWN_GRACE:
+                return
+        words = await calls.last_words(out)
+        how = "died while it worked" if out.report else "ended before it began"
+        reason = f"the worker {how} on {out.member.node.name}{words}"
+        await self.endings.failed(out, reason, blame=out.to_blame)
+
+    async def _stands_still(self, out: Out, now: float) -> bool:
+        """Whether the worker of a job that its node believes to run does nothing: neither its report nor its lease."""
+        desk = self.desk
+        if not desk.spec.lease or out.report is None or now - out.changed < desk.spec.lease:
+            return False
+        late = await desk.store(desk.store.store.expired, desk.spec.crawl)
+        return any((attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late)
+
+    async def _give_up_on(self, member: Member) -> None:
+        patience = self.desk.limits.node_timeout
+        if member.down_since is None or time.time() - member.down_since < patience:
+            return
+        for out in list(member.out.values()):
+            if self._is_ours(out):
+                await self.endings.failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
+
+    def check_dark(self) -> None:
+        """No node that could work answers: wait a while, then stop; the batches are in the store."""
+        members, patience = self.desk.members, self.desk.limits.fleet_timeout
+        if any(member.up and not member.unfit and not member.left for member in members):
+            self._dark_since = None
+            return
+        self._dark_since = self._dark_since or time.time()
+        if time.time() - self._dark_since > patience:
+            reasons = {m.unfit or m.down_reason or f"{m.node.name} is in no list of nodes" for m in members}
+            self.desk.stop_now(f"No node has answered for {patience:.0f} s ({'; '.join(sorted(reasons))}).")

@@ -1,0 +1,149 @@
+"""Putting found requests into a frontier: made, cut by slot and priority, encoded, added without those it has already.
+
+The rule it keeps: what the frontier has seen is left out and counted as a duplicate, and all the rest goes in, in one
+step. Part of the worker half: imports the standard library only.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.frontier.values import NewBatch, SeenBefore
+from scrapyd_dist.payload import fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from scrapyd_dist.payload import RequestValue
+    from scrapyd_dist.store import Store
+
+T = TypeVar("T")
+
+#: requests in a batch that workers lease, where nobody says otherwise
+BATCH_SIZE = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A request on its way into a frontier."""
+
+    value: RequestValue
+    fingerprint: bytes
+    slot: str = ""
+    priority: int = 0
+
+
+def check_frontier_name(name: str) -> str:
+    """The name itself, or `ConfigError` when it cannot be a frontier's name."""
+    if not CRAWL_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a frontier: it becomes part of job ids and file names on the nodes, so it may only"
+            " have letters, digits, '-' and '_', 80 at most."
+        )
+    return name
+
+
+def open_frontier(store: Store, name: str, *, project: str, now: float, standing: bool = False) -> Crawl:
+    """The row of the frontier of that name, made by whoever comes first.
+
+    Args:
+        store: where it is kept.
+        name: its name.
+        project: the project's name on the nodes, for a new one.
+        now: seconds since the epoch.
+        standing: a new one never finishes by itself.
+
+    Raises:
+        ConfigError: it cannot be called so, or a crawl is.
+    """
+    check_frontier_name(name)
+    new = Crawl(
+        id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing
+    )
+    with suppress(NothingMatched):
+        return _checked(store.crawl(name))
+    with suppress(NameTaken):  # in this very moment
+        store.add_crawl(new)
+    return _checked(store.crawl(name))
+
+
+def _checked(row: Crawl) -> Crawl:
+    if row.kind != "frontier":
+        raise ConfigError(
+            f"{row.id} is the name of a crawl, and a frontier needs one of its own. `sdist frontier list` has those"
+            " that there are."
+        )
+    return row
+
+
+def distinct(found: Iterable[Found]) -> list[Found]:
+    """The first one of each fingerprint, in order."""
+    first: dict[bytes, Found] = {}
+    for one in found:
+        first.setdefault(one.fingerprint, one)
+    return list(first.values())
+
+
+def pack(found: Sequence[Found], *, size: int, key: bytes | None) -> list[NewBatch]:
+    """Batches of at most `size` requests, each of one slot and one priority; as many as their encoded size needs.
+
+    Raises:
+        TooLarge: a single request does not fit into a batch.
+        PayloadError: a request must be hidden, and there is no key.
+    """
+    batches: list[NewBatch] = []
+    for (slot, priority), group in groupby(sorted(found, key=_place), key=_place):
+        together = list(group)
+        for start in range(0, len(together), size):
+            batches += _batches(together[start : start + size], slot, priority, key)
+    return batches
+
+
+def _place(one: Found) -> tuple[str, int]:
+    return one.slot, one.priority
+
+
+def _batches(together: Sequence[Found], slot: str, priority: int, key: bytes | None) -> Iterable[NewBatch]:
+    start = 0
+    for values, payload in fit([one.value for one in together], key=key):
+        prints = tuple(one.fingerprint for one in together[start : start + len(values)])
+        start += len(values)
+        yield NewBatch(payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=prints)
+
+
+def add_unseen(
+    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
+    found: Iterable[Found],
+    *,
+    size: int,
+    key: bytes | None,
+    counts: Mapping[str, int] | None = None,
+) -> tuple[T, dict[str, int]]:
+    """Let `add` keep the requests that the frontier does not have, and the account of all of them.
+
+    Args:
+        add: keeps batches and counts in one step, or raises `SeenBefore`: a call of `add_batches`, or of `ack`.
+        found: the requests; of those with the same fingerprint, the first counts.
+        size: requests in a batch, at most.
+        key: the Fernet key for what must be hidden.
+        counts: the account of what has been sorted out before.
+
+    Returns:
+        What `add` answered, and the counts that it kept: `sealed` and `duplicate` among them.
+    """
+    every = list(found)
+    left = distinct(every)
+    while True:
+        told = dict(counts or {})
+        told["sealed"] = told.get("sealed", 0) + len(left)
+        told["duplicate"] = told.get("duplicate", 0) + len(every) - len(left)
+        told = {name: number for name, number in told.items() if number}
+        try:
+            return add(pack(left, size=size, key=key), told), told
+        except SeenBefore as seen:
+            left = [one for one in left if one.fingerprint not in seen.prints]

@@ -1,0 +1,227 @@
+"""Worklists: lines of URLs, of JSON, or a column of a CSV as request values, one row at a time.
+
+The rule they keep: memory stays constant however long the list is, and a row that cannot be read is told with its line
+and stops nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from scrapyd_dist.payload import RequestValue
+
+FORMATS = ("urls", "jsonl", "csv")
+#: how the names of files end, where they are not lists of URLs
+ENDINGS = {".jl": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
+#: what may stand between the columns of a CSV; the first line shows which it is
+DELIMITERS = ",;\t|"
+#: the column that is taken where nobody names one
+URL_COLUMN = "url"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request of a worklist."""
+
+    line: int
+    value: RequestValue
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that is no request, and why."""
+
+    line: int
+    reason: str
+
+
+AnyRow = Row | BadRow
+
+
+def format_of(name: str) -> str:
+    """The format that a file's name tells."""
+    return ENDINGS.get(PurePath(name.lower()).suffix, FORMATS[0])
+
+
+def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None) -> Iterator[AnyRow]:
+    """The rows of a worklist; blank lines, and in lists of URLs those that begin with #, are none.
+
+    Args:
+        lines: of the file, UTF-8.
+        kind: one of `FORMATS`.
+        column: of a CSV: the column's name, or its number from 1 on.
+
+    Raises:
+        ConfigError: there is no such format or column.
+    """
+    if kind not in FORMATS:
+        raise ConfigError(f"A worklist cannot be {kind!r}, only {', '.join(FORMATS)}.")
+    if column is not None and kind != "csv":
+        raise ConfigError(f"Only a CSV has columns, and this worklist is read as {kind}. Is it one? Say --format csv.")
+    texts = _texts(lines)
+    if kind == "csv":
+        return _of_csv(texts, column)
+    return _of_lines(texts, _of_url if kind == "urls" else _of_json)
+
+
+def _texts(lines: Iterable[bytes]) -> Iterator[str]:
+    """Text in which bytes that are no UTF-8 can be told later."""
+    for number, line in enumerate(lines):
+        yield (line.removeprefix(b"\xef\xbb\xbf") if not number else line).decode("utf-8", "surrogateescape")
+
+
+def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) -> Iterator[AnyRow]:
+    for number, text in enumerate(texts, 1):
+        try:
+            value = read(_checked(text.strip()))
+        except ValueError as error:
+            yield BadRow(number, str(error))
+        else:
+            if value is not None:
+                yield Row(number, value)
+
+
+def _checked(text: str) -> str:
+    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+        raise ValueError("it is not UTF-8 text")
+    return text
+
+
+def _of_url(text: str) -> RequestValue | None:
+    return None if not text or text.startswith("#") else {"url": _url(text)}
+
+
+def _url(text: Any) -> str:
+    if not isinstance(text, str) or not _SCHEME.match(text):
+        raise ValueError(f"{str(text)[:100]!r} is no URL: it has to begin with http:// or the like")
+    return text
+
+
+def _of_csv(texts: Iterable[str], column: str | None) -> Iterator[AnyRow]:
+    texts = iter(texts)
+    head = next(texts, "")
+    delimiter = max(DELIMITERS, key=head.count)
+    names = next(csv.reader([head], delimiter=delimiter), [])
+    place = _place(names, column)
+    reader = csv.reader(texts, delimiter=delimiter)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadRow(reader.line_num + 1, f"it is no row of a CSV: {error}")
+            continue
+        if not any(cells):
+            continue
+        try:
+            yield Row(reader.line_num + 1, {"url": _url(_checked(cells[place].strip() if place < len(cells) else ""))})
+        except ValueError as error:
+            yield BadRow(reader.line_num + 1, str(error))
+
+
+def _place(names: list[str], column: str | None) -> int:
+    """Where in each row the URL is."""
+    plain = [name.strip() for name in names]
+    if column is None and len(plain) == 1:
+        return 0
+    wanted = URL_COLUMN if column is None else column
+    if wanted in plain:
+        return plain.index(wanted)
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(plain):
+        return int(wanted) - 1
+    listed = ", ".join(repr(name) for name in plain) or "none"
+    which = "Name the one with the URLs: --column NAME." if column is None else ""
+    raise ConfigError(f"The CSV has no column {wanted!r}; its columns are {listed}. {which}".rstrip())
+
+
+def _of_json(text: str) -> RequestValue | None:
+    if not text:
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if isinstance(fields, str):
+        fields = {"url": fields}
+    if not isinstance(fields, dict):
+        raise ValueError("it is neither a URL nor an object with one")  # noqa: TRY004 - of the row, not of our caller
+    unknown = fields.keys() - FIELDS.keys()
+    if unknown:
+        raise ValueError(f"it has {', '.join(sorted(unknown))}, which no request has; there are {', '.join(FIELDS)}")
+    _url(fields.get("url"))
+    for name, item in fields.items():
+        if not FIELDS[name](item):
+            raise ValueError(f"its {name} cannot be {json.dumps(item)[:100]}")
+    return _as_values(fields)
+
+
+def _as_values(fields: Mapping[str, Any]) -> RequestValue:
+    """The fields as a request value has them: a body is bytes, a header has several values."""
+    value = {name: item for name, item in fields.items() if item is not None or name == "callback"}
+    if isinstance(value.get("body"), str):
+        body = _encoded(value["body"], value.get("encoding", "utf-8"))
+        value["body"] = {"$bytes": base64.b64encode(body).decode()}
+    if "headers" in value:
+        headers = value["headers"].items()
+        value["headers"] = {name: [item] if isinstance(item, str) else item for name, item in headers}
+    return value
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding)
+    except LookupError:
+        raise ValueError(f"there is no encoding {encoding!r}") from None
+
+
+def _is_text(item: Any) -> bool:
+    return isinstance(item, str)
+
+
+def _is_name(item: Any) -> bool:
+    return item is None or (isinstance(item, str) and item.isidentifier())
+
+
+def _are_texts(item: Any) -> bool:
+    return isinstance(item, list) and all(isinstance(entry, str) for entry in item)
+
+
+def _are_headers(item: Any) -> bool:
+    return isinstance(item, dict) and all(isinstance(one, str) or _are_texts(one) for one in item.values())
+
+
+def _is_object(item: Any) -> bool:
+    return isinstance(item, dict)
+
+
+#: what a JSON line may have, and how it has to be
+FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "url": _is_text,
+    "callback": _is_name,
+    "errback": _is_name,
+    "method": _is_text,
+    "headers": _are_headers,
+    "body": lambda item: isinstance(item, str) or (isinstance(item, dict) and set(item) == {"$bytes"}),
+    "cookies": lambda item: isinstance(item, (dict, list)),
+    "meta": _is_object,
+    "cb_kwargs": _is_object,
+    "priority": lambda item: type(item) is int,
+    "dont_filter": lambda item: isinstance(item, bool),
+    "encoding": _is_text,
+    "flags": _are_texts,
+    "rule": lambda item: type(item) is int,
+    "attributes": _is_object,
+}

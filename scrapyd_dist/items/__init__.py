@@ -1,0 +1,1 @@
+"""Items on their way home: parts, feeds and item files, fetched, checked and merged."""

@@ -1,0 +1,221 @@
+"""A Scrapy log, read as it comes: its lines, and what they say of the job. Rule: memory is the same for any size.
+
+No IO: the bytes are handed in, in pieces of any size, from any place of the file on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapyd_dist.jobs.statsdump import Stat, read_dump
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: bytes of one line that are looked at; the rest of a longer one is passed over
+LINE_MAX = 64 * 1024
+#: characters of a stats dump that are kept
+DUMP_MAX = 1024 * 1024
+#: characters of an error that are kept
+ERROR_MAX = 500
+#: levels by weight, as `logging` has them
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+_HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
+_STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
+_CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
+_CRAWLED = re.compile(r"Crawled (\d+) pages \(at -?\d+ pages/min\), scraped (\d+) items")
+_ENGINE, _LOGSTATS = "scrapy.core.engine", "scrapy.extensions.logstats"
+
+
+class Line(NamedTuple):  # there are millions of them, and a frozen dataclass takes three times as long to make
+    """One line of a log. One without a head, as of a traceback, has time and level of the line it belongs to."""
+
+    offset: int  #: of its first byte in the file
+    text: str
+    head: bool  #: whether it begins an entry
+    at: datetime | None = None  #: by the node's local clock, whole seconds
+    level: str = ""
+    logger: str = ""
+    begins: int = 0  #: where the message begins in the text
+
+    @property
+    def message(self) -> str:
+        """What stands behind time, logger and level."""
+        return self.text[self.begins :] if self.head else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFacts:
+    """What a log, or the part of it that was read, says of its job."""
+
+    whole: bool  #: read from the first byte of the file on
+    size: int = 0  #: bytes that were read
+    levels: Mapping[str, int] = field(default_factory=dict)  #: how often each level occurs
+    last_error: str = ""  #: of a traceback, its first and its last line
+    closed: str = ""  #: the reason in "Spider closed (…)"; empty where the log has none
+    forced: bool = False  #: a second signal ended it at once
+    stats: Mapping[str, Stat] | None = None  #: the dump, where it is there
+    pages: int | None = None
+    items: int | None = None
+    idle_since: datetime | None = None  #: since when these two have not changed, by the node's local clock
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+class Lines:
+    """Takes a log apart into lines.
+
+    Args:
+        start: the position in the file of the first byte that will be fed.
+        torn: whether that may be the middle of a line, which is then passed over.
+    """
+
+    def __init__(self, start: int = 0, *, torn: bool = False) -> None:
+        self.position = start  #: of the first byte that is in no line given out so far
+        self._rest = bytearray()
+        self._passed = 0  #: bytes of a line too long, which are not kept
+        self._torn = torn
+        self._under: Line | None = None
+        self._second: tuple[str, datetime | None] = "", None
+
+    def feed(self, piece: bytes) -> Iterator[Line]:
+        """The lines that are complete with these bytes."""
+        pieces = (bytes(self._rest) + piece).split(b"\n")
+        self._rest = bytearray(pieces.pop())
+        for raw in pieces:
+            line = self._line(raw, 1)
+            if line is not None:
+                yield line
+        if len(self._rest) > LINE_MAX:
+            self._passed += len(self._rest) - LINE_MAX
+            del self._rest[LINE_MAX:]
+
+    def end(self) -> Iterator[Line]:
+        """The last line, where no line feed ends it."""
+        if self._rest:
+            raw, self._rest = bytes(self._rest), bytearray()
+            line = self._line(raw, 0)
+            if line is not None:
+                yield line
+
+    def _line(self, raw: bytes, ending: int) -> Line | None:
+        offset = self.position
+        self.position += len(raw) + ending + self._passed
+        self._passed = 0
+        if self._torn:
+            self._torn = False
+            return None
+        text = raw[:LINE_MAX].rstrip(b"\r").decode("utf-8", "replace")
+        match = _HEAD.match(text)
+        at = self._time(match["at"]) if match else None
+        if match is None or at is None:
+            above = self._under
+            time, level = (above.at, above.level) if above else (None, "")
+            return Line(offset, text, head=False, at=time, level=level)
+        self._under = Line(offset, text, head=True, at=at, level=match[3], logger=match[2], begins=match.end())
+        return self._under
+
+    def _time(self, text: str) -> datetime | None:
+        """The moment; most lines are of the same second as the one before."""
+        if text != self._second[0]:
+            try:
+                self._second = text, datetime.fromisoformat(text)
+            except ValueError:
+                self._second = text, None
+        return self._second[1]
+
+
+class LogReader:
+    """Sums a log up while it is read. A job id that was used twice has one log: only its last run counts."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._lines = Lines(start, torn=start > 0)
+        self._whole = start == 0
+        self._size = 0
+        self._begin()
+
+    def feed(self, piece: bytes) -> None:
+        """The next bytes of the file."""
+        self._size += len(piece)
+        for line in self._lines.feed(piece):
+            self._take(line)
+
+    def facts(self) -> LogFacts:
+        """What is known after the end of what was fed; nothing can be fed any more."""
+        for line in self._lines.end():
+            self._take(line)
+        stats = read_dump("\n".join(self._dump)) if self._dump else None
+        return LogFacts(
+            whole=self._whole,
+            size=self._size,
+            levels=dict(self._levels),
+            last_error=self._error + (f" … {self._error_end}" if self._error_end else ""),
+            closed=self._closed,
+            forced=self._forced,
+            stats=stats or None,
+            pages=self._count(stats, "response_received_count", self._pages),
+            items=self._count(stats, "item_scraped_count", self._items),
+            idle_since=self._idle_since,
+            first=self._first,
+            last=self._last,
+        )
+
+    @staticmethod
+    def _count(stats: Mapping[str, Stat] | None, name: str, seen: int | None) -> int | None:
+        """A count by the dump, which leaves out what is zero; else by what was seen on the way."""
+        if stats is None:
+            return seen
+        value = stats.get(name, 0)
+        return value if isinstance(value, int) else seen
+
+    def _begin(self) -> None:
+        self._levels: dict[str, int] = {}
+        self._error = self._error_end = self._closed = ""
+        self._forced = self._in_error = self._in_dump = False
+        self._dump: list[str] = []
+        self._dumped = 0
+        self._pages: int | None = None
+        self._items: int | None = None
+        self._idle_since: datetime | None = None
+        self._first: datetime | None = None
+        self._last: datetime | None = None
+
+    def _take(self, line: Line) -> None:
+        if not line.head:
+            self._take_more(line)
+            return
+        if _STARTED.match(line.message):
+            self._begin()
+            self._whole = True
+        self._in_dump = self._in_error = False
+        self._first, self._last = self._first or line.at, line.at
+        self._levels[line.level] = self._levels.get(line.level, 0) + 1
+        if line.level in {"ERROR", "CRITICAL"}:
+            self._in_error, self._error, self._error_end = True, line.message[:ERROR_MAX], ""
+        elif line.level == "INFO":
+            self._take_info(line)
+
+    def _take_more(self, line: Line) -> None:
+        """A line that belongs to the one above it."""
+        if self._in_dump and self._dumped < DUMP_MAX:
+            self._dump.append(line.text)
+            self._dumped += len(line.text)
+        elif self._in_error and line.text.strip():
+            self._error_end = line.text.strip()[:ERROR_MAX]
+
+    def _take_info(self, line: Line) -> None:
+        if line.message.startswith("Dumping Scrapy stats:"):
+            self._in_dump, self._dump, self._dumped = True, [], 0
+        elif "unclean shutdown" in line.message and "twice" in line.message:
+            self._forced = True
+        elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
+            self._closed = closed[1]
+        elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):
+            seen = int(crawled[1]), int(crawled[2])
+            if seen != (self._pages, self._items):
+                self._idle_since = line.at
+            self._pages, self._items = seen

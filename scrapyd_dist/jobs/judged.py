@@ -1,0 +1,213 @@
+"""What a job really did: the judgement on it, by our worker's report or by its log. Values and decisions, no IO."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.scrapyd.api import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.jobs.joblog import LogFacts
+    from scrapyd_dist.jobs.logreads import Look
+    from scrapyd_dist.jobs.outcome import Report
+    from scrapyd_dist.nodes import Node
+
+#: seconds without a page, an item or a line in the log after which a running job counts as stalled
+STALL = 900.0
+
+#: ends that somebody asked for, and that leave nothing undone by mistake
+_ASKED_FOR = frozenset(
+    {"finished", "closespider_timeout", "closespider_itemcount", "closespider_pagecount", "closespider_timeout_no_item"}
+)
+_CANCELLED = frozenset({"shutdown", "superseded"})
+_OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw]\d+\.a\d+")
+
+
+class Outcome(str, Enum):
+    """How a job stands, or what it really did."""
+
+    PENDING = "pending"  #: waits for a process slot
+    RUNNING = "running"
+    STALLED = "stalled"  #: runs, and has not got on for a while
+    FINISHED = "finished"  #: did what it was to do
+    FAILED = "failed"  #: came to its end with errors
+    CANCELLED = "cancelled"  #: told to stop, and did in good order
+    KILLED = "killed"  #: ended by a signal that we sent
+    DIED = "died"  #: its log ends without "Spider closed"
+    UNKNOWN = "unknown"  #: nothing tells
+
+    @property
+    def over(self) -> bool:
+        """Whether the job runs no more."""
+        return self not in {Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One job on one node: what it takes to find its log."""
+
+    node: Node
+    project: str
+    spider: str
+    job: str
+
+    @property
+    def log(self) -> str:
+        """The path of its log, below the node's base."""
+        return f"logs/{self.project}/{self.spider}/{self.job}.log"
+
+    @property
+    def crawl(self) -> str | None:
+        """The crawl that its id names, where it has the form of ours."""
+        return crawl_in(self.job)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The judgement on one job."""
+
+    outcome: Outcome
+    reason: str = ""  #: in a few words, where there is something to say
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None  #: lines of level ERROR and CRITICAL
+
+
+def crawl_in(job: str) -> str | None:
+    """The crawl in a job id of ours, else None."""
+    match = _OURS.fullmatch(job)
+    return match["crawl"] if match else None
+
+
+def by_log(state: JobState, look: Look | None, *, stall: float = STALL, signalled: bool = False) -> Verdict:
+    """The judgement by the end of a job's log.
+
+    Args:
+        state: what Scrapyd says of it.
+        look: the end of its log; None = it has none.
+        stall: seconds after which a running job counts as stalled.
+        signalled: whether we sent it KILL, or forced its end.
+    """
+    if state is JobState.PENDING:
+        return Verdict(outcome=Outcome.PENDING)
+    if state is JobState.RUNNING:
+        return _running(look, stall)
+    if look is None:
+        if signalled:
+            return Verdict(outcome=Outcome.KILLED, reason="by sdist cancel; it has no log")
+        return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
+    facts = look.facts
+    outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
+    return Verdict(outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts))
+
+
+def errors_in(facts: LogFacts) -> int | None:
+    """How many lines of level ERROR and above a job logged; None where only a part of its log was read."""
+    if facts.stats is not None:
+        return _number(facts.stats, "log_count/ERROR") + _number(facts.stats, "log_count/CRITICAL")
+    found = facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
+    return found if facts.whole else None
+
+
+def _running(look: Look | None, stall: float) -> Verdict:
+    if look is None:
+        return Verdict(outcome=Outcome.RUNNING)
+    facts, still = look.facts, look.silent or 0.0
+    if facts.idle_since is not None and facts.last is not None:
+        still += max(0.0, (facts.last - facts.idle_since).total_seconds())
+    stalled = still >= stall
+    return Verdict(
+        outcome=Outcome.STALLED if stalled else Outcome.RUNNING,
+        reason=f"no progress for {round(still / 60)} min" if stalled else "",
+        pages=facts.pages,
+        items=facts.items,
+        errors=errors_in(facts),
+    )
+
+
+def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
+    reason = facts.closed
+    if not reason:
+        return _unclosed(facts, says_info=says_info, signalled=signalled)
+    if reason in _CANCELLED:
+        return Outcome.CANCELLED, "" if reason == "shutdown" else reason
+    wrong = failures(facts)
+    if wrong:
+        return Outcome.FAILED, wrong
+    if reason not in _ASKED_FOR:
+        return Outcome.FAILED, f"ended early ({reason})"
+    return Outcome.FINISHED, "" if reason == "finished" else reason
+
+
+def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
+    if signalled:
+        return Outcome.KILLED, "by sdist cancel"
+    if facts.last_error:
+        return Outcome.DIED, facts.last_error
+    if not says_info:
+        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
+    if facts.forced:
+        return Outcome.DIED, "a second signal ended it at once"
+    return Outcome.DIED, "its log ends without 'Spider closed'"
+
+
+def failures(facts: LogFacts) -> str:
+    """What went wrong in a job that came to its end, in a few words; empty where nothing did."""
+    stats = facts.stats or {}
+    found = []
+    if facts.closed in {"start_error", "closespider_errorcount", "memusage_exceeded"}:
+        found.append(facts.closed)
+    kinds = [name for name in stats if name.startswith("spider_exceptions/") and name != "spider_exceptions/count"]
+    exceptions = sum(_number(stats, name) for name in kinds)
+    if exceptions:
+        found.append(f"{exceptions} exceptions in callbacks" if exceptions > 1 else "1 exception in a callback")
+    if any(_number(stats, name) for name in stats if name.startswith("feedexport/failed_count/")):
+        found.append("its feed could not be stored")
+    errors = errors_in(facts) or facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
+    if errors:
+        found.append(f"{errors} errors logged" if errors > 1 else "1 error logged")
+    if found and facts.last_error:
+        found.append(f"last: {facts.last_error}")
+    return "; ".join(found)
+
+
+def _number(stats: Mapping[str, object], name: str) -> int:
+    value = stats.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def by_report(state: JobState, report: Report, *, signalled: bool = False) -> Verdict:
+    """The judgement by our worker's own report.
+
+    Args:
+        state: what Scrapyd says of the job.
+        report: the last one.
+        signalled: whether we sent it KILL, or forced its end.
+    """
+    outcome, reason = _reported(state, report, signalled=signalled)
+    stats = report.stats
+    errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
+    return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors)
+
+
+def _reported(state: JobState, report: Report, *, signalled: bool) -> tuple[Outcome, str]:
+    if not report.ended and state is not JobState.FINISHED:
+        return Outcome.RUNNING, ""
+    if not report.ended and signalled:
+        return Outcome.KILLED, "by sdist cancel"
+    if not report.ended:
+        return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
+    if report.finish_reason in _CANCELLED:
+        return Outcome.CANCELLED, "" if report.finish_reason == "shutdown" else report.finish_reason
+    early = "" if report.finish_reason in _ASKED_FOR else f"ended early ({report.finish_reason})"
+    wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
+    if wrong:
+        return Outcome.FAILED, wrong
+    missed = len(report.failed) + len(report.unended)
+    # It did what it was to do: what the site did not give is in the account of its crawl.
+    return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""

@@ -1,0 +1,212 @@
+"""Reads the logs of jobs from their nodes by Range. Rule: no reading is larger than a block, whatever the file's size.
+
+Only `survey` passes over a whole log, and it keeps no more of it either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.jobs.joblog import Line, Lines, LogFacts, LogReader
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.reply import Reply
+    from scrapyd_dist.transports import Sender
+
+#: bytes of a log's end that tell how nearly every job ended
+TAIL = 32 * 1024
+#: bytes of the end where a large stats dump began before that
+LONG_TAIL = 1024 * 1024
+#: bytes of the beginning, with the words of Scrapy's start
+HEAD = 4 * 1024
+#: bytes of one piece of a log that is read on
+BLOCK = 256 * 1024
+#: seconds between the last line and the last writing, beyond which they do not tell the node's time zone
+_ZONE_SLACK = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What the end of a log says, and when that was."""
+
+    facts: LogFacts
+    total: int  #: size of the file in bytes
+    silent: float | None  #: seconds since something was written to it, by the node's clock
+    offset: timedelta | None  #: the node's local time minus UTC, as far as the log tells
+    says_info: bool  #: whether lines of level INFO are in this log at all
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    chunk: api.Chunk
+    written: datetime | None  #: UTC
+
+
+def look(sender: Sender, node: Node, path: str, *, timeout: float) -> Look | None:
+    """How a job ended or stands, by the end of its log; None where there is no log.
+
+    Raises:
+        NodeError: the node could not be asked.
+    """
+    # Not by "the last n bytes": Twisted fails on that where the file is shorter.
+    head = sender.send(node, _part(path, 0, HEAD), timeout=timeout)
+    if head is None:
+        return None
+    total = head.chunk.total or len(head.chunk.body)
+
+    def end(size: int) -> _Part:
+        if total <= HEAD:
+            return head
+        return sender.send(node, _part(path, max(0, total - size), size + BLOCK), timeout=timeout) or head
+
+    part = end(TAIL)
+    facts = _facts(part.chunk)
+    if facts.closed and facts.stats is None and part.chunk.start:
+        part = end(LONG_TAIL)
+        facts = _facts(part.chunk)
+    return Look(
+        facts=facts,
+        total=part.chunk.start + len(part.chunk.body),
+        silent=_seconds(part.written, part.chunk.date),
+        offset=_offset(facts.last, part.written),
+        says_info="INFO" in facts.levels or "INFO" in _facts(head.chunk).levels,
+    )
+
+
+def survey(sender: Sender, node: Node, path: str) -> LogFacts | None:
+    """What a whole log says, read from its first byte to its last; None where there is no log.
+
+    Raises:
+        NodeError: the node could not be asked, or broke off.
+    """
+    reader = LogReader()
+    done = sender.download(node, api.fetch(path), reader.feed)
+    return reader.facts() if done is not None else None
+
+
+def _part(path: str, start: int, limit: int) -> api.Call[_Part | None]:
+    """`api.fetch`, with the moment of the last writing."""
+    plain = api.fetch(path, start=start, limit=limit)
+
+    def read(reply: Reply) -> _Part | None:
+        chunk = plain.read(reply)
+        return None if chunk is None else _Part(chunk=chunk, written=_date(reply.header("last-modified")))
+
+    return api.Call(path=plain.path, read=read, headers=plain.headers, start=plain.start, limit=plain.limit)
+
+
+def _date(text: str | None) -> datetime | None:
+    try:
+        return parsedate_to_datetime(text or "").astimezone(timezone.utc)
+    except (TypeError, ValueError, IndexError):
+        return None
+
+
+def _seconds(written: datetime | None, now: datetime | None) -> float | None:
+    return max(0.0, (now - written).total_seconds()) if written and now else None
+
+
+def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:
+    """The node's zone: its last line is as old as its last writing, and zones are whole quarters of an hour."""
+    if last is None or written is None:
+        return None
+    seconds = (last - written.replace(tzinfo=None)).total_seconds()
+    whole = round(seconds / 900) * 900
+    return timedelta(seconds=whole) if abs(seconds - whole) <= _ZONE_SLACK else None
+
+
+def _facts(chunk: api.Chunk) -> LogFacts:
+    reader = LogReader(chunk.start)
+    reader.feed(chunk.body)
+    return reader.facts()
+
+
+class LogTap:
+    """One log, read on from some place, a block at a time.
+
+    Args:
+        sender: what sends.
+        node: where the log is.
+        path: the log, below the node's base.
+        timeout: seconds for each block.
+    """
+
+    def __init__(self, sender: Sender, node: Node, path: str, *, timeout: float) -> None:
+        self._sender, self._node, self._path, self._timeout = sender, node, path, timeout
+        self._fetched = 0
+        self._lines = Lines()
+
+    def size(self) -> int:
+        """Bytes that the log has now; 0 where there is none."""
+        chunk = self._chunk(0, 1)
+        return 0 if chunk is None else chunk.total or 0
+
+    def begin_at(self, position: int, *, torn: bool = False) -> None:
+        """Read on from this byte; `torn`: it may be the middle of a line."""
+        self._fetched, self._lines = position, Lines(position, torn=torn)
+
+    def more(self) -> list[Line] | None:
+        """The next lines that are complete; None where nothing is new."""
+        chunk = self._chunk(self._fetched, BLOCK)
+        if chunk is not None and chunk.total is not None and chunk.total < self._fetched:
+            self.begin_at(0)  # another file has its name now
+            chunk = self._chunk(0, BLOCK)
+        if chunk is None or not chunk.body:
+            return None
+        self._fetched += len(chunk.body)
+        return list(self._lines.feed(chunk.body))
+
+    def rest(self) -> list[Line]:
+        """The last line, where no line feed ends it."""
+        return list(self._lines.end())
+
+    def all(self) -> Iterator[Line]:
+        """Every line from here to the end, as it is now."""
+        while (lines := self.more()) is not None:
+            yield from lines
+        yield from self.rest()
+
+    def seek_last(self, count: int, wanted: Callable[[Line], bool], floor: int = 0) -> None:
+        """Begin at the last `count` lines that are wanted, or at the first from `floor` on where there are fewer."""
+        end = self.size()
+        while end > floor and count > 0:
+            begin = max(0, end - BLOCK)
+            found, first = self._lines_in(begin, end)
+            for line in reversed(found):
+                if wanted(line):
+                    count -= 1
+                    if not count:
+                        self.begin_at(line.offset)
+                        return
+            # A line across two blocks is read with the earlier one; one longer than a block is passed over.
+            end = first if begin < first < end else begin
+        self.begin_at(end)
+
+    def seek_time(self, since: datetime) -> int:
+        """Begin at, or somewhat before, the first line of this moment by the node's local clock; gives the place."""
+        low, high = 0, self.size()
+        while high - low > BLOCK:
+            middle = (low + high) // 2
+            found, _ = self._lines_in(middle, min(high, middle + BLOCK // 4))
+            at = next((line.at for line in found if line.head), None)
+            low, high = (middle, high) if at is not None and at < since else (low, middle)
+        self.begin_at(low, torn=low > 0)
+        return low
+
+    def _lines_in(self, begin: int, end: int) -> tuple[list[Line], int]:
+        """The whole lines that begin between two bytes, and where the first of them begins (`begin` if none does)."""
+        chunk = self._chunk(begin, end - begin)
+        body = chunk.body[: end - begin] if chunk is not None else b""
+        lines = Lines(begin, torn=begin > 0)
+        found = [*lines.feed(body), *lines.end()]
+        return found, (found[0].offset if found else begin)
+
+    def _chunk(self, start: int, limit: int) -> api.Chunk | None:
+        return self._sender.send(self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout)

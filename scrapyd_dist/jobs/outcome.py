@@ -1,0 +1,180 @@
+"""What a job really did: a worker's report as a value, and the judgement on it. Foreign bytes are read here only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Miss
+from scrapyd_dist.errors import DistError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: the folder of ours in a node's logs, and so below its /logs/
+FOLDER = "logs/_sdist"
+
+
+class BadReport(DistError):
+    """The file at the report's address is not a worker's report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The file with an attempt's items, as its worker describes it."""
+
+    file: str
+    items: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How far a worker is, or how it ended."""
+
+    ended: bool
+    updated: float  #: seconds since the epoch, by the node's clock
+    requests: int
+    done: int
+    missed: int
+    pages: int
+    items: int
+    errors: int = 0  #: requests that failed so far; those that are gone are none of them
+    started: float | None = None  #: when the worker began, by the node's clock
+    finish_reason: str = ""
+    problem: str = ""
+    part: Part | None = None
+    feeds: tuple[str, ...] = ()
+    feeds_failed: int = 0
+    gone: tuple[tuple[str, str], ...] = ()  #: URL and reason
+    failed: tuple[tuple[str, str], ...] = ()
+    unended: tuple[tuple[str, str], ...] = ()
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended_requests(self) -> int:
+        return self.done + self.missed
+
+    @property
+    def pace(self) -> float:
+        """Requests per second so far, by the node's own clock; 0 while that is not known."""
+        seconds = self.updated - self.started if self.started else 0.0
+        return self.ended_requests / seconds if seconds > 0 else 0.0
+
+    @property
+    def failed_requests(self) -> int:
+        return max(self.errors, len(self.failed) + len(self.unended))
+
+
+def report_path(home: str, job: str) -> str:
+    """Where a job's report is on its node."""
+    return f"{FOLDER}/{home}/{job}.json"
+
+
+def part_path(home: str, job: str) -> str:
+    """Where a job's part is on its node. Its name is ours: what a report says of it is not followed."""
+    return f"{FOLDER}/{home}/{job}.jl"
+
+
+def read_report(data: bytes) -> Report:
+    """A report from its bytes.
+
+    Raises:
+        BadReport: it is not one.
+    """
+    try:
+        document = json.loads(data)
+        if document["schema"] != 1:
+            raise BadReport(f"a report of schema {document['schema']} is not known here")
+        return _report(document)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise BadReport(f"a worker's report cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _report(document: Mapping[str, Any]) -> Report:
+    part = document.get("part")
+    return Report(
+        ended=document["state"] == "ended",
+        updated=float(document["updated"]),
+        requests=int(document["requests"]),
+        done=int(document["done"]),
+        missed=int(document["missed"]),
+        pages=int(document["pages"]),
+        items=int(document["items"]),
+        errors=int(document.get("errors", 0)),
+        started=None if document.get("started") is None else float(document["started"]),
+        finish_reason=str(document.get("finish_reason", "")),
+        problem=str(document.get("problem", "")),
+        part=None
+        if part is None
+        else Part(
+            file=str(part["file"]), items=int(part["items"]), bytes=int(part["bytes"]), sha256=str(part["sha256"])
+        ),
+        feeds=tuple(str(uri) for uri in document.get("feeds", ())),
+        feeds_failed=int(document.get("feeds_failed", 0)),
+        gone=_urls(document.get("gone", ())),
+        failed=_urls(document.get("failed", ())),
+        unended=_urls(document.get("unended", ())),
+        stats=dict(document.get("stats", {})),
+        code=dict(document.get("code", {})),
+    )
+
+
+def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(row["url"]), str(row["reason"])) for row in rows)
+
+
+def refusal(report: Report, size: int, *, feed: bool) -> str:
+    """Why the result of an ended attempt cannot be accepted; empty when it can.
+
+    Args:
+        report: the worker's last report.
+        size: the requests of the batch, by the store.
+        feed: whether the items went to a feed URL instead of a part.
+    """
+    if report.problem:
+        return report.problem
+    if report.finish_reason != "finished":
+        return f"the worker ended early ({report.finish_reason})"
+    if report.requests != size:
+        return f"the worker had {report.requests} requests of the batch's {size}"
+    if feed and (report.feeds_failed or not report.feeds) and report.items:
+        return "the worker could not store its feed; its log says why"
+    return "" if feed else _part_refusal(report)
+
+
+def _part_refusal(report: Report) -> str:
+    if report.part is None:
+        return "the worker wrote no part"
+    if report.part.items != report.items:
+        return f"the worker wrote {report.part.items} of its {report.items} items"
+    return ""
+
+
+def misses(report: Report, batch: int) -> list[Miss]:
+    """The URLs of an accepted attempt that gave no result. What nothing was heard of has failed."""
+    gone = [Miss(url=url, kind="gone", reason=reason, batch=batch) for url, reason in report.gone]
+    failed = [
+        Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended
+    ]
+    return gone + failed
+
+
+def kept(report: Report) -> dict[str, Any]:
+    """What the store keeps of an accepted report: all but the lists of URLs, which have a table of their own."""
+    return {
+        "done": report.done,
+        "missed": report.missed,
+        "errors": report.failed_requests,
+        "pages": report.pages,
+        "items": report.items,
+        "feeds": list(report.feeds),
+        "started": report.started,
+        "updated": report.updated,
+        "finish_reason": report.finish_reason,
+        "stats": dict(report.stats),
+        "code": dict(report.code),
+    }

@@ -1,0 +1,67 @@
+"""Workers that fail, counted: which node gets none any more, and which slots. Values and decisions, no IO.
+
+The rule it keeps: what was done in between is forgiven; only failures in a row, without any work done, count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+#: workers in a row that ended on one node before they had done anything
+OF_A_NODE = 3
+#: workers in a row that ended in one lane without any work done, beyond the attempts that one batch has
+OF_A_LANE = 4
+
+
+@dataclass(kw_only=True)
+class Failures:
+    """Remembers them."""
+
+    attempts: int  #: of one batch, at most: a batch may kill so many workers
+    closed: dict[str, str] = field(default_factory=dict)  #: lane -> why it gets no more workers
+    unknown: set[str] = field(default_factory=set)  #: of the closed lanes, those whose spider is nowhere
+    unfit: set[str] = field(default_factory=set)  #: names of nodes that get no more workers
+    _refusals: Counter[str] = field(default_factory=Counter)
+    _nodes: Counter[str] = field(default_factory=Counter)
+    _lanes: Counter[str] = field(default_factory=Counter)
+
+    def worked(self, lane: str, node: str = "") -> None:
+        """Something was done in this lane, on that node."""
+        self._lanes.pop(lane, None)
+        self._nodes.pop(node, None)
+
+    def failed(self, lane: str, node: str, reason: str, *, begun: bool) -> str:
+        """A worker has ended without any work done.
+
+        Args:
+            lane: what it took from.
+            node: the name of its node.
+            reason: why, in words.
+            begun: whether it had a batch to work on.
+
+        Returns:
+            Why this node gets no more workers; empty as long as it does.
+        """
+        self._lanes[lane] += 1
+        if self._lanes[lane] >= self.attempts + OF_A_LANE:
+            self.close(lane, f"the last {self._lanes[lane]} workers did nothing; the last one: {reason}")
+        if begun:
+            return ""
+        self._nodes[node] += 1
+        if self._nodes[node] < OF_A_NODE:
+            return ""
+        self.unfit.add(node)
+        return f"the last {OF_A_NODE} workers there did nothing; the last one: {reason}"
+
+    def refused(self, lane: str, reason: str) -> bool:
+        """A node refused a worker for another spider; whether that is enough to give up what waits for one."""
+        self._refusals[lane] += 1
+        if self._refusals[lane] > 1:
+            self.unknown.add(lane)
+            self.close(lane, reason)
+        return lane in self.unknown
+
+    def close(self, lane: str, reason: str) -> None:
+        """It gets no more workers."""
+        self.closed.setdefault(lane, reason)

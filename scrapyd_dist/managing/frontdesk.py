@@ -1,0 +1,96 @@
+"""The desk of a manager: the batches lie in the store, where workers take them; here is only how many. No calls."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.coordination.desk import Desk
+from scrapyd_dist.coordination.fleet import Out
+from scrapyd_dist.frontier.values import Backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.frontier.values import SlotCount
+    from scrapyd_dist.jobs.outcome import Report
+
+#: seconds that a worker is thought to have to go: a look at it every two seconds is enough, since the store tells of
+#: its work, and each look costs its node and this process some milliseconds of processor time
+LASTING = 8.0
+#: a frontier of which nothing is known yet
+UNKNOWN = Backlog(waiting=0, leased=0, expired=0, acked=0)
+
+
+@dataclass(kw_only=True)
+class Worker(Out):
+    """A long-lived job that leases batches; its own pseudo batch has its number, and no requests."""
+
+    lane: str
+    slots: tuple[str, ...] = ()  #: that it takes from; none: all but those of other spiders
+    dismissed: bool = False  #: it was told to end
+    counted: tuple[int, int, int] = (0, 0, 0)  #: requests, pages and items that came home, and count there
+
+    @property
+    def to_blame(self) -> bool:
+        """What it leased it has begun, whether or not there was time for a word of it."""
+        return self.report is None or super().to_blame
+
+    def left(self, now: float) -> float:  # noqa: ARG002 - nobody knows
+        return LASTING
+
+    def came_home(self, report: Report) -> None:
+        """One of its batches was accepted."""
+        requests, pages, items = self.counted
+        self.counted = (requests + report.ended_requests, pages + report.pages, items + report.items)
+
+    def came_home_before(self, report: Mapping[str, Any]) -> None:
+        """The same, in the time of an earlier process; the report is what the store keeps of it."""
+        done, missed, pages, items = (int(report.get(name) or 0) for name in ("done", "missed", "pages", "items"))
+        requests, pages_before, items_before = self.counted
+        self.recalled = self.counted = (requests + done + missed, pages_before + pages, items_before + items)
+
+    def progress(self) -> tuple[int, int, int]:
+        requests, pages, items = (now - home for now, home in zip(super().progress(), self.counted, strict=True))
+        return max(0, requests), max(0, pages), max(0, items)
+
+
+@dataclass(kw_only=True)
+class FrontDesk(Desk):
+    """One frontier's work at hand; in `open` are the numbers of its workers."""
+
+    backlog: Backlog = UNKNOWN
+    slots: Sequence[SlotCount] = ()
+    done: asyncio.Event = field(default_factory=asyncio.Event)  #: nothing will come any more, or it was stopped
+    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store is worth a look at once
+
+    @property
+    def waits(self) -> int:
+        return self.backlog.waiting
+
+    def workers(self) -> Iterator[Worker]:
+        """All that are out."""
+        return (out for member in self.members for out in member.out.values() if isinstance(out, Worker))
+
+    def put_back(self, batch: Batch, avoid: str) -> None:  # noqa: ARG002 - it is in the store
+        self.news.set()
+
+    def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:  # noqa: ARG002 - likewise
+        self.news.set()
+
+    def ended(self, batch: int) -> None:  # noqa: ARG002 - likewise
+        self.news.set()
+
+    def check_over(self) -> None:
+        """The store tells when it is over, not this process."""
+
+    def stop_now(self, reason: str) -> None:
+        super().stop_now(reason)
+        self.done.set()
+        self.news.set()
+
+    def close(self) -> None:
+        super().close()
+        self.done.set()

@@ -1,0 +1,266 @@
+"""Starting workers on the nodes, and what follows when one has ended.
+
+The rules it keeps: a worker is written down before it is posted, and never posted twice; what it had when it ended
+goes back into the frontier before another one is started in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from scrapyd_dist.batches import Batch, BatchState, worker_id
+from scrapyd_dist.coordination.dispatch import SAID_NO, said_no
+from scrapyd_dist.coordination.poison import blames
+from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.frontier.slotting import spider_of_slot
+from scrapyd_dist.managing.frontdesk import Worker
+from scrapyd_dist.managing.roster import Hired, Roster
+from scrapyd_dist.managing.staffing import ALL
+from scrapyd_dist.managing.terms import call_for_worker
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapyd_dist.batches import Attempt
+    from scrapyd_dist.coordination.fleet import Member, Out
+    from scrapyd_dist.jobs.outcome import Report
+    from scrapyd_dist.managing.failures import Failures
+    from scrapyd_dist.managing.frontdesk import FrontDesk
+    from scrapyd_dist.managing.terms import WorkerTerms
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.store.reach import Way
+
+logger = logging.getLogger(__name__)
+
+#: how a worker ends that has no reason to complain
+IN_ORDER = frozenset({"finished", "shutdown", "cancelled"})
+
+
+class GoneWorker(Protocol):
+    """What takes back what a worker had, and says how many batches that were."""
+
+    async def __call__(self, job: str, reason: str, *, blame: bool) -> int: ...
+
+
+@dataclass(kw_only=True)
+class Hiring:
+    """Starts workers, and is told by `Looks` how they end."""
+
+    desk: FrontDesk
+    roster: Roster
+    terms: WorkerTerms
+    reach: Callable[[Node], Way]
+    failures: Failures
+    gone: GoneWorker
+
+    def start(self, lane: str) -> bool:
+        """Start a worker where there is most room; False when there is none."""
+        member = max((one for one in self.desk.members if room(one)), key=_share, default=None)
+        if member is None:
+            return False
+        number = self.roster.take_number()
+        now = time.time()
+        project, spider = spider_of_slot(lane) or ("", "")
+        worker = Worker(
+            batch=_pseudo(number),
+            number=1,
+            job=worker_id(self.desk.spec.crawl, number),
+            member=member,
+            since=now,
+            start_by=now + self.desk.limits.start_timeout,
+            at_once=True,
+            lane=lane,
+            slots=() if lane == ALL else (lane,),
+            project=project,
+            spider=spider,
+        )
+        self._take_in(worker)
+        task = self.desk.spawn(self._post(worker))
+        self.desk.posts.add(task)
+        task.add_done_callback(self.desk.posts.discard)
+        return True
+
+    def _take_in(self, worker: Worker) -> None:
+        worker.member.out[worker.job] = worker
+        self.desk.open.add(worker.batch.number)
+
+    async def recover(self, accepted: Sequence[Attempt]) -> None:
+        """Take up the workers that an earlier process has left; `accepted` is what has come home of them."""
+        members = {member.node.url: member for member in self.desk.members}
+        for one in await self.roster.read():
+            member = members.get(one.url)
+            if member is None:
+                await self.gone(one.job, "its node is not in the fleet any more", blame=False)
+                await self.roster.remove(one.job)
+                continue
+            worker = Worker(
+                batch=_pseudo(one.number), number=1, job=one.job, member=member, since=one.since,
+                start_by=one.since + self.desk.limits.start_timeout, posted=True, lane=one.lane,
+                slots=() if one.lane == ALL else (one.lane,), project=one.project, spider=one.spider,
+            )  # fmt: skip
+            for attempt in accepted:
+                if attempt.worker == one.job:
+                    worker.came_home_before(attempt.report)
+            self._take_in(worker)
+
+    def make_room(self, lane: str) -> None:
+        """Let one worker of this lane end in good order: another lane has work and no worker."""
+        here = [worker for worker in self.desk.workers() if worker.lane == lane]
+        if here and all(worker.posted and not worker.dismissed for worker in here):  # one at a time
+            self.desk.spawn(self.dismiss(here[0]))
+
+    async def dismiss(self, worker: Worker) -> None:
+        """Tell it to end: it gives back what it has not begun. Its end is seen as any other."""
+        worker.dismissed = True
+        node = worker.member.node
+        call = api.cancel(worker.project or node.project or self.desk.spec.project, worker.job)
+        try:
+            before = await self.desk.sender.send(node, call, timeout=self.desk.limits.request_timeout)
+            if before is api.JobState.PENDING:
+                self._forget(worker)
+                await self.roster.remove(worker.job)
+        except ApiRefused:
+            pass  # the node does not know the project (any more), so there is no such job
+        except NodeError as error:
+            self.desk.lost_touch(worker.member, error)
+        self.desk.wake(worker.member).set()
+
+    # posting
+
+    async def _post(self, worker: Worker) -> None:
+        desk, node = self.desk, worker.member.node
+        way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look a name up
+        if way.reason:
+            self._forget(worker)
+            worker.member.unfit = way.reason
+            logger.error("%s gets no workers: %s", node, way.reason)
+            desk.check_unfit()
+            return
+        await self.roster.add(
+            Hired(
+                number=worker.batch.number, job=worker.job, url=node.url, lane=worker.lane, since=worker.since,
+                project=worker.project, spider=worker.spider,
+            )
+        )  # fmt: skip
+        call = call_for_worker(desk.spec, worker, self.terms, way)
+        try:
+            await desk.sender.send(node, call, timeout=desk.limits.request_timeout)
+        except NodeError as error:
+            if not error.maybe_accepted:
+                await self._refused(worker, error)
+                return
+            logger.warning("%s: it is not known whether worker %s was accepted (%s)", node, worker.job, error)
+        worker.posted = True
+        desk.wake(worker.member).set()
+
+    async def _refused(self, worker: Worker, error: NodeError) -> None:
+        """The node certainly did not take it."""
+        self._forget(worker)
+        await self.roster.remove(worker.job)
+        if isinstance(error, ApiRefused) and worker.spider:
+            self._lacks_spider(worker, error)
+        elif isinstance(error, SAID_NO):
+            said_no(worker.member, error)
+        else:
+            self.desk.lost_touch(worker.member, error)
+        self.desk.wake(worker.member).set()
+        self.desk.check_unfit()
+        self.desk.news.set()
+
+    def _lacks_spider(self, worker: Worker, error: NodeError) -> None:
+        """The node may have lost the code; when it has been brought again, there is no such spider."""
+        if self.failures.refused(worker.lane, str(error)):
+            logger.error("slot %s: %s; what is in it is given up", worker.lane, error)
+        else:
+            worker.member.prepared = False
+
+    def _forget(self, worker: Worker) -> None:
+        worker.member.out.pop(worker.job, None)
+        self.desk.open.discard(worker.batch.number)
+
+    # ends
+
+    def end(self, out: Out, report: Report) -> None:
+        """Its last report is there."""
+        assert isinstance(out, Worker)  # noqa: S101 - nothing else is ever out at a front desk
+        out.report = report
+        self._forget(out)
+        self.desk.spawn(self._ended(out, _why(report), blame=blames(report)))
+
+    async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
+        """It died, never started, or its node is gone; it may still be alive, and is told to end."""
+        assert isinstance(out, Worker)  # noqa: S101 - nothing else is ever out at a front desk
+        self._forget(out)
+        try:
+            if out.member.up:
+                await self.desk.calls.cancel(out.member, out.job)
+            else:
+                out.member.cancel_later.append(out.job)
+        except NodeError as error:
+            out.member.cancel_later.append(out.job)
+            self.desk.lost_touch(out.member, error)
+        await self._ended(out, reason, blame=blame)
+
+    def hangs(self, job: str, reason: str) -> None:
+        """A lease of it has run out, though its node answers: its event loop stands still, whatever its report says."""
+        worker = next((one for one in self.desk.workers() if one.job == job and one.posted), None)
+        if worker is not None:
+            self.desk.spawn(self._end_hanging(worker, reason))
+
+    async def _end_hanging(self, worker: Worker, reason: str) -> None:
+        await self.failed(worker, reason, blame=True)
+        if worker.member.up:  # it does not hear INT
+            project = worker.project or worker.member.node.project or self.desk.spec.project
+            call = api.cancel(project, worker.job, "KILL")
+            with suppress(NodeError):
+                await self.desk.sender.send(worker.member.node, call, timeout=self.desk.limits.request_timeout)
+
+    async def _ended(self, worker: Worker, reason: str, *, blame: bool) -> None:
+        # What its own pages led to, the one that takes its place finds again.
+        await self.desk.store(self.desk.store.store.sign_off, self.desk.spec.crawl, worker.job)
+        had = await self.gone(worker.job, reason or "its worker has ended without it", blame=blame and bool(reason))
+        await self.roster.remove(worker.job)
+        self._judge(worker, reason, begun=had > 0)
+        self.desk.news.set()
+
+    def _judge(self, worker: Worker, reason: str, *, begun: bool) -> None:
+        report, node = worker.report, worker.member.node
+        if report is not None and report.ended_requests:
+            self.failures.worked(worker.lane, node.name)
+        elif not worker.at_once:
+            pass  # one of an earlier process, which may have run another spider, or code that is mended now
+        elif reason and worker.member.up and not worker.dismissed:
+            logger.warning("worker %s did nothing: %s", worker.job, reason)
+            unfit = self.failures.failed(worker.lane, node.name, reason, begun=begun)
+            if unfit and not worker.spider:
+                worker.member.unfit = unfit
+                logger.error("%s gets no more workers: %s", node, unfit)
+                self.desk.check_unfit()
+
+
+def _pseudo(number: int) -> Batch:
+    """What stands for a worker where a batch is expected."""
+    return Batch(number=number, size=0, state=BatchState.RUNNING)
+
+
+def room(member: Member) -> int:
+    """How many more workers it may be given now."""
+    return min(member.free_slots, member.room()) if member.usable else 0
+
+
+def _share(member: Member) -> float:
+    """How free it is, from 0 to 1."""
+    return room(member) / max(1, member.slots)
+
+
+def _why(report: Report) -> str:
+    """Why a worker that ended in order did not do so well; empty when it did."""
+    if report.problem:
+        return report.problem
+    return "" if report.finish_reason in IN_ORDER else f"the worker ended early ({report.finish_reason})"

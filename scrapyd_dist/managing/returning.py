@@ -1,0 +1,165 @@
+"""How the attempts of workers end: their parts come home, or what they had goes back into the frontier.
+
+The rule it keeps: a batch that its worker has ended counts when its part is home; one whose worker is gone waits again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.coordination.fleet import Out
+from scrapyd_dist.errors import StepRefused
+from scrapyd_dist.frontier.values import Lessee
+from scrapyd_dist.jobs.outcome import BadReport, read_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapyd_dist.batches import Attempt, Batch
+    from scrapyd_dist.coordination.ending import Endings
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.frontier.values import Backlog
+    from scrapyd_dist.jobs.outcome import Report
+    from scrapyd_dist.managing.frontdesk import FrontDesk
+
+logger = logging.getLogger(__name__)
+
+#: batches that are given up in one step
+BURIED = 50
+
+
+@dataclass(kw_only=True)
+class Returning:
+    """Looks for attempts that have ended in the store, and ends them here."""
+
+    desk: FrontDesk
+    endings: Endings
+    accepted: Callable[[str], None]  #: is told of the slot of each batch that came home
+    hangs: Callable[[str, str], object] = lambda *_: None  #: is told of a worker that renews nothing, and why
+    coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of parts on their way
+
+    async def look(self, backlog: Backlog) -> None:
+        """Bring home what is acked, and take back what nobody renews any more."""
+        if backlog.acked > len(self.coming):
+            for attempt in await self._attempts(AttemptState.ACKED):
+                if (attempt.batch, attempt.number) not in self.coming and not self._may_come_back(attempt):
+                    self.coming.add((attempt.batch, attempt.number))
+                    self.desk.spawn(self._bring_home(attempt))
+        if backlog.expired:
+            for attempt in await self.desk.store(self.desk.store.store.expired, self.desk.spec.crawl):
+                reason = f"the lease of {attempt.worker or attempt.job} on {attempt.node} has run out"
+                blame = self._is_up(attempt)  # its node lives, and it does nothing: as if it had died
+                await self._give_up(attempt, reason, blame=blame)
+                if blame and attempt.worker:
+                    self.hangs(attempt.worker, reason)
+
+    async def worker_gone(self, job: str, reason: str, *, blame: bool) -> int:
+        """A worker has ended: what it had and did not ack waits again.
+
+        Args:
+            job: the worker.
+            reason: why, in words.
+            blame: whether a batch of these may have done it.
+
+        Returns:
+            How many batches it had.
+        """
+        had = [attempt for attempt in await self._attempts(AttemptState.RUNNING) if attempt.worker == job]
+        for attempt in had:
+            await self._give_up(attempt, reason, blame=blame)
+        return len(had)
+
+    async def take_back_pushed(self) -> None:
+        """Of an earlier process that sent its batches: those that are out wait for workers now."""
+        for attempt in await self._attempts(AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING):
+            if not attempt.worker:
+                await self._give_up(attempt, "batches of this crawl are leased by workers now")
+
+    async def bury(self, lane: str, reason: str) -> None:
+        """Nobody will ever work on what waits in this lane: it is dead, for this reason."""
+        db, crawl = self.desk.store.store, self.desk.spec.crawl
+        nobody = Lessee(job=f"{crawl}.nobody", node="", url="")
+        while leased := await self.desk.store(
+            db.lease_next, crawl, nobody, slots=[lane], seconds=60.0, limit=BURIED, now=time.time()
+        ):
+            for one in leased:
+                await self.desk.store(
+                    db.fail, crawl, one.batch.number, one.attempt, reason=reason, now=time.time(), max_attempts=0
+                )
+                logger.error("batch %d is dead: %s", one.batch.number, reason)
+                self.desk.tally.failed += 1
+                self.desk.tally.died(one.batch)
+        self.desk.news.set()
+
+    async def _attempts(self, *states: AttemptState) -> list[Attempt]:
+        return await self.desk.store(self.desk.store.store.attempts, self.desk.spec.crawl, set(states))
+
+    def _may_come_back(self, attempt: Attempt) -> bool:
+        """Whether its node is away, and not for so long that nobody waits for it any more."""
+        member = self._member(attempt)
+        if member is None or member.down_since is None:
+            return False
+        return time.time() - member.down_since < self.desk.limits.node_timeout
+
+    def _is_up(self, attempt: Attempt) -> bool:
+        member = self._member(attempt)
+        return member is not None and member.up
+
+    def _member(self, attempt: Attempt) -> Member | None:
+        return next((one for one in self.desk.members if one.node.url == attempt.url), None)
+
+    async def _bring_home(self, attempt: Attempt) -> None:
+        try:
+            await self._end(attempt)
+        except StepRefused as error:  # it was given up at the same moment
+            logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
+        finally:
+            self.coming.discard((attempt.batch, attempt.number))
+            self.desk.news.set()
+
+    async def _end(self, attempt: Attempt) -> None:
+        member = self._member(attempt)
+        if member is None:
+            await self._give_up(attempt, f"its node {attempt.node} is not in the fleet any more")
+            return
+        if member.down_since is not None:
+            await self._give_up(attempt, f"{attempt.node}, where its part is, does not answer any more")
+            return
+        try:
+            report = read_report(json.dumps(dict(attempt.report)).encode())
+        except BadReport as error:
+            await self._give_up(attempt, str(error))
+            return
+        batch = await self._batch(attempt)
+        out = Out(
+            batch=batch, number=attempt.number, job=attempt.job, member=member, since=attempt.sent_at,
+            start_by=attempt.sent_at, report=report,
+        )  # fmt: skip
+        if await self.endings.finish(out, report):
+            self.accepted(batch.slot)
+            self._count(attempt.worker, report)
+
+    def _count(self, worker: str, report: Report) -> None:
+        """What has come home is not to be counted with its worker's progress any more."""
+        for one in self.desk.workers():
+            if one.job == worker:
+                one.came_home(report)
+
+    async def _give_up(self, attempt: Attempt, reason: str, *, blame: bool = False) -> None:
+        member = self._member(attempt)
+        # A worker that lives on where its node does not answer leases on; what it does there is nobody's fault.
+        alone = member is not None and member.down_since is not None and attempt.sent_at > member.down_since
+        batch, number = await self._batch(attempt), attempt.number
+        out = attempt.state is not AttemptState.ACKED  # as it was when it was looked at
+        try:
+            await self.endings.give_up(batch, number, reason, attempt.node, blame=blame, harmless=alone, out=out)
+        except StepRefused as error:  # it was acked, or given back, at the same moment
+            logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
+
+    async def _batch(self, attempt: Attempt) -> Batch:
+        return await self.desk.store(self.desk.store.store.batch, self.desk.spec.crawl, attempt.batch)

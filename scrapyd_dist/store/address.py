@@ -1,0 +1,71 @@
+"""Where a store is: the address that a person gives, in a setting or the environment, and how it may be shown."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from scrapyd_dist.config import STATE_FOLDER
+from scrapyd_dist.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: the file in the state folder, where nothing else was said
+STORE_FILE = "store.db"
+#: the environment variable with the store's address; it may hold a password, an argument list must not
+VARIABLE = "SDIST_STORE"
+
+
+def chosen(root: Path, *said: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The store of the project in `root`: what the environment says, else the first of `said`, else its own file.
+
+    Returns:
+        The URL of a server, or an absolute path; one that was given as relative lies below `root`.
+
+    Raises:
+        ConfigError: it stands in a variable that is not set.
+    """
+    named = next((text.strip() for text in (environment.get(VARIABLE), *said) if text and text.strip()), None)
+    if named is None:
+        return str(root / STATE_FOLDER / STORE_FILE)
+    if named.startswith("$"):
+        raise ConfigError(
+            f"the address of the store is in the variable {named}, which is not in the environment. Set it, or set"
+            f" {VARIABLE} to the address."
+        )
+    if is_url(named):
+        return named
+    return str(root / Path(named.removeprefix("sqlite://")).expanduser())
+
+
+def is_url(where: str | Path) -> bool:
+    """Whether it is the address of a server, not a file's path."""
+    text = str(where)
+    return "://" in text and not text.startswith("sqlite://")
+
+
+def shown(where: str | Path) -> str:
+    """The address as it may be told: without a password, and without the options that may hold one."""
+    text = str(where)
+    if not is_url(text):
+        return text.removeprefix("sqlite://")
+    kind, rest = text.split("://", 1)
+    kind = kind.rpartition("@")[2]
+    place, _, options = rest.rpartition("@")[2].partition("?")
+    host, colon, port = place.partition("/")[0].rpartition(":")
+    if colon and not port.isdecimal() and not port.endswith("]"):  # a password whose host was forgotten
+        place = f"{host}:***"
+    told = [f"{name}={value}" for name, value in parse_qsl(options) if name in {"db", "prefix"}]
+    return f"{kind}://{place.partition('#')[0]}{'?' if told else ''}{'&'.join(told)}"
+
+
+def without_prefix(url: str) -> tuple[str, str | None]:
+    """The url as the client library takes it, and the prefix of the keys that it may name."""
+    parts = urlsplit(url)
+    options = [pair for pair in parts.query.split("&") if pair]
+    prefixes = [value for name, value in parse_qsl(parts.query) if name == "prefix"]
+    query = "&".join(pair for pair in options if not pair.startswith("prefix="))
+    return parts._replace(query=query).geturl(), prefixes[-1] if prefixes else None

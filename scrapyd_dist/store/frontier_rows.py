@@ -1,0 +1,125 @@
+"""What every engine does alike in a frontier: the fingerprints of a batch, which slots, which batches first. No IO."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import OUT, WAITING, Batch
+from scrapyd_dist.errors import StepRefused, StoreError
+from scrapyd_dist.frontier.values import OTHER_SPIDER, Backlog, SlotCount
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from scrapyd_dist.batches import BatchState
+    from scrapyd_dist.frontier.values import NewBatch
+
+#: the length of a fingerprint is kept in one byte
+_LONGEST = 255
+
+
+def batch_from(new: NewBatch, sealed_at: float, parent: int = 0) -> Batch:
+    """The batch that it becomes, without its number."""
+    return Batch(number=0, size=new.size, sealed_at=sealed_at, parent=parent, slot=new.slot, priority=new.priority)
+
+
+def joined(prints: Iterable[bytes]) -> bytes:
+    """Fingerprints as they are kept with a batch: one after the other, each behind its length."""
+    return b"".join(bytes((len(one),)) + one for one in prints)
+
+
+def parted(prints: bytes) -> list[bytes]:
+    """The same, back."""
+    found, at = [], 0
+    while at < len(prints):
+        end = at + 1 + prints[at]
+        found.append(prints[at + 1 : end])
+        at = end
+    return found
+
+
+def prints_of(new: Iterable[NewBatch]) -> list[bytes]:
+    """All fingerprints of what is about to be added.
+
+    Raises:
+        StoreError: one is there twice among them, or cannot be kept.
+    """
+    prints = [one for batch in new for one in batch.fingerprints]
+    if len(set(prints)) < len(prints):
+        raise StoreError("two of the requests that are to be added to a frontier have the same fingerprint")
+    if max(map(len, prints), default=0) > _LONGEST:
+        raise StoreError(f"a fingerprint can have {_LONGEST} bytes at most")
+    return prints
+
+
+def handed_down(whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]) -> list[tuple[bytes, ...]]:
+    """The fingerprints of each part of a batch of `size`: its own, else those of the batch, in its order.
+
+    Where some requests of the batch have none, nobody can say whose they are, unless it stays in one piece.
+    """
+    if any(part.fingerprints for part in parts):
+        return [part.fingerprints for part in parts]
+    if len(parts) == 1:
+        return [tuple(whole)]
+    if len(whole) != size:
+        return [() for _ in parts]
+    rest = iter(whole)
+    return [tuple(islice(rest, part.size)) for part in parts]
+
+
+def wanted_slots(there: Iterable[str], slots: Collection[str]) -> list[str]:
+    """Of the slots that are there, those that a worker takes from: the named ones, else all of its own spider."""
+    named = set(slots)
+    return [slot for slot in there if (slot in named if named else not slot.startswith(OTHER_SPIDER))]
+
+
+def first_of(batches: Iterable[Batch], limit: int) -> list[Batch]:
+    """Those that are leased first."""
+    return nsmallest(limit, batches, key=lambda batch: (-batch.priority, batch.number))
+
+
+def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
+    """The slots by name, from rows of slot, state, batches and requests."""
+    batches: dict[str, dict[str, int]] = defaultdict(dict)
+    requests: dict[str, dict[str, int]] = defaultdict(dict)
+    for slot, state, number, size in rows:
+        batches[slot][state], requests[slot][state] = number, size
+    return [SlotCount(slot=slot, batches=batches[slot], requests=requests[slot]) for slot in sorted(batches)]
+
+
+def backlog_of(
+    slots: Collection[SlotCount],
+    *,
+    expired: int,
+    acked: int,
+    producers: Iterable[str],
+    lost: Iterable[str],
+    standing: bool,
+) -> Backlog:
+    """What is left to do; a batch that is out, and neither expired nor acked, is leased."""
+
+    def batches(states: Collection[BatchState]) -> int:
+        return sum(slot.batches.get(state.value, 0) for slot in slots for state in states)
+
+    return Backlog(
+        waiting=batches(WAITING),
+        leased=batches(OUT) - expired - acked,
+        expired=expired,
+        acked=acked,
+        producers=tuple(sorted(producers)),
+        lost=tuple(sorted(lost)),
+        standing=standing,
+    )
+
+
+def lost_lease(batch: int, attempt: int, holder: str) -> StepRefused:
+    return StepRefused(f"{holder} does not hold attempt {attempt} of batch {batch}: it is over, or somebody else's")
+
+
+def check_not_out(number: int, state: BatchState) -> None:
+    """Raise `StepRefused` for a batch that a worker has."""
+    if state in OUT:
+        raise StepRefused(f"batch {number} is out: a worker has it. It can be removed when that has ended")

@@ -1,0 +1,127 @@
+"""Which nodes' workers can reach a store, and what their jobs are told of it.
+
+The rule it keeps: an address with a secret travels only encrypted, by the key that is in the egg. What is
+decided here is what this machine can know; a worker looks for itself (`middlewares/worker/reach.py`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.store.address import is_url, shown
+from scrapyd_dist.store.disk import check_local, kind_on
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.nodes import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How the workers of one node reach the store."""
+
+    told: Mapping[str, str] = field(default_factory=dict)  #: what a job there is given
+    reason: str = ""  #: why they do not reach it; empty when they do
+
+
+def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
+    """How the workers of a node reach the store at `where`. Looks names up: it may take seconds.
+
+    Args:
+        where: the path or URL, as `address.chosen` gives it.
+        node: the node.
+        key: the Fernet key that the node's workers have; None when they have none.
+    """
+    reason = _why_not_redis(where, node) if is_url(where) else _why_not_file(where, node)
+    if reason:
+        return Way(reason=reason)
+    if not is_url(where) or shown(where) == where:
+        return Way(told={"store": where})
+    if key is None:
+        return Way(
+            reason=f"the store's address has a password, and {node.name} has no key to read it with: its code was not"
+            " deployed by sdist from here"
+        )
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - only an address with a secret pays for it
+
+    return Way(told={"store_sealed": Fernet(key).encrypt(where.encode()).decode()})
+
+
+class Ways:
+    """The ways to one store, each looked for once. Any thread may ask."""
+
+    def __init__(self, where: str, key: bytes | None) -> None:
+        self._where, self._key = where, key
+        self._known: dict[str, Way] = {}
+
+    def __call__(self, node: Node) -> Way:
+        if node.url not in self._known:
+            self._known[node.url] = how_to_reach(self._where, node, self._key)
+        return self._known[node.url]
+
+
+def _why_not_file(where: str, node: Node) -> str:
+    path = Path(where.removeprefix("sqlite://"))
+    if not is_here(node.host):
+        return (
+            f"the store {path} is a file of this machine, and {node.name} is another one; a Redis server"
+            " (SDIST_STORE=redis://…) is reached from everywhere"
+        )
+    if not path.is_absolute():
+        return f"the store {path} has no absolute path"
+    try:
+        check_local(path)
+    except StoreError as error:
+        return str(error)
+    kind = kind_on(path)
+    if kind == "fuse" or kind.startswith("fuse."):
+        return (
+            f"the store {path} is on a file system of the kind {kind}, where locks between processes cannot be trusted"
+        )
+    return ""
+
+
+def _why_not_redis(where: str, node: Node) -> str:
+    parts = urlsplit(where)
+    only_here = parts.scheme == "unix" or _is_loopback(parts.hostname or "localhost")
+    if only_here and not is_here(node.host):
+        return f"the store {shown(where)} is reached on this machine only, and {node.name} is another one"
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine: all its addresses are this machine's own."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)}
+    except OSError:
+        return False
+    return bool(found) and all(map(_is_own, found))
+
+
+def _is_own(address: str) -> bool:
+    """Only an address of this machine can be bound."""
+    bare = address.partition("%")[0]
+    if ipaddress.ip_address(bare).is_loopback:
+        return True
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,165 @@
+"""The Redis store's verbs about batches: sealing, requeueing, splitting; each step goes by the table of batches.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import (
+    STEPS,
+    Batch,
+    BatchState,
+    check_step,
+)
+from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+from scrapyd_dist.store.frontier_rows import batch_from, handed_down, parted
+from scrapyd_dist.store.redis_crawls import THERE, RedisCrawls, conditions, listed, packed, unpacked, writes
+from scrapyd_dist.store.rows import batch_of, check_done, check_parts, storable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from scrapyd_dist.frontier.values import NewBatch
+
+#: buckets of fingerprints that are read together
+_BUCKETS = 100
+
+
+def before(state: BatchState) -> list[str]:
+    """The states from which the table leads into this one."""
+    return [json.dumps(old.value) for old, new in STEPS.items() if state in new]
+
+
+class RedisBatches(RedisCrawls):
+    """Batches and fingerprints."""
+
+    # sealing
+
+    def seal(
+        self,
+        crawl: str,
+        payload: Mapping[str, str],
+        *,
+        size: int,
+        fingerprints: Iterable[bytes],
+        now: float,
+        counts: Mapping[str, int],
+    ) -> Batch:
+        batch = Batch(number=0, size=size, sealed_at=now)
+        counting = self._counting(crawl, counts)
+        answer = self.step(
+            "seal",
+            *conditions(self._there(crawl)),
+            self._base(crawl),
+            *fresh(batch, payload),
+            *writes(*counting),
+            *fingerprints,
+        )
+        if answer[0] != "ok":
+            raise StoreError(f"there is no crawl {crawl!r} in {self.shown}.")
+        return numbered([batch], answer[1:])[0]
+
+    def fingerprints(self, crawl: str) -> Iterator[bytes]:
+        # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
+        base, start = self._base(crawl), 0
+        while True:
+            end = int(self.read(lambda: self._client.hget(f"{base}meta", "buckets")) or 0)
+            if start >= end:
+                return
+            some = range(start, min(start + _BUCKETS, end))
+            for prints in self.ask([("HKEYS", f"{base}f:{bucket}") for bucket in some]):
+                yield from prints
+            start = some.stop
+
+    # batches
+
+    def batch(self, crawl: str, number: int) -> Batch:
+        row = self.read(lambda: self._client.hgetall(self._batch_key(crawl, number)))
+        if not row:
+            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+        return batch_of(unpacked(row))
+
+    def _batch_key(self, crawl: str, number: int) -> str:
+        return f"{self._base(crawl)}b:{number}"
+
+    def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
+        last = int(self.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "batches")) or 0)
+        rows = self.ask([("HGETALL", self._batch_key(crawl, number)) for number in range(1, last + 1)])
+        batches = [batch_of(unpacked(row)) for row in rows if row]
+        return [batch for batch in batches if not states or batch.state in states]
+
+    def payload(self, crawl: str, number: int) -> dict[str, str]:
+        text = self.read(lambda: self._client.get(f"{self._base(crawl)}p:{number}"))
+        if text is None:
+            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+        settings: dict[str, str] = json.loads(text)
+        return settings
+
+    def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
+        wanted = sorted(set(numbers))
+        there = conditions(*((self._batch_key(crawl, number), "state", THERE) for number in wanted))
+        check_step(BatchState.DEAD, BatchState.SEALED)
+        states = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
+        answer = self.step("requeue", *there, self._base(crawl), *states, *wanted)
+        if answer[0] != "ok":
+            raise NothingMatched(f"crawl {crawl} has no batch {wanted[int(answer[1]) - 1]}.")
+        return [int(number) for number in answer[1:]]
+
+    def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
+        whole = self.batch(crawl, number)
+        check_parts(number, whole.size, [part.size for part in parts])
+        check_step(whole.state, BatchState.SPLIT)
+        new = [batch_from(part, whole.sealed_at, parent=number) for part in parts]
+        prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
+        key = self._batch_key(crawl, number)
+        answer = self.step(
+            "split",
+            *conditions((key, "state", before(BatchState.SPLIT))),
+            self._base(crawl),
+            number,
+            *writes(("HSET", key, *packed({"state": BatchState.SPLIT.value}))),
+            len(parts),
+            *(
+                word
+                for batch, part, its in zip(new, parts, prints, strict=True)
+                for word in fresh(batch, part.payload, its)
+            ),
+        )
+        if answer[0] != "ok":
+            check_step(self.batch(crawl, number).state, BatchState.SPLIT)
+            raise StepRefused(f"batch {number} of crawl {crawl} was changed by somebody else meanwhile")
+        return numbered(new, answer[1:])
+
+    def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
+        return parted(self.read(lambda: self._client.get(f"{self._base(crawl)}q:{number}")) or b"")
+
+    def retry(self, crawl: str, number: int, parts: Sequence[tuple[Mapping[str, str], int]], now: float) -> list[Batch]:
+        old = self.batch(crawl, number)
+        check_done(number, old.state)
+        failed = [miss for miss in self.misses(crawl) if miss.batch == number and miss.kind == "failed"]
+        check_parts(number, len(failed), [size for _, size in parts])
+        new = [Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority) for _, size in parts]
+        # Whoever takes the first miss away takes them all: two people who retry at once make no batch twice.
+        answer = self.step(
+            "retry",
+            *conditions((self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])),
+            self._base(crawl),
+            *listed([json.dumps(storable(asdict(miss))) for miss in failed]),
+            len(parts),
+            *(word for batch, (payload, _) in zip(new, parts, strict=True) for word in fresh(batch, payload)),
+        )
+        if answer[0] != "ok":
+            raise StepRefused(f"the failed requests of batch {number} of crawl {crawl} are being retried already")
+        return numbered(new, answer[1:])
+
+
+def fresh(batch: Batch, payload: Mapping[str, str], fingerprints: Collection[bytes] = ()) -> list[object]:
+    """A new batch as the script reads it: its fields but the number, its payload, the fingerprints that it keeps."""
+    row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
+    return [*listed(packed({**row, "state": batch.state.value})), json.dumps(dict(payload)), *listed(fingerprints)]
+
+
+def numbered(batches: Sequence[Batch], numbers: Sequence[str]) -> list[Batch]:
+    """The batches with the numbers that they were given."""
+    return [replace(batch, number=int(number)) for batch, number in zip(batches, numbers, strict=True)]

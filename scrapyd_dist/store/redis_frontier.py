@@ -1,0 +1,193 @@
+"""The Redis store's verbs about the frontier: adding, leasing, acking; what is counted was counted as it came."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
+from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.frontier.values import OTHER_SPIDER, Backlog, Leased, SeenBefore
+from scrapyd_dist.store.frontier_rows import backlog_of, batch_from, check_not_out, prints_of, slot_counts
+from scrapyd_dist.store.redis_attempts import RedisAttempts
+from scrapyd_dist.store.redis_batches import fresh, numbered
+from scrapyd_dist.store.redis_crawls import conditions, listed, packed, unpacked, writes
+from scrapyd_dist.store.rows import batch_of, storable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from scrapyd_dist.frontier.values import Lessee, NewBatch, SlotCount
+
+#: fingerprints that are looked for together
+_PRINTS = 5_000
+
+
+class RedisFrontier(RedisAttempts):
+    """Slots, and the batches that workers lease from them."""
+
+    # adding
+
+    def add_batches(
+        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
+    ) -> list[Batch]:
+        batches = [batch_from(one, now) for one in new]
+        words = [self._base(crawl), *listed([]), *listed([]), *writes(*self._counting(crawl, counts or {}))]
+        answer = self._add(new, batches, [*conditions(self._there(crawl)), *words])
+        if answer[0] != "ok":
+            raise self._no_crawl(crawl)
+        return numbered(batches, answer[1:])
+
+    def _add(self, new: Sequence[NewBatch], batches: Sequence[Batch], words: Sequence[object]) -> list[str]:
+        """The answer of the script; `words` are what else the step needs, changes and writes."""
+        prints = prints_of(new)
+        pairs = zip(batches, new, strict=True)
+        kept = [word for batch, one in pairs for word in fresh(batch, one.payload, one.fingerprints)]
+        answer = self.step("add", *words, len(new), *kept)
+        if answer[0] == "seen":
+            raise SeenBefore(frozenset(prints[int(place) - 1] for place in answer[1:]))
+        return answer
+
+    def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
+        prints, found = list(fingerprints), set()
+        for start in range(0, len(prints), _PRINTS):
+            some = prints[start : start + _PRINTS]
+            places = self._look("seen", crawl, *some)
+            found |= {some[int(place) - 1] for place in places}
+        return found
+
+    def _look(self, look: str, crawl: str, *words: object) -> list[str]:
+        """What a look at a crawl that has to be there shows."""
+        answer = self.step(look, *conditions(self._there(crawl)), self._base(crawl), *words)
+        if answer[0] != "ok":
+            raise self._no_crawl(crawl)
+        return answer[1:]
+
+    # leasing
+
+    def lease_next(
+        self, crawl: str, lessee: Lessee, *, slots: Collection[str] = (), seconds: float, limit: int = 1, now: float
+    ) -> list[Leased]:
+        self._index(crawl)
+        answer = self.step(
+            "lease_next",
+            *conditions(self._there(crawl)),
+            self._base(crawl),
+            limit,
+            seconds,
+            lessee.job,
+            json.dumps(BatchState.RUNNING.value),
+            *listed(_leased_fields(lessee, now)),
+            OTHER_SPIDER,
+            *listed(slots),
+        )
+        if answer[0] == "no":
+            raise self._no_crawl(crawl)
+        pairs = [name.split(".") for name in answer[1:]]
+        base = self._base(crawl)
+        rows = self.ask([("HGETALL", f"{base}b:{number}") for number, _ in pairs])
+        payloads = self.ask([("GET", f"{base}p:{number}") for number, _ in pairs])
+        return [
+            Leased(batch=batch_of(unpacked(row)), attempt=int(attempt), payload=json.loads(payload))
+            for (_, attempt), row, payload in zip(pairs, rows, payloads, strict=True)
+        ]
+
+    def ack(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        *,
+        report: Mapping[str, Any],
+        new: Sequence[NewBatch] = (),
+        now: float,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        changes = {"state": AttemptState.ACKED.value, "report": json.dumps(dict(report)), "ended_at": now}
+        commands = [*self._commands(crawl, batch, attempt, changes), *self._counting(crawl, counts or {})]
+        needed = conditions(*self._needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder))
+        words = [*needed, *self._moved(crawl, batch, attempt), *writes(*commands)]
+        answer = self._add(new, [batch_from(one, now) for one in new], words)
+        self._check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
+
+    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
+        self._refuse(crawl, batch, attempt, reason, now, holder)
+
+    # producers
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        there = conditions(self._there(crawl))
+        if self.step("producer", *there, self._base(crawl), producer, seconds)[0] != "ok":
+            raise self._no_crawl(crawl)
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        self.step("steps", *conditions(), *writes(("ZREM", f"{self._base(crawl)}producers", producer)))
+
+    # looking
+
+    def backlog(self, crawl: str) -> Backlog:
+        self._index(crawl)
+        standing, expired, acked, *rest = self._look("backlog", crawl)
+        words = iter(rest)
+        producers, lost, counts = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
+        return backlog_of(
+            _slots(dict(zip(counts[::2], counts[1::2], strict=True))),
+            expired=int(expired),
+            acked=int(acked),
+            producers=producers,
+            lost=lost,
+            standing=json.loads(standing),
+        )
+
+    def slots(self, crawl: str) -> list[SlotCount]:
+        self._index(crawl)
+        counts = self.read(lambda: self._client.hgetall(f"{self._base(crawl)}slots"))
+        return _slots({name.decode(): value for name, value in counts.items()})
+
+    def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        self._index(crawl)
+        if limit < 1:
+            return []
+        members = self.read(lambda: self._client.zrange(f"{self._base(crawl)}w:{slot}", 0, limit - 1))
+        rows = self.ask([("HGETALL", self._batch_key(crawl, int(member))) for member in members])
+        return [batch_of(unpacked(row)) for row in rows if row]
+
+    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
+        key = self._batch_key(crawl, number)
+        states = [json.dumps(state.value) for state in BatchState if state not in OUT]
+        answer = self.step("drop", *conditions((key, "state", states)), self._base(crawl), number, int(forget))
+        if answer[0] == "ok":
+            return
+        if len(answer) < 3:
+            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+        check_not_out(number, BatchState(json.loads(answer[2])))
+
+
+def _leased_fields(lessee: Lessee, now: float) -> list[str]:
+    """An attempt as it is when it is leased; its batch, its number and its job are told by its name."""
+    attempt = Attempt(
+        batch=0,
+        number=0,
+        job="",
+        node=lessee.node,
+        url=lessee.url,
+        state=AttemptState.RUNNING,
+        sent_at=now,
+        worker=lessee.job,
+    )
+    row = {**asdict(attempt), "state": attempt.state.value, "report": "{}"}
+    return packed(storable({name: value for name, value in row.items() if name not in {"batch", "number", "job"}}))
+
+
+def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
+    """From the hash of counts: `b:<state>:<slot>` are batches, `r:<state>:<slot>` requests."""
+
+    def rows() -> Iterator[tuple[str, str, int, int]]:
+        for name, value in counts.items():
+            kind, state, slot = name.split(":", 2)
+            if kind == "b":
+                yield slot, state, int(value), int(counts[f"r:{state}:{slot}"])
+
+    return slot_counts(rows())

@@ -1,0 +1,176 @@
+"""One connection to a Redis server: time-outs, coming back after a break, and steps that are never made twice."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from importlib.resources import files
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapyd_dist.errors import ConfigError, StoreError
+from scrapyd_dist.store.address import shown, without_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
+
+#: what the keys of a store begin with, where its address says nothing else (`?prefix=`)
+PREFIX = "sdist:"
+#: the layout of the keys; a newer one is refused. Since the second one batches and attempts have an index beside them;
+#: the crawls of a store of the first get theirs when they are first asked for it
+LAYOUT = 2
+#: the oldest server that keeps what a script wrote, not the script itself
+OLDEST = (6, 0)
+#: seconds for a connection, and for an answer
+CONNECT_TIMEOUT, TIMEOUT = 5.0, 15.0
+#: seconds in which a call is tried again when the server does not answer; fewer while nothing depends on it yet
+PATIENCE, OPENING = 30.0, 3.0
+#: seconds for which a step is recognised; longer than anybody tries
+KEPT = 180
+_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+#: commands that are sent together
+CHUNK = 500
+
+
+class RedisLink:
+    """Steps and reads of one store on a Redis server. It belongs to one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = shown(url)
+        try:
+            plain, prefix = without_prefix(url)
+        except ValueError:
+            raise self._nonsense() from None
+        self.prefix = PREFIX if prefix is None else prefix
+        self._redis = _module()
+        self._patience = OPENING
+        self._indexed: set[str] = set()  #: crawls that are known to have their index
+        self._client = self._connect(plain)
+        self._script = self._client.register_script(_script())
+        try:
+            self._check_server()
+            self._check_layout()
+        except (ValueError, TypeError):
+            self.close()
+            raise self._nonsense() from None
+        except BaseException:
+            self.close()
+            raise
+        self._patience = PATIENCE
+
+    def _connect(self, url: str) -> Any:
+        retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)
+        try:
+            return self._redis.Redis.from_url(
+                url, socket_connect_timeout=CONNECT_TIMEOUT, socket_timeout=TIMEOUT, retry=retry, decode_responses=False
+            )
+        except (ValueError, TypeError):
+            raise self._nonsense() from None
+
+    def _nonsense(self) -> ConfigError:
+        # Never chained: the client's text may quote the address, password and all.
+        return ConfigError(
+            f"the address of the store, {self.shown}, cannot be understood. Write"
+            " redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path/of/the/socket?db=0."
+        )
+
+    def warnings(self) -> list[str]:
+        told = self.read(self._client.info)
+        lost = (
+            f"the server of the store {self.shown} does not write each step to disk (appendonly is off): when it dies,"
+            " the crawl loses what came after its last snapshot, and batches may be crawled twice."
+        )
+        return [] if told.get("aof_enabled") else [lost]
+
+    def _check_server(self) -> None:
+        told = self.read(self._client.info)
+        version = tuple(int(part) for part in str(told.get("redis_version", "0")).split(".")[:2])
+        if version < OLDEST:
+            raise StoreError(
+                f"the store {self.shown} is Redis {told.get('redis_version')}; 6.0 is the oldest that is used."
+            )
+        policy = str(told.get("maxmemory_policy", "noeviction"))
+        if policy.startswith("allkeys") and told.get("maxmemory"):
+            raise StoreError(
+                f"the server of the store {self.shown} throws keys away when its memory is full (maxmemory-policy"
+                f" {policy}): batches would be lost. Set it to noeviction, or use another server."
+            )
+
+    def _check_layout(self) -> None:
+        layout = int(self.step("layout", f"{self.prefix}layout", LAYOUT)[1])
+        if layout > LAYOUT:
+            raise StoreError(
+                f"the store {self.shown} was written by a newer scrapyd-dist (layout {layout}, this one knows"
+                f" {LAYOUT}). Upgrade scrapyd-dist here, or name another store."
+            )
+
+    # steps and reads
+
+    def step(self, verb: str, *arguments: object) -> list[str]:
+        """Make one step of the script: its answer, whose first word is `ok` when it was made."""
+        token = f"{self.prefix}op:{secrets.token_hex(12)}"
+        words = [verb, token, KEPT, *arguments]
+        return [word.decode() for word in self.read(lambda: self._script(keys=[], args=words))]
+
+    def read(self, ask: Callable[[], T]) -> T:
+        """The answer to something that may be asked again.
+
+        Raises:
+            StoreError: no answer within `PATIENCE`, or a refusal.
+        """
+        errors, pause, end = self._redis.exceptions, _PAUSE, time.monotonic() + self._patience
+        while True:
+            try:
+                return ask()
+            except (errors.AuthenticationError, errors.AuthorizationError) as error:
+                raise self._failed(error) from None
+            except (errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError) as error:
+                if time.monotonic() + pause > end:
+                    raise self._failed(error) from None
+            except errors.RedisError as error:
+                raise self._failed(error) from None
+            Event().wait(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _failed(self, error: Exception) -> StoreError:
+        # A server that knows no HELLO or AUTH (Redis 5, a proxy) repeats their arguments: the password among them.
+        said = str(error).partition(", with args beginning with:")[0]
+        return StoreError(f"the store {self.shown} failed: {said.rstrip('.')}.")
+
+    def ask(self, commands: Iterable[Sequence[object]]) -> list[Any]:
+        """The answers to commands that only read, in order; sent in bounded pieces."""
+        commands, answers = list(commands), []
+        for start in range(0, len(commands), CHUNK):
+            answers += self.read(lambda some=commands[start : start + CHUNK]: self._ask(some))  # type: ignore[misc]  # a default binds it
+        return answers
+
+    def _ask(self, commands: Sequence[Sequence[object]]) -> list[Any]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers: list[Any] = pipeline.execute()
+            return answers
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _script() -> str:
+    """The pieces of the script, in the order of their names."""
+    pieces = sorted(files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name)
+    return "\n".join(piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua"))
+
+
+def _module() -> Any:
+    try:
+        import redis  # noqa: PLC0415 - an extra, loaded when it is asked for
+        import redis.backoff  # noqa: PLC0415 - of the same extra
+        import redis.retry  # noqa: PLC0415 - of the same extra
+    except ImportError:
+        raise ConfigError(
+            "a store on a Redis server needs the package redis: pip install 'scrapyd-dist[redis]'. Without it, give the"
+            " path of an SQLite file, or nothing at all."
+        ) from None
+    return redis

@@ -1,0 +1,71 @@
+-- What is kept beside batches and attempts, so that nobody has to look through them all:
+--   slots         a hash of how many are in a slot: `b:<state>:<slot>` batches, `r:<state>:<slot>` requests
+--   waiting       the names of the slots in which something waits
+--   w:<slot>      the batches that wait there, in the order in which they are leased
+--   open:<state>  the attempts in that state, for each state that is not the last one
+-- A crawl of the first layout has none of it until it is asked for; `indexed` in `meta` says that it has.
+
+-- As in batches.py.
+local WAITING = {sealed = true, failed = true}
+local OPEN = {sending = true, sent = true, running = true, acked = true}
+
+local function is_indexed(base)
+  return redis.call('HGET', base .. 'meta', 'indexed')
+end
+
+local function batch_of(base, number)
+  local row = redis.call('HMGET', base .. 'b:' .. number, 'state', 'slot', 'size', 'priority')
+  if not row[1] then return nil end
+  local slot = row[2] and cjson.decode(row[2]) or ''
+  return {state = cjson.decode(row[1]), slot = slot, size = tonumber(row[3]), priority = tonumber(row[4] or 0)}
+end
+
+local function count_in(base, batch, sign)
+  local counts, place = base .. 'slots', batch.state .. ':' .. batch.slot
+  redis.call('HINCRBY', counts, 'r:' .. place, sign * batch.size)
+  if redis.call('HINCRBY', counts, 'b:' .. place, sign) == 0 then
+    redis.call('HDEL', counts, 'b:' .. place, 'r:' .. place)
+  end
+end
+
+-- Numbers of the same length: those of the same priority are in their order.
+local function member(number)
+  return string.format('%010d', number)
+end
+
+local function batch_enters(base, number)
+  local batch = batch_of(base, number)
+  if not batch then return end
+  count_in(base, batch, 1)
+  if WAITING[batch.state] then
+    redis.call('ZADD', base .. 'w:' .. batch.slot, -batch.priority, member(number))
+    redis.call('SADD', base .. 'waiting', batch.slot)
+  end
+end
+
+local function batch_leaves(base, number)
+  local batch = batch_of(base, number)
+  if not batch then return end
+  count_in(base, batch, -1)
+  if WAITING[batch.state] then
+    local slot = base .. 'w:' .. batch.slot
+    redis.call('ZREM', slot, member(number))
+    if redis.call('EXISTS', slot) == 0 then redis.call('SREM', base .. 'waiting', batch.slot) end
+  end
+end
+
+local function attempt_goes(base, name, command)
+  local state = redis.call('HGET', base .. 'a:' .. name, 'state')
+  state = state and cjson.decode(state)
+  if OPEN[state] then redis.call(command, base .. 'open:' .. state, name) end
+end
+
+-- Make a change to these batches and attempts: whatever it is, they are found where they belong after it.
+local function changing(base, batches, attempts, change)
+  if not is_indexed(base) then return change() end
+  for _, number in ipairs(batches) do batch_leaves(base, number) end
+  for _, name in ipairs(attempts) do attempt_goes(base, name, 'SREM') end
+  change()
+  for _, number in ipairs(batches) do batch_enters(base, number) end
+  for _, name in ipairs(attempts) do attempt_goes(base, name, 'SADD') end
+end

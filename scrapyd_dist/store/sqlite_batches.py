@@ -1,0 +1,154 @@
+"""The SQLite store's verbs about batches: sealing, requeueing, splitting; each step goes by the table of batches.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Batch, BatchState, check_step
+from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, parted
+from scrapyd_dist.store.rows import batch_of, check_done, check_parts, storable
+from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from scrapyd_dist.batches import AttemptState
+    from scrapyd_dist.frontier.values import NewBatch
+
+BATCH = ", ".join(field.name for field in fields(Batch))
+
+
+class SqliteBatches(SqliteCrawls):
+    """Batches and fingerprints."""
+
+    # sealing
+
+    def seal(
+        self,
+        crawl: str,
+        payload: Mapping[str, str],
+        *,
+        size: int,
+        fingerprints: Iterable[bytes],
+        now: float,
+        counts: Mapping[str, int],
+    ) -> Batch:
+        with self.step():
+            batch = self._add_batch(crawl, payload, Batch(number=0, size=size, sealed_at=now))
+            number = self._number(crawl)
+            rows = [(number, fingerprint) for fingerprint in fingerprints]
+            self._db.executemany("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+            self._count(crawl, counts)
+        return batch
+
+    def _number(self, crawl: str) -> int:
+        """The short name of a crawl."""
+        row = self._db.execute("SELECT number FROM crawls WHERE id = ?", (crawl,)).fetchone()
+        if row is None:
+            raise self._no_crawl(crawl)
+        number: int = row[0]
+        return number
+
+    def _add_batch(
+        self, crawl: str, payload: Mapping[str, str], new: Batch, fingerprints: Collection[bytes] = ()
+    ) -> Batch:
+        self._db.execute(
+            "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1", (crawl,)
+        )
+        last = self._db.execute("SELECT last FROM batch_numbers WHERE crawl = ?", (crawl,)).fetchone()[0]
+        row = {field.name: getattr(new, field.name) for field in fields(Batch)}
+        row |= {"number": last, "state": new.state.value}
+        marks = ", ".join(f":{name}" for name in row)
+        self._db.execute(f"INSERT INTO batches (crawl, {BATCH}) VALUES (:crawl, {marks})", {**row, "crawl": crawl})  # noqa: S608 - own names
+        self._db.execute(
+            "INSERT INTO payloads VALUES (?, ?, ?, ?)",
+            (crawl, last, json.dumps(dict(payload)), joined(fingerprints) if fingerprints else None),
+        )
+        return batch_of(row)
+
+    def fingerprints(self, crawl: str) -> Iterator[bytes]:
+        query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
+        for row in self._db.execute(query, (crawl,)):
+            yield row[0]
+
+    # batches
+
+    def batch(self, crawl: str, number: int) -> Batch:
+        row = self._db.execute(
+            f"SELECT {BATCH} FROM batches WHERE crawl = ? AND number = ?",  # noqa: S608 - own names
+            (crawl, number),
+        ).fetchone()
+        if row is None:
+            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+        return batch_of(dict(row))
+
+    def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
+        where, values = in_states(states)
+        query = f"SELECT {BATCH} FROM batches WHERE crawl = ?{where} ORDER BY number"  # noqa: S608 - only marks are added
+        return [batch_of(dict(row)) for row in self._db.execute(query, (crawl, *values))]
+
+    def payload(self, crawl: str, number: int) -> dict[str, str]:
+        row = self._db.execute(
+            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, number)
+        ).fetchone()
+        if row is None:
+            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+        settings: dict[str, str] = json.loads(row[0])
+        return settings
+
+    def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
+        again = []
+        with self.step():
+            for number in sorted(set(numbers)):
+                batch = self.batch(crawl, number)
+                if batch.state is BatchState.DEAD:
+                    self._move(crawl, number, BatchState.SEALED, forgiven=batch.attempts)
+                    again.append(number)
+        return again
+
+    def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
+        with self.step():
+            whole = self.batch(crawl, number)
+            check_parts(number, whole.size, [part.size for part in parts])
+            self._move(crawl, number, BatchState.SPLIT)
+            prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
+            return [
+                self._add_batch(crawl, part.payload, batch_from(part, whole.sealed_at, parent=number), its)
+                for part, its in zip(parts, prints, strict=True)
+            ]
+
+    def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
+        row = self._db.execute(
+            "SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", (crawl, number)
+        ).fetchone()
+        return parted(row[0] or b"") if row else []
+
+    def retry(self, crawl: str, number: int, parts: Sequence[tuple[Mapping[str, str], int]], now: float) -> list[Batch]:
+        with self.step():
+            old = self.batch(crawl, number)
+            check_done(number, old.state)
+            failed = "FROM misses WHERE crawl = ? AND batch = ? AND kind = 'failed'"
+            count = self._db.execute(f"SELECT count(*) {failed}", (crawl, number)).fetchone()[0]
+            check_parts(number, count, [size for _, size in parts])
+            self._db.execute(f"DELETE {failed}", (crawl, number))
+            like = Batch(number=0, size=0, sealed_at=now, slot=old.slot, priority=old.priority)
+            return [self._add_batch(crawl, payload, replace(like, size=size)) for payload, size in parts]
+
+    def _move(self, crawl: str, batch: int, state: BatchState, **changes: Any) -> None:
+        check_step(self.batch(crawl, batch).state, state)
+        changes["state"] = state.value
+        assignments = ", ".join(f"{name} = :{name}" for name in changes)
+        self._db.execute(
+            f"UPDATE batches SET {assignments} WHERE crawl = :crawl AND number = :number",  # noqa: S608 - own names
+            {**storable(changes), "crawl": crawl, "number": batch},
+        )
+
+
+def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
+    """A condition, and its values; nothing when no state is named."""
+    if not states:
+        return "", []
+    return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]

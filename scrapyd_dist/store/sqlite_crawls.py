@@ -1,0 +1,186 @@
+"""The SQLite store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Crawl, Miss, ShardState
+from scrapyd_dist.errors import NameTaken, NothingMatched
+from scrapyd_dist.store.rows import (
+    CRAWL_FIELDS,
+    NODE_FIELDS,
+    check_fields,
+    check_wanted,
+    crawl_of,
+    crawl_row,
+    node_of,
+    node_row,
+    shard_of,
+    text,
+)
+from scrapyd_dist.store.sqlite_file import SqliteFile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from scrapyd_dist.batches import Shard
+    from scrapyd_dist.nodes import NodeRecord
+
+_CRAWL_COLUMNS = ", ".join(field.name for field in fields(Crawl))
+#: rows that are removed in one step when a crawl is forgotten, so that nobody waits long for his turn
+_ROWS = 50_000
+#: pages of the file given back in one step
+_PAGES = 2_000
+
+
+class SqliteCrawls(SqliteFile):
+    """Nodes, crawls, counts, shards, samples, misses."""
+
+    # nodes
+
+    def nodes(self) -> list[NodeRecord]:
+        return [node_of(dict(row)) for row in self._db.execute("SELECT * FROM nodes ORDER BY name")]
+
+    def update_node(self, name: str, **changes: Any) -> None:
+        check_fields("node", changes, NODE_FIELDS)
+        with self.step():
+            self._db.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
+            for field, value in node_row(changes).items():
+                self._db.execute(f"UPDATE nodes SET {field} = ? WHERE name = ?", (value, name))  # noqa: S608 - own names
+
+    # crawls
+
+    def add_crawl(self, crawl: Crawl) -> None:
+        row = crawl_row({field.name: getattr(crawl, field.name) for field in fields(Crawl)})
+        marks = ", ".join(f":{name}" for name in row)
+        with self.step():
+            if self._db.execute("SELECT 1 FROM crawls WHERE id = ?", (crawl.id,)).fetchone():
+                raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
+            self._db.execute(
+                f"INSERT INTO crawls ({', '.join(row)}, number)"  # noqa: S608 - own names
+                f" VALUES ({marks}, (SELECT coalesce(max(number), 0) + 1 FROM crawls))",
+                row,
+            )
+
+    def crawl(self, crawl: str) -> Crawl:
+        row = self._db.execute(f"SELECT {_CRAWL_COLUMNS} FROM crawls WHERE id = ?", (crawl,)).fetchone()  # noqa: S608 - own names
+        if row is None:
+            raise self._no_crawl(crawl)
+        return crawl_of(dict(row))
+
+    def _no_crawl(self, crawl: str) -> NothingMatched:
+        return NothingMatched(f"there is no crawl {crawl!r} in {self.path}; `sdist crawls` lists those there are.")
+
+    def crawls(self) -> list[Crawl]:
+        query = f"SELECT {_CRAWL_COLUMNS} FROM crawls ORDER BY created DESC, number DESC"  # noqa: S608 - own names
+        return [crawl_of(dict(row)) for row in self._db.execute(query)]
+
+    def update_crawl(self, crawl: str, **changes: Any) -> None:
+        check_fields("crawl", changes, CRAWL_FIELDS)
+        assignments = ", ".join(f"{name} = :{name}" for name in changes)
+        with self.step():
+            self._db.execute(f"UPDATE crawls SET {assignments} WHERE id = :id", {**crawl_row(changes), "id": crawl})  # noqa: S608 - own names
+
+    def want(self, crawl: str, what: str) -> None:
+        check_wanted(what)
+        with self.step():
+            if not self._db.execute("UPDATE crawls SET wanted = ? WHERE id = ?", (what, crawl)).rowcount:
+                raise self._no_crawl(crawl)
+
+    def forget(self, crawl: str) -> None:
+        row = self._db.execute("SELECT number FROM crawls WHERE id = ?", (crawl,)).fetchone()
+        if row is None:
+            return
+        for table, key, value in (
+            ("seen", "crawl, fingerprint", row[0]),
+            ("payloads", "crawl, batch", crawl),
+            ("attempts", "crawl, batch, number", crawl),
+            ("batches", "crawl, number", crawl),
+            ("misses", "rowid", crawl),
+            ("samples", "rowid", crawl),
+        ):
+            some = f"SELECT {key} FROM {table} WHERE crawl = ? LIMIT {_ROWS}"  # noqa: S608 - own names
+            removed = _ROWS
+            while removed == _ROWS:
+                with self.step():
+                    removed = self._db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (value,)).rowcount  # noqa: S608 - own names
+        with self.step():
+            self._db.execute("DELETE FROM crawls WHERE id = ?", (crawl,))
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Shrink the file, where it was made so that it can."""
+        while True:
+            free = self._db.execute("PRAGMA freelist_count").fetchone()[0]
+            if not free:
+                return
+            with self.step():
+                self._db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
+            if self._db.execute("PRAGMA freelist_count").fetchone()[0] >= free:
+                return
+
+    # counts
+
+    def count(self, crawl: str, counts: Mapping[str, int]) -> None:
+        with self.step():
+            self._count(crawl, counts)
+
+    def _count(self, crawl: str, counts: Mapping[str, int]) -> None:
+        self._db.executemany(
+            "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
+            [(crawl, name, value) for name, value in counts.items() if value],
+        )
+
+    def counts(self, crawl: str) -> dict[str, int]:
+        return dict(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)).fetchall())
+
+    # samples
+
+    def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
+        with self.step():
+            self._db.execute("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
+
+    def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
+        rows = self._db.execute("SELECT at, sample FROM samples WHERE crawl = ? ORDER BY at, rowid", (crawl,))
+        return [(row["at"], json.loads(row["sample"])) for row in rows]
+
+    # shards
+
+    def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
+        rows = [(crawl, s.number, s.url, s.first_page, s.last_page, s.state.value) for s in shards]
+        with self.step():
+            self._db.executemany("INSERT INTO shards VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def shards(self, crawl: str) -> list[Shard]:
+        query = "SELECT number, url, first_page, last_page, state FROM shards WHERE crawl = ? ORDER BY number"
+        return [shard_of(dict(row)) for row in self._db.execute(query, (crawl,))]
+
+    def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
+        with self.step():
+            self._db.executemany(
+                "UPDATE shards SET state = ? WHERE crawl = ? AND number = ?",
+                [(ShardState.FINISHED.value, crawl, number) for number in numbers],
+            )
+
+    def walk_again(self, crawl: str) -> None:
+        with self.step():
+            self._db.execute("DELETE FROM misses WHERE crawl = ? AND batch = 0", (crawl,))
+            self._db.execute("DELETE FROM counts WHERE crawl = ? AND name != 'sealed'", (crawl,))
+
+    # misses
+
+    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
+        with self.step():
+            self._add_misses(crawl, misses)
+
+    def _add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
+        self._db.executemany(
+            "INSERT INTO misses VALUES (?, ?, ?, ?, ?)",
+            [(crawl, miss.batch, text(miss.url), miss.kind, text(miss.reason)) for miss in misses],
+        )
+
+    def misses(self, crawl: str) -> list[Miss]:
+        query = "SELECT url, kind, reason, batch FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
+        return [Miss(**dict(row)) for row in self._db.execute(query, (crawl,))]

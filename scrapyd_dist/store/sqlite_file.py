@@ -1,0 +1,144 @@
+"""The SQLite file itself: opened, recognised, brought to the newest schema, and written in whole steps only."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.store.disk import check_local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: seconds that a call waits for another process's transaction
+BUSY_TIMEOUT = 30.0
+#: pages in the log after which a worker checkpoints it: 64 MB
+WORKERS_CHECKPOINT = 16_384
+#: each version has a script of that number in schema/, which leads to it from the one before
+SCHEMA_VERSION = 3
+#: "sdis": how a file says that it is ours
+APPLICATION_ID = 0x73646973
+
+
+class SqliteFile:
+    """One connection to the store's file. It belongs to one thread at a time."""
+
+    def __init__(self, path: str | Path, *, durable: bool = True) -> None:
+        self.path = Path(path)
+        self._db = self._connect()
+        if not durable:
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            # It waits for the disk, too, and is left to others; but where only workers are left, somebody has to.
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {WORKERS_CHECKPOINT}")
+        try:
+            self._migrate()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        check_local(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Options and payloads may name what nobody else should read. A file that is there is left alone: to close
+            # any descriptor of it would drop this process's locks, and another one would then throw its log away.
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
+        database.row_factory = sqlite3.Row
+        try:
+            self._check_ours(database)
+            database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # it takes in a file that has no tables yet
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")  # what is posted was written down, even if the power fails
+            database.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.DatabaseError as error:
+            database.close()
+            raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}.") from error
+        except StoreError:
+            database.close()
+            raise
+        return database
+
+    def _check_ours(self, database: sqlite3.Connection) -> None:
+        """Before anything is written into it: another program's database is left as it is."""
+        mark = database.execute("PRAGMA application_id").fetchone()[0]
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        # Version 1 had no mark.
+        ours = mark == APPLICATION_ID or (mark == 0 and (not tables or {"crawls", "batches", "payloads"} <= tables))
+        if not ours:
+            raise StoreError(
+                f"{self.path} is a database of another program, not a store of scrapyd-dist; nothing was changed in it."
+                " Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
+            )
+
+    def _migrate(self) -> None:
+        if self._version() == SCHEMA_VERSION:
+            return
+        with self.step():
+            # Another process may have done it while this one waited for its turn.
+            version = self._version()
+            if version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"the store {self.path} was written by a newer scrapyd-dist (schema {version}, this one knows"
+                    f" {SCHEMA_VERSION}). Upgrade scrapyd-dist here, or name another store."
+                )
+            for number in range(version + 1, SCHEMA_VERSION + 1):
+                for statement in _statements(files(__package__).joinpath("schema", f"{number}.sql").read_text("utf-8")):
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _version(self) -> int:
+        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One immediate transaction: all that is written inside is kept, or nothing."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has ended it already, and is the error to be told
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} failed: {error}.") from error
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read inside is of one moment."""
+        try:
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} failed: {error}.") from error
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _statements(script: str) -> Iterator[str]:
+    # executescript() would commit the transaction that guards the making of the tables.
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

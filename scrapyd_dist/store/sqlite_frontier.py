@@ -1,0 +1,204 @@
+"""The SQLite store's verbs about the frontier: adding, leasing, acking; what is counted was counted as it came."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, job_id
+from scrapyd_dist.frontier.values import Leased, SeenBefore
+from scrapyd_dist.store.frontier_rows import (
+    backlog_of,
+    batch_from,
+    check_not_out,
+    first_of,
+    lost_lease,
+    prints_of,
+    slot_counts,
+    wanted_slots,
+)
+from scrapyd_dist.store.rows import batch_of
+from scrapyd_dist.store.sqlite_attempts import NOW, SqliteAttempts
+from scrapyd_dist.store.sqlite_batches import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from scrapyd_dist.frontier.values import Backlog, Lessee, NewBatch, SlotCount
+
+#: in the very words of the index `waiting_batches`, or it would not be used
+_WAITING = "state IN ('sealed', 'failed')"
+
+
+class SqliteFrontier(SqliteAttempts):
+    """Slots, and the batches that workers lease from them."""
+
+    # adding
+
+    def add_batches(
+        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
+    ) -> list[Batch]:
+        with self.step():
+            batches = self._add_new(crawl, new, now)
+            self._count(crawl, counts or {})
+        return batches
+
+    def _add_new(self, crawl: str, new: Sequence[NewBatch], now: float) -> list[Batch]:
+        number = self._number(crawl)
+        keep = "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
+        there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
+        if there:
+            raise SeenBefore(frozenset(there))
+        return [self._add_batch(crawl, one.payload, batch_from(one, now), one.fingerprints) for one in new]
+
+    def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
+        number = self._number(crawl)
+        look = "SELECT 1 FROM seen WHERE crawl = ? AND fingerprint = ?"
+        return {one for one in fingerprints if self._db.execute(look, (number, one)).fetchone()}
+
+    # leasing
+
+    def lease_next(
+        self, crawl: str, lessee: Lessee, *, slots: Collection[str] = (), seconds: float, limit: int = 1, now: float
+    ) -> list[Leased]:
+        # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
+        if not self._waiting_in(crawl, slots):
+            self._number(crawl)
+            return []
+        with self.step():
+            found = [
+                batch for slot in self._waiting_in(crawl, slots) for batch in self._next_batches(crawl, slot, limit)
+            ]
+            return [self._lease_one(crawl, batch, lessee, seconds, now) for batch in first_of(found, limit)]
+
+    def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
+        """The names of those slots in which something waits; none while somebody wants the crawl to rest, or to end."""
+        query = (
+            f"SELECT DISTINCT slot FROM slot_counts WHERE crawl = ? AND {_WAITING} AND batches > 0"  # noqa: S608 - own words
+            " AND NOT EXISTS (SELECT 1 FROM crawls WHERE id = slot_counts.crawl AND wanted != '')"
+        )
+        return wanted_slots((row[0] for row in self._db.execute(query, (crawl,))), slots)
+
+    def _next_batches(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        query = (
+            f"SELECT {BATCH} FROM batches WHERE crawl = ? AND slot = ? AND {_WAITING}"  # noqa: S608 - own words
+            " ORDER BY priority DESC, number LIMIT ?"
+        )
+        return [batch_of(dict(row)) for row in self._db.execute(query, (crawl, slot, limit))]
+
+    def _lease_one(self, crawl: str, batch: Batch, lessee: Lessee, seconds: float, now: float) -> Leased:
+        number = batch.attempts + 1
+        self._open(
+            crawl,
+            Attempt(
+                batch=batch.number,
+                number=number,
+                job=job_id(crawl, batch.number, number),
+                node=lessee.node,
+                url=lessee.url,
+                state=AttemptState.RUNNING,
+                sent_at=now,
+                worker=lessee.job,
+            ),
+        )
+        # Through SENT, in one step: whoever leases a batch has it.
+        self._db.execute(
+            "UPDATE batches SET state = ?, attempts = ? WHERE crawl = ? AND number = ?",
+            (BatchState.RUNNING.value, number, crawl, batch.number),
+        )
+        self._db.execute(
+            f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
+            (crawl, batch.number, number, lessee.job, seconds),
+        )
+        leased = replace(batch, state=BatchState.RUNNING, attempts=number)
+        return Leased(batch=leased, attempt=number, payload=self.payload(crawl, batch.number))
+
+    def ack(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        *,
+        report: Mapping[str, Any],
+        new: Sequence[NewBatch] = (),
+        now: float,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        words = json.dumps(dict(report))
+        with self._held(crawl, batch, attempt, holder):
+            self._attempt(crawl, batch, attempt, AttemptState.ACKED, report=words, ended_at=now)
+            self._add_new(crawl, new, now)
+            self._count(crawl, counts or {})
+
+    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
+        with self._held(crawl, batch, attempt, holder):
+            self._refuse(crawl, batch, attempt, reason, now)
+
+    @contextmanager
+    def _held(self, crawl: str, batch: int, attempt: int, holder: str) -> Iterator[None]:
+        """A step of somebody who has to hold the lease."""
+        with self.step():
+            row = self._db.execute(
+                "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, attempt)
+            ).fetchone()
+            if row is None or row[0] != holder:
+                raise lost_lease(batch, attempt, holder)
+            yield
+
+    # producers
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        with self.step():
+            self._number(crawl)
+            self._db.execute(
+                f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"  # noqa: S608 - own words
+                " ON CONFLICT (crawl, name) DO UPDATE SET until = excluded.until",
+                (crawl, producer, seconds),
+            )
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        with self.step():
+            self._db.execute("DELETE FROM producers WHERE crawl = ? AND name = ?", (crawl, producer))
+
+    # looking
+
+    def backlog(self, crawl: str) -> Backlog:
+        with self.snapshot():
+            standing = self.crawl(crawl).standing
+            slots = self.slots(crawl)
+            expired = self._one(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl)  # noqa: S608 - own words
+            acked = self._one("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl)
+            producers = self._db.execute(
+                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ?",  # noqa: S608 - own words
+                (crawl,),
+            ).fetchall()
+        return backlog_of(
+            slots,
+            expired=expired,
+            acked=acked,
+            producers=[name for name, lost in producers if not lost],
+            lost=[name for name, lost in producers if lost],
+            standing=standing,
+        )
+
+    def _one(self, query: str, crawl: str) -> int:
+        number: int = self._db.execute(query, (crawl,)).fetchone()[0]
+        return number
+
+    def slots(self, crawl: str) -> list[SlotCount]:
+        query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
+        return slot_counts(tuple(row) for row in self._db.execute(query, (crawl,)))
+
+    def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        return self._next_batches(crawl, slot, limit)
+
+    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
+        with self.step():
+            check_not_out(number, self.batch(crawl, number).state)
+            if forget:
+                rows = [(self._number(crawl), one) for one in self.batch_fingerprints(crawl, number)]
+                self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
+            self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, number))

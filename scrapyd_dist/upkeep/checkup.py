@@ -1,0 +1,227 @@
+"""What is wrong with a node, judged by what it answered: findings, each with its remedy. Values and rules, no IO.
+
+The rule it keeps: a finding says how sure it is, and what to type or to write where; a guess is called one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.coordination.health import SKEW, State, state_of
+from scrapyd_dist.scrapyd.unreached import in_target, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Load
+
+#: seconds to answer that are worth a word
+SLOW = 1.0
+#: seconds of difference that no network explains
+WRONG_CLOCK = 60.0
+#: how long before its end a certificate is worth a word, and when it is dangerous
+SOON, TOO_SOON = timedelta(days=21), timedelta(days=3)
+
+
+class Severity(str, Enum):
+    """How bad it is."""
+
+    DANGER = "danger"  #: work is lost, stands still, or cannot come home
+    WARNING = "warning"  #: something is wrong that work survives
+    NOTE = "note"  #: worth knowing
+
+    @property
+    def order(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was found."""
+
+    severity: Severity
+    node: str  #: its name, or names
+    topic: str  #: one word
+    text: str
+    remedy: str  #: a command, or a line of scrapyd.conf or scrapy.cfg, or what else to do
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptLogs:
+    """The logs of the jobs that a node remembers as finished."""
+
+    kept: int = 0
+    lost: int = 0
+    most: int = 0  #: that are kept of one spider
+    in_order: bool = True  #: all that are lost are of older jobs of the spider than all that are kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exam:
+    """All that was found out about one node. None = not known."""
+
+    node: Node
+    error: NodeError | None = None
+    load: Load | None = None
+    latency: float | None = None  #: seconds
+    skew: float | None = None  #: its clock minus ours, seconds
+    #: only where it did not answer as Scrapyd: what does the port speak, and where is Scrapyd
+    speaks_tls: bool | None = None
+    speaks_http: bool | None = None
+    found_at: str = ""  #: another base address at which Scrapyd answers
+    certificate_ends: datetime | None = None  #: UTC
+    knows_status: bool | None = None  #: has status.json
+    logs: bool | None = None  #: serves a log folder
+    ranges: bool | None = None  #: answers with the piece of a file that was asked for
+    items: bool | None = None  #: has an items_dir
+    kept_logs: KeptLogs = KeptLogs()
+    project: str | None = None  #: that was asked for
+    versions: tuple[str, ...] | None = None
+    eggs: str = ""  #: what it says when it is to read the newest version; empty when it can
+    draining: bool = False
+    wedged: bool = False
+
+    @property
+    def state(self) -> State:
+        return state_of(self.error, wedged=self.wedged, draining=self.draining)
+
+
+def findings(exam: Exam, now: datetime) -> list[Finding]:
+    """What is wrong with one node; `now` is UTC."""
+    if exam.error is not None:
+        return [_unreached(exam, exam.error)]
+    found = [finding for rule in (_entry, _clock, _files, _logs_lost, _code, _work) for finding in rule(exam)]
+    return [*found, *_certificate(exam, now)]
+
+
+def _finding(severity: Severity, exam: Exam, topic: str, text: str, remedy: str) -> Finding:
+    return Finding(severity=severity, node=exam.node.name, topic=topic, text=text, remedy=remedy)
+
+
+def _unreached(exam: Exam, error: NodeError) -> Finding:
+    """Why it does not answer as a Scrapyd does."""
+    said = str(error).removeprefix(f"{exam.node}: ").split(". ")[0].rstrip(".")
+    topic, remedy = why_not(exam, error)
+    return _finding(Severity.DANGER, exam, topic, said, remedy)
+
+
+def is_local(host: str) -> bool:
+    """Whether the address is one of this machine that no other one reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _entry(exam: Exam) -> Iterator[Finding]:
+    """Who may enter, and who may read along."""
+    node = exam.node
+    open_ = node.username is None
+    if open_ and not is_local(node.host):
+        text = "it asks for no password: whoever reaches the port can run code there"
+        remedy = "scrapyd.conf: username = …, password = … (or SCRAPYD_USERNAME, SCRAPYD_PASSWORD in its environment)"
+        yield _finding(Severity.WARNING, exam, "auth", text, remedy)
+    if not open_ and node.url.startswith("http:") and not is_local(node.host):
+        text = "the password travels readable, since the url is http://"
+        yield _finding(Severity.WARNING, exam, "auth", text, "Put a proxy with TLS before it, or a tunnel.")
+    if node.url.startswith("https:") and not node.verify:
+        text = "its certificate is not checked (verify = no), so anybody can pretend to be this node"
+        yield _finding(Severity.WARNING, exam, "tls", text, in_target(exam.node, "ca = FILE, in place of verify = no"))
+
+
+def _certificate(exam: Exam, now: datetime) -> Iterator[Finding]:
+    ends = exam.certificate_ends
+    if ends is None or ends - now > SOON:
+        return
+    severity = Severity.DANGER if ends - now < TOO_SOON else Severity.WARNING
+    text = f"its certificate ends in {max(0, (ends - now).days)} days, on {ends:%Y-%m-%d %H:%M} UTC"
+    yield _finding(severity, exam, "tls", text, "Renew the certificate of the proxy before this Scrapyd.")
+
+
+def _clock(exam: Exam) -> Iterator[Finding]:
+    if exam.skew is not None and abs(exam.skew) >= SKEW:
+        severity = Severity.WARNING if abs(exam.skew) >= WRONG_CLOCK else Severity.NOTE
+        text = f"its clock is {abs(exam.skew):.0f} s {'ahead of' if exam.skew > 0 else 'behind'} ours"
+        text += "; start times are corrected for that, the order of merged logs is not"
+        yield _finding(severity, exam, "clock", text, "On the node: timedatectl set-ntp true (or run chrony).")
+    if exam.latency is not None and exam.latency > SLOW:
+        text = f"it took {exam.latency:.1f} s to answer"
+        remedy = "Look at its load: max_proc above its number of cores, or a project that takes long to import."
+        yield _finding(Severity.WARNING, exam, "latency", text, remedy)
+
+
+def _files(exam: Exam) -> Iterator[Finding]:
+    """Whether items and logs have a way home."""
+    if exam.knows_status is False:
+        text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer nobody can ask for a job"
+        yield _finding(Severity.DANGER, exam, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'")
+    if exam.logs is False:
+        text = "it serves no /logs/: a crawl's items cannot be fetched from there, and nobody can tell how jobs ended"
+        yield _finding(
+            Severity.DANGER, exam, "logs", text, "scrapyd.conf: logs_dir = logs (or --feed URL for each crawl)"
+        )
+    if exam.ranges is False:
+        text = "it sends whole files where a piece is asked for: following logs costs their whole length each time"
+        remedy = "Look at the proxy before it: it has to pass the Range header on, and not compress."
+        yield _finding(Severity.WARNING, exam, "logs", text, remedy)
+    if exam.items:
+        text = "items_dir is set: Scrapyd then replaces the FEEDS that a plain job is given"
+        yield _finding(Severity.WARNING, exam, "items", text, "scrapyd.conf: items_dir = (empty)")
+
+
+def _logs_lost(exam: Exam) -> Iterator[Finding]:
+    logs = exam.kept_logs
+    if not logs.lost:
+        if logs.most <= 5:
+            text = (
+                "jobs_to_keep cannot be seen from outside until more than 5 jobs of a spider have run; its default is 5"
+            )
+            remedy = "scrapyd.conf: jobs_to_keep = 1000000, if plain jobs run there (crawls do not depend on it)"
+            yield _finding(Severity.NOTE, exam, "jobs_to_keep", text, remedy)
+        return
+    total = logs.kept + logs.lost
+    sure = f"most likely jobs_to_keep = {max(1, logs.most - 1)} or {logs.most}" if logs.in_order else "perhaps by hand"
+    text = f"{logs.lost} of the {total} finished jobs that it remembers have no log any more: {sure}"
+    text += "; Scrapyd deletes logs even while their job runs"
+    severity = Severity.WARNING
+    if exam.items:
+        severity = Severity.DANGER
+        text += ", and with items_dir the items of these jobs too"
+    yield _finding(severity, exam, "jobs_to_keep", text, "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd")
+
+
+def _code(exam: Exam) -> Iterator[Finding]:
+    if exam.eggs:
+        text = f"it cannot read the project's newest version: {exam.eggs.rstrip('.')}"
+        remedy = "Mend the code and deploy again: sdist deploy-all"
+        if "pkg_resources" in exam.eggs:
+            remedy = "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart Scrapyd"
+        elif "No module named" in exam.eggs:
+            remedy = "Install the module on the node, or: sdist deploy-all --include-dependencies"
+        yield _finding(Severity.DANGER, exam, "eggs", text, remedy)
+    elif exam.project is not None and exam.versions == ():
+        text = f"it has no version of the project {exam.project}, so whether it can read eggs is not known"
+        yield _finding(Severity.NOTE, exam, "versions", text, "sdist deploy-all --only-missing")
+
+
+def _work(exam: Exam) -> Iterator[Finding]:
+    pending = exam.load.pending if exam.load else 0
+    if exam.wedged:
+        text = f"{pending} jobs wait, and none was started in three looks: its process slots are lost"
+        remedy = "Restart its Scrapyd: jobs that wait are kept. Oversized arguments and job ids with a slash do that."
+        yield _finding(Severity.DANGER, exam, "slots", text, remedy)
+    if exam.draining:
+        text = "it is draining: it gets no new work"
+        yield _finding(Severity.NOTE, exam, "draining", text, f"sdist nodes resume {_shell(exam.node.name)}")
+
+
+def _shell(name: str) -> str:
+    return f"'{name}'" if " " in name else name

@@ -1,0 +1,75 @@
+"""`sdist clean`: what is named or old goes, whole; what runs stays; nobody is surprised."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.projects import Project
+
+DAY = 86400.0
+
+
+def keep(it: Project, name: str, **fields: Any) -> None:
+    """A crawl as one that ended a moment ago has left it."""
+    values: dict[str, Any] = {"state": CrawlState.FINISHED, "created": time.time(), "ended": time.time(), **fields}
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        store.add_crawl(Crawl(id=name, project="p", spider="easy", **values))
+        store.seal(name, {"A": "1"}, size=1, fingerprints=[b"1"], now=1.0, counts={"sealed": 1})
+    folder = it.path / ".sdist" / "crawls" / name / "parts"
+    folder.mkdir(parents=True)
+    (folder / "1.jl").write_text("{}\n" * 1000, "utf-8")
+
+
+def left(it: Project) -> tuple[list[str], list[str]]:
+    """The crawls in the store, and those that have a folder."""
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        names = sorted(crawl.id for crawl in store.crawls())
+    return names, sorted(path.name for path in (it.path / ".sdist" / "crawls").iterdir())
+
+
+def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
+    project: Callable[..., Project], run_cli: Callable[..., Result]
+) -> None:
+    it = project()
+    none = run_cli(it, "clean", "a", "--yes")
+    assert (none.code, "no crawls" in none.err) == (4, True)
+    keep(it, "a")
+    keep(it, "old", created=time.time() - 40 * DAY, ended=time.time() - 31 * DAY)
+    keep(it, "died", created=time.time() - 40 * DAY, state=CrawlState.WORKING, ended=None, pid=1, beat=1.0)
+    runs: dict[str, Any] = {"state": CrawlState.WORKING, "ended": None, "pid": os.getpid(), "beat": time.time()}
+    keep(it, "runs", created=time.time() - 40 * DAY, **runs)
+    everything = (["a", "died", "old", "runs"],) * 2
+
+    assert run_cli(it, "clean", "--yes").code == 2
+    assert run_cli(it, "clean", "a", "--older-than", "1", "--yes").code == 2
+    unknown = run_cli(it, "clean", "a", "nobody", "--yes")
+    assert (unknown.code, "nobody" in unknown.err) == (4, True)
+    running = run_cli(it, "clean", "a", "runs", "--yes")
+    assert (running.code, "sdist watch runs" in running.err) == (2, True)
+    asked = run_cli(it, "clean", "a")
+    assert (asked.code, "--yes" in asked.err) == (2, True)
+    dry = run_cli(it, "clean", "--older-than", "30", "--dry-run", "--json")
+    assert dry.code == 10
+    assert {(line["crawl"], line["state"]) for line in dry.json()["removed"]} == {
+        ("old", "finished"),
+        ("died", "working"),
+    }
+    assert left(it) == everything
+
+    cleaned = run_cli(it, "clean", "--older-than", "30", "--yes", "--json")
+    assert cleaned.code == 0, cleaned.err
+    assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
+    assert left(it) == (["a", "runs"], ["a", "runs"])
+    assert run_cli(it, "clean", "--older-than", "30", "--yes").code == 4
+    assert run_cli(it, "clean", "a", "--yes").code == 0
+    assert left(it) == (["runs"], ["runs"])

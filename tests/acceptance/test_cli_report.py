@@ -1,0 +1,188 @@
+"""`sdist report` of real crawls, in a real browser: every picture, nothing fetched, on a telephone, in the dark."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.browser import Browser, browser
+from rig.crawls import QUICK
+from rig.projects import Project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rig.commands import Result
+
+PASSWORD = "page-secret"
+#: what the pictures are called on the page, without their width
+PICTURES = {"burn-up", "heat", "jobs", "shard-sizes", "shard-times", "job-times", "status"}
+#: elements that stick out of the window, but for what is moved sideways in a box of its own
+STICKING_OUT = """
+[...document.querySelectorAll('body *')]
+  .filter(e => !e.closest('.table, pre') && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+  .map(e => e.tagName + '.' + e.className)
+"""
+#: labels of a picture that lie on each other
+OVERLAPS = """
+[...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].map(t => [t.getBoundingClientRect(), t.textContent]);
+  return boxes.flatMap(([a, one], i) => boxes.slice(i + 1)
+    .filter(([b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+    .map(([, two]) => one + ' | ' + two));
+})
+"""
+#: labels that are cut off by the edge of their picture
+CUT_OFF = """
+[...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
+  const whole = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(t => {
+    const box = t.getBoundingClientRect();
+    return box.left < whole.left - 1 || box.right > whole.right + 1;
+  }).map(t => t.textContent);
+})
+"""
+SHOWN = """
+[...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
+  .map(svg => svg.querySelector('title').id)
+"""
+
+
+@pytest.fixture(scope="module")
+def crawled(
+    module_fleet: Callable[..., Any], module_site: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Project:
+    """A demo project with two nodes, one of them behind a password, and its site; nothing is crawled yet."""
+    nodes = [*module_fleet(1), *module_fleet(1, username="u", password=PASSWORD)]
+    made = Project.demo(tmp_path_factory.mktemp("report") / "project0")
+    made.settings(**QUICK)
+    made.targets(nodes)
+    made.site = module_site(300)  # type: ignore[attr-defined]  # kept for the tests
+    return made
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as one:
+        yield one
+
+
+def crawl(run_cli: Callable[..., Result], project: Project, name: str) -> Result:
+    site = project.site  # type: ignore[attr-defined]  # set above
+    return run_cli(
+        project, "crawl", "easy", "-a", f"start={site.start_url}", "--index", site.template, "--pages", site.site.pages,
+        "--shards", "4", "--name", name, "-O", "items.jl",
+    )  # fmt: skip
+
+
+def drawn(page: Browser) -> set[str]:
+    """The names of the pictures that can be seen."""
+    return {name.removesuffix("-title").rpartition("-")[0] for name in page.run(SHOWN)}
+
+
+def check(page: Browser, path: Path) -> None:
+    """What must hold for every page, at every width."""
+    for width in (360, 1200):
+        page.open(path, width=width)
+        assert page.asked_for() == [path.as_uri()]
+        assert page.complaints() == []
+        assert page.run("document.documentElement.scrollWidth") <= width
+        assert page.run(STICKING_OUT) == []
+        assert page.run(OVERLAPS) == []
+        assert page.run(CUT_OFF) == []
+        assert page.run("document.scripts.length") == 0
+
+
+def test_a_crawl_as_a_page(crawled: Project, run_cli: Callable[..., Result], opened: Browser) -> None:
+    done = crawl(run_cli, crawled, "first")
+    assert done.code == 0, done.err
+    made = run_cli(crawled, "report", "first", "-o", "out.html", "--ask-nodes")
+    assert (made.code, made.out, made.err) == (0, "out.html\n", "")
+    path = crawled.path / "out.html"
+    check(opened, path)
+    opened.open(path, width=1200)
+    assert drawn(opened) >= PICTURES
+    opened.open(path, width=360)
+    assert drawn(opened) >= PICTURES
+    opened.open(path, width=360, dark=True)
+    assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(14, 19, 24)"
+    assert "On the nodes now" in opened.run("document.body.innerText")
+    assert PASSWORD not in path.read_text("utf-8")
+    series = run_cli(crawled, "report", "first", "--json").json()
+    assert (series["schema"], series["state"], series["burn_up"]["done"][-1]) == (1, "finished", 300)
+    assert sum(series["heat"]["pages"]) == 300
+    assert {bar["outcome"] for bar in series["jobs"]["bars"]} == {"done"}
+    assert sum(one["codes"]["200"] for one in series["statuses"]) == 300
+    assert sum(series["shard_sizes"]["values"]) == 300
+    assert len(series["shard_times"]["values"]) == 4
+
+
+def test_without_a_crawl_that_is_said(crawled: Project, run_cli: Callable[..., Result]) -> None:
+    nothing = run_cli(crawled, "report", "nosuch")
+    assert (nothing.code, nothing.out) == (4, "")
+    assert "nosuch" in nothing.err
+    folder = run_cli(crawled, "report", "-o", ".")
+    assert folder.code == 2
+    assert "folder" in folder.err
+
+
+@pytest.mark.black_box
+def test_runs_are_compared(crawled: Project, run_cli: Callable[..., Result], opened: Browser) -> None:
+    for name in ("again", "more"):
+        assert crawl(run_cli, crawled, name).code == 0
+    assert run_cli(crawled, "report").out == "more.html\n"
+    check(opened, crawled.path / "more.html")
+    assert drawn(opened) >= {*PICTURES, "runs"}
+    assert run_cli(crawled, "report", "--json").json()["runs"]["items"][-1] >= 300
+
+
+@pytest.mark.black_box
+def test_a_crawl_that_runs_and_then_is_stopped(
+    crawled: Project, run_cli: Callable[..., Result], opened: Browser, module_site: Callable[..., Any]
+) -> None:
+    slow = module_site(400, "--latency=0.3")
+    started = run_cli(
+        crawled, "crawl", "easy", "-a", f"start={slow.start_url}", "--index", slow.template, "--pages", slow.site.pages,
+        "--shards", "2", "--name", "slow", "--detach", "-O", "slow.jl", "-s", "CONCURRENT_REQUESTS=2",
+    )  # fmt: skip
+    assert started.code == 0, started.err
+    assert run_cli(crawled, "watch", "slow", "--timeout", "6").code == 124
+    assert run_cli(crawled, "report", "slow", "-o", "slow.html").code == 0
+    check(opened, crawled.path / "slow.html")
+    assert "sdist watch slow" in opened.run("document.body.innerText")
+    run_cli(crawled, "cancel", "--crawl", "slow", "-y")
+    assert run_cli(crawled, "report", "slow", "-o", "slow.html").code == 0
+    check(opened, crawled.path / "slow.html")
+    assert "sdist resume slow" in opened.run("document.body.innerText")
+    assert run_cli(crawled, "resume", "slow", timeout=200).code == 0
+    assert run_cli(crawled, "report", "slow", "-o", "slow.html").code == 0
+    check(opened, crawled.path / "slow.html")
+    series = run_cli(crawled, "report", "slow", "--json").json()
+    assert (series["burn_up"]["found"][-1], series["burn_up"]["done"][-1]) == (400, 400)
+    assert sum(series["shard_sizes"]["values"]) == 400
+
+
+@pytest.mark.black_box
+def test_a_crawl_that_was_refused_has_a_page_too(
+    run_cli: Callable[..., Result], project: Callable[..., Project], opened: Browser, tmp_path: Path
+) -> None:
+    from contextlib import closing
+
+    from scrapyd_dist.batches import Crawl, CrawlState
+    from scrapyd_dist.store import open_store
+
+    made = project()
+    with closing(open_store(made.path / ".sdist" / "store.db")) as store:
+        message = "No node answers at http://u:page-secret@web1:6800/. <script>alert(1)</script>"
+        store.add_crawl(
+            Crawl(id="no", project="p", spider="easy", created=1.7e9, state=CrawlState.REFUSED, message=message)
+        )
+    assert run_cli(made, "report", "no").code == 0
+    check(opened, made.path / "no.html")
+    text = opened.run("document.body.innerText")
+    assert "<script>alert(1)</script>" in text
+    assert PASSWORD not in text
+    assert drawn(opened) == set()
+    shutil.rmtree(made.path)

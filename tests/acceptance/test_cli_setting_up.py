@@ -1,0 +1,296 @@
+"""From zero: `sdist init`, a node with the configuration it prints, `config`, `cron`, and completion in real shells."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.http import fetch
+from rig.nodes import free_port
+from rig.processes import end_all, private_environment
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rig.commands import Result
+    from rig.projects import Project
+
+SECRET = "hush-7%&$x"
+SCRIPTS = str(Path(sys.executable).parent)
+
+
+class ConfiguredNode:
+    """A Scrapyd started as the printed configuration says."""
+
+    def __init__(self, python: Path, folder: Path, text: str) -> None:
+        folder.mkdir()
+        (folder / "scrapyd.conf").write_text(text, "utf-8")
+        self.port, self._home = free_port(), folder / "home"
+        self._home.mkdir()
+        login = {"SCRAPYD_USERNAME": "crawler", "SCRAPYD_PASSWORD": SECRET, "SCRAPYD_HTTP_PORT": str(self.port)}
+        with (folder / "scrapyd.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "scrapyd", "--pidfile="], cwd=folder, env=private_environment(self._home, login),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        wait_for(lambda: self.status() == 401, 60, "the node with the printed configuration")
+
+    def status(self, **options: Any) -> int:
+        return fetch(f"http://127.0.0.1:{self.port}/daemonstatus.json", **options).status
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(20)
+        end_all(self._home)
+
+
+@pytest.fixture
+def configured_node(
+    node_python: Path, tmp_path: Path, run_cli: Callable[..., Result], project: Callable[..., Project]
+) -> Iterator[ConfiguredNode]:
+    printed = run_cli(project(), "init", "--node-conf")
+    assert printed.code == 0
+    with closing(ConfiguredNode(node_python, tmp_path / "configured", printed.out)) as node:
+        yield node
+
+
+def test_from_zero_to_nodes_that_answer(
+    configured_node: ConfiguredNode, run_cli: Callable[..., Result], project: Callable[..., Project]
+) -> None:
+    made = project(extra="# keep me\n")
+    before = (made.path / "scrapy.cfg").read_bytes()
+    assert configured_node.status(auth=("crawler", SECRET)) == 200
+    env = {"SDIST_NODE1_PASSWORD": SECRET}
+    nodes = ["--node", f"http://crawler@127.0.0.1:{configured_node.port}", "--node", f"web9.example.com:{free_port()}"]
+    nodes[-1] = f"127.0.0.1:{free_port()}"
+
+    dry = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--dry-run", env=env)
+    assert dry.code == 10
+    assert "[deploy:closed]" in dry.out
+    assert (made.path / "scrapy.cfg").read_bytes() == before
+
+    done = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--json", env=env)
+    assert done.code == 0, done.err
+    assert {row["name"]: row["state"] for row in done.json()["nodes"]} == {
+        "node1": "up",
+        "closed": "connection refused",
+    }
+    after = (made.path / "scrapy.cfg").read_text("utf-8")
+    assert after.startswith(before.decode())
+    assert after.removeprefix(before.decode()).startswith("\n[deploy:node1]\nurl = http://127.0.0.1:")
+    assert after.count("project = properties") == 2
+
+    again = run_cli(made, "init", *nodes, env=env)
+    assert again.code == 0, again.err
+    assert (made.path / "scrapy.cfg").read_text("utf-8") == after
+
+    listed = run_cli(made, "nodes", "--json", env=env)
+    assert {row["name"]: row["state"] for row in listed.json()["nodes"]}["node1"] == "up"
+    shown = run_cli(made, "config", "--json", env=env)
+    origins = {(row["section"], row["name"]): (row["value"], row["origin"]) for row in shown.json()["options"]}
+    password = origins["[deploy:node1]", "password"]
+    assert password == ("***", "scrapy.cfg [deploy:node1], environment SDIST_NODE1_PASSWORD")
+    assert all(SECRET not in text for one in (dry, done, again, listed, shown) for text in one[1:])
+
+
+def test_what_is_in_force_is_told_with_its_origin(
+    run_cli: Callable[..., Result], project: Callable[..., Project], tmp_path: Path
+) -> None:
+    made = project(
+        settings={
+            "DISTRIBUTED_PAGE": 3,
+            "DISTRIBUTED_SHARDS": 4,
+            "DISTRIBUTED_TARGET_FEED_URL": f"ftp://me:{SECRET}@h/",
+        },
+        extra=f"""
+            [deploy]
+            username = me
+            [deploy:one]
+            url = http://127.0.0.1:1/
+            pasword = {SECRET.replace("%", "%%")}
+            [deploy:two]
+            url = http://127.0.0.1:2/
+            username =
+            """,
+    )
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine 127.0.0.1 login other password {SECRET}\n", "utf-8")
+    env = {"NETRC": str(netrc), "SDIST_STORE": f"redis://:{SECRET}@127.0.0.1:1/0"}
+    done = run_cli(made, "config", "--show-origin", env=env)
+    assert done.code == 0
+    lines = [re.split(r"  +", line) for line in done.out.splitlines()]
+    told = {(line[0], line[1]): line[2:] for line in lines if len(line) > 3}
+    assert told["[deploy:one]", "username"] == ["me", "scrapy.cfg [deploy]"]
+    assert told["[deploy:two]", "username"] == ["other", str(netrc)]
+    assert told["[deploy:two]", "password"] == ["***", str(netrc)]
+    assert told["settings", "DISTRIBUTED_SHARDS"] == ["4", "settings module"]
+    assert told["settings", "DISTRIBUTED_TARGET_FEED_URL"] == ["ftp://me:***@h/", "settings module"]
+    assert told["settings", "DISTRIBUTED_STORE"] == ["redis://:***@127.0.0.1:1/0", "environment SDIST_STORE"]
+    assert "DISTRIBUTED_PAGE is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_PAGES?" in done.err
+    assert "'pasword' means nothing here. Did you mean password?" in done.err
+    assert SECRET not in done.out + done.err
+    assert run_cli(made, "config", "--check", env=env).code == 10
+
+
+@pytest.mark.black_box
+def test_settings_that_cannot_be_loaded_are_told_and_the_rest_is_shown(
+    run_cli: Callable[..., Result], project: Callable[..., Project]
+) -> None:
+    made = project(extra="[deploy:one]\nurl = http://127.0.0.1:1/\n")
+    (made.package / "settings.py").write_text("import nothing_of_that_name\n", "utf-8")
+    done = run_cli(made, "config", "--json")
+    assert done.code == 2
+    assert "nothing_of_that_name" in done.json()["problem"]
+    assert any(row["section"] == "[deploy:one]" for row in done.json()["options"])
+
+
+@pytest.mark.black_box
+def test_on_a_terminal_it_asks(project: Callable[..., Project]) -> None:
+    made = project()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "scrapyd_dist", "init", "--timeout", "1", "-p", "shop"]
+    with subprocess.Popen(
+        command, cwd=made.path, env=private_environment(made.home), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        os.write(
+            ours, f"http://me:x@127.0.0.1\n127.0.0.1:{free_port()}\nbig one\n127.0.0.1:{free_port()}\nbig\n\n".encode()
+        )
+        said = b""
+        with suppress(OSError):  # the other end is closed
+            while piece := os.read(ours, 65536):
+                said += piece
+        assert process.wait(60) == 0, said
+    os.close(ours)
+    assert b"Leave the password out" in said
+    assert b"cannot name a target" in said
+    assert re.findall(r"^\[deploy:(.*)\]$", (made.path / "scrapy.cfg").read_text("utf-8"), re.MULTILINE) == ["big"]
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["init"], 2, "--node"),
+        (["init", "--node", f"me:{SECRET}@web1"], 2, "password"),
+        (["cron", "0 25 * * *", "crawl", "easy"], 2, "hour '25'"),
+        (["cron", "@daily", "crwl", "easy"], 2, "Did you mean crawl?"),
+        (["cron", "@daily", "crawl", "easy", "--bogus"], 2, "--bogus"),
+        (["cron", "@daily", "crawl", "easy", "--detach"], 2, "--detach"),
+        (["cron", "@daily", "crawl", "easy", "-a", "x" * 1000 + "=1"], 2, "--systemd"),
+    ],
+)
+def test_what_cannot_be_is_one_paragraph(
+    run_cli: Callable[..., Result], project: Callable[..., Project], arguments: list[str], code: int, said: str
+) -> None:
+    made = project()
+    done = run_cli(made, *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("sdist: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+    assert SECRET not in done.err
+
+
+def shell_of(crontab: str, program: Path) -> str:
+    """What cron gives to /bin/sh, with another program in place of sdist."""
+    command, escaped = "", False
+    for sign in re.sub(r"^(\S+ ){5}", "", crontab.rstrip("\n")):
+        assert sign != "%" or escaped, f"cron would cut the command behind: {command}"
+        command = command[:-1] + sign if sign == "%" else command + sign
+        escaped = sign == "\\" and not escaped
+    return command.replace(f"{SCRIPTS}/sdist", shlex.quote(str(program)))
+
+
+def test_the_printed_crontab_line_runs_in_a_shell_and_not_twice_at_once(
+    run_cli: Callable[..., Result], project: Callable[..., Project], tmp_path: Path
+) -> None:
+    made, words = project(), ["crawl", "easy", "-O", "it's 100%.jl", "-a", 'q=a "b" $HOME `x` \\% & |']
+    done = run_cli(made, "cron", "5 6 * * 1-5", *words)
+    assert done.code == 0, done.err
+    assert done.out.startswith("5 6 * * 1-5 ")
+    assert done.out.count("\n") == 1
+    assert f"{SCRIPTS}/sdist " in done.out
+    assert not (made.path / ".sdist").exists()
+    fake = tmp_path / "fake sdist"
+    fake.write_text(f"#!/bin/sh\npwd >> '{tmp_path}/ran'\nprintf '%s\\n' \"$@\" >> '{tmp_path}/ran'\n", "utf-8")
+    fake.chmod(0o755)
+    line = shell_of(done.out, fake)
+    subprocess.run(["/bin/sh", "-c", line], cwd="/", env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert (tmp_path / "ran").read_text("utf-8").splitlines() == [str(made.path), *words]
+    (lock,) = (made.path / ".sdist").glob("*.lock")
+    held = ["flock", "-n", str(lock), "/bin/sh", "-c", line]
+    assert subprocess.run(held, cwd="/", check=False).returncode == 1
+    assert len((tmp_path / "ran").read_text("utf-8").splitlines()) == 1 + len(words)
+
+
+@pytest.mark.black_box
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_systemd_takes_the_printed_units(
+    run_cli: Callable[..., Result], project: Callable[..., Project], tmp_path: Path
+) -> None:
+    done = run_cli(
+        project(), "cron", "--systemd", "*/30 8-18 1 * mon", "crawl", "easy", "-O", "a b 100%.jl", "-a", "q=$x"
+    )
+    assert done.code == 0, done.err
+    files = re.split(r"^# (\S+\.(?:service|timer))\n", done.out, flags=re.MULTILINE)[1:]
+    for name, text in zip(files[::2], files[1::2], strict=True):
+        (tmp_path / name).write_text(text, "utf-8")
+    assert done.out.count("OnCalendar=") == 2
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in files[::2])],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert '"a b 100%%.jl"' in done.out
+    assert "q=$$x" in done.out
+
+
+def in_shell(made: Project, *command: str) -> str:
+    env = private_environment(made.home, {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"})
+    made.home.mkdir(exist_ok=True)
+    done = subprocess.run(command, cwd=made.path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes(project: Callable[..., Project]) -> None:
+    made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n[deploy:web 2]\nurl = http://127.0.0.1:2/\n")
+    script = """
+        eval "$(sdist completion bash)"
+        try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sdist_complete; echo "${COMPREPLY[*]}"; }
+        try sdist cr
+        try sdist deploy ""
+        try sdist crawl --node = web1
+        try sdist crawl e
+    """
+    assert in_shell(made, "bash", "--norc", "-c", script).splitlines() == [
+        "crawl crawls cron", "web1 'web 2'", "web1", "easy",
+    ]  # fmt: skip
+
+
+@pytest.mark.black_box
+def test_fish_completes(project: Callable[..., Project]) -> None:
+    made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n")
+    script = "sdist completion fish | source; complete -C 'sdist deploy '; complete -C 'sdist crawl --node=w'"
+    lines = in_shell(made, "fish", "--no-config", "-c", script).splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["web1", "--node=web1"]
+
+
+@pytest.mark.black_box
+def test_zsh_reads_the_script(project: Callable[..., Project]) -> None:
+    made = project()
+    script = made.write("s.zsh", in_shell(made, "sdist", "completion", "zsh"))
+    in_shell(made, "zsh", "-f", "-n", str(script))

@@ -1,0 +1,44 @@
+"""The fault harness in short: three crawls that something breaks, and a judgement that is able to fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from faults.__main__ import one, table
+from faults.kinds import KINDS
+from faults.verdict import Verdict, double_sent
+
+from scrapyd_dist.batches import Attempt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST = Attempt(batch=1, number=1, job="c.b1.a1", node="node1", url="http://node1/", sent_at=100.0, ended_at=130.0)
+SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, ended_at=None)
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(
+    ("name", "redis"),
+    [("a worker killed", False), ("the producer killed", True), ("Redis killed, restarted with its file", True)],
+)
+def test_a_broken_crawl_keeps_every_promise(name: str, redis: bool, tmp_path: Path, node_python: Path) -> None:
+    kind = next(kind for kind in KINDS if kind.name == name)
+    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python)
+    assert verdict.good, verdict
+
+
+def test_a_second_attempt_that_fetches_too_early_is_seen() -> None:
+    attempts = [FIRST, SECOND]
+    apart = {FIRST.job: (1.0, 20.0), SECOND.job: (31.0, 50.0)}
+    assert double_sent(attempts, apart, offset=100.0) == 0
+    assert double_sent(attempts, {**apart, SECOND.job: (25.0, 50.0)}, offset=100.0) == 1
+    assert double_sent([replace(FIRST, ended_at=None), SECOND], apart, offset=100.0) == 1
+
+
+def test_the_table_adds_up() -> None:
+    total = Verdict(runs=2, refetched=3) + Verdict(lost=1)
+    assert not total.good
+    assert table({("all", "SQLite"): total}).splitlines()[-1] == "| all | SQLite | 3 | 1 | 0 | 0 | 3 | 0 |"

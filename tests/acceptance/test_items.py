@@ -1,0 +1,290 @@
+"""`sdist items` and `sdist metrics` on two real nodes, one with a password: while a crawl runs, and behind its end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from rig.commands import SDIST, Command
+from rig.crawls import QUICK
+from rig.processes import private_environment
+from rig.projects import Project
+from rig.prometheus import parse
+from rig.proxy import CUT, LATE, Proxy
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.sites import SiteProcess
+
+PASSWORD = "hush"
+ITEMS = 60
+#: seconds that two of the pages take, so that there is time to stop their jobs in the middle
+SLOW = 5
+
+
+class Place(NamedTuple):
+    """A project, its nodes, a site, and a crawl of it that runs."""
+
+    project: Project
+    nodes: list[ScrapydNode]
+    site: SiteProcess
+    start: Callable[..., Command]
+
+    def run(self, *arguments: object) -> Result:
+        done = self.start(*arguments).wait()
+        assert PASSWORD not in done.out + done.err
+        return done
+
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.code == code, done.err
+        document = done.json()
+        assert document["schema"] == 1
+        return document
+
+    def items(self, name: str) -> list[dict[str, Any]]:
+        return list(self.project.items(name))
+
+
+@pytest.fixture(scope="module")
+def place(
+    tmp_path_factory: pytest.TempPathFactory,
+    module_fleet: Callable[..., list[ScrapydNode]],
+    module_site: Callable[..., SiteProcess],
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("items")
+    site = module_site(ITEMS, per_page=30)
+    nodes = [
+        *module_fleet(1, jobs_to_keep="100"),
+        *module_fleet(1, jobs_to_keep="100", username="me", password=PASSWORD, items_dir=str(folder / "kept")),
+    ]
+    project = Project.demo(folder / "shop")
+    project.settings(**{**QUICK, "DISTRIBUTED_BATCH_SIZE": 15, "START_URL": site.start_url})
+    project.targets(nodes)
+    with ExitStack() as stack:
+
+        def start(*arguments: object) -> Command:
+            line = [*SDIST, *map(str, arguments)]
+            command = Command(line, cwd=project.path, folder=project.output, home=project.home)
+            return stack.enter_context(closing(command))
+
+        yield Place(project, nodes, site, start)
+
+
+def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
+    """Stop all jobs when one of them has written items and is not over; gives their processes."""
+    if not any(path.stat().st_size for node in nodes for path in node.logs_dir.glob("_sdist/*/*.jl.part")):
+        return []
+    pids = [pid for node in nodes for pid in node.job_pids()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pids
+
+
+def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
+    slow = {place.site.site.detail_path(number): f"slow:{SLOW}" for number in (3, 44)}
+    place.site.behave(slow)
+    begun = place.run(
+        "crawl", "easy", "--index", place.site.template, "--pages", 2, "-O", "out.jl", "--name", "c", "--detach"
+    )
+    assert begun.code == 0, begun.err
+    halted = wait_for(lambda: halt_growing(place.nodes), 60, "items of jobs that run")
+    follower = place.start("items", "tail", "c", "-f", "-n", 1000, "--with-node")
+    follower.wait_text('"number"')
+    last = place.run("items", "tail", "-n", 4)
+    assert (last.code, len(last.out.splitlines())) == (0, 4), last.err
+    assert all(json.loads(line)["number"] for line in last.out.splitlines())
+    assert "==> node" in last.err
+    pulled = place.json("items", "pull", "c", "-d", "early")
+    states = {row["state"] for row in pulled["files"]}
+    assert states <= {"growing", "whole", "waiting"}, pulled
+    assert pulled["items"] > 0
+    assert "growing" in states
+    numbers = parse(place.run("metrics").out)
+    assert [value for _, value in numbers["sdist_node_up"].samples] == [1, 1]
+    assert numbers["sdist_crawl_running"].value(crawl="c") == 1
+    assert numbers["sdist_node_jobs"].value(node="node1", state="pending") >= 0
+
+    for pid in halted:
+        os.kill(pid, signal.SIGCONT)
+    done = place.run("watch", "c", "--json")
+    assert (done.code, done.json()["items"]) == (0, ITEMS), done.err
+    followed = follower.wait(30)
+    rows = [json.loads(line) for line in followed.out.splitlines()]
+    assert followed.code == 0, followed.err
+    assert place.site.differences(rows) == {}
+    assert {row["_node"] for row in rows} == {"node1", "node2"}
+    assert {row["_job"].split(".")[0] for row in rows} == {"c"}
+
+    judge_the_finished(place)
+
+
+def judge_the_finished(place: Place) -> None:
+    """What pulls and merges give of the same crawl when it is over."""
+    again = place.json("items", "pull", "c", "-d", "early")
+    assert {row["state"] for row in again["files"]} <= {"whole", "present"}
+    assert (again["items"], list((place.project.path / "early").rglob("*.part"))) == (ITEMS, [])
+    merged = place.json("items", "merge", "c", "-o", "merged.jl", "-o", "merged.csv", "--key", "number")
+    assert (merged["items"], merged["duplicates"], merged["problems"]) == (ITEMS, 0, [])
+    assert (place.project.path / "merged.jl").read_bytes() == (place.project.path / "out.jl").read_bytes()
+    with (place.project.path / "merged.csv").open(newline="", encoding="utf-8") as file:
+        assert sorted(int(row["number"]) for row in csv.DictReader(file)) == list(range(ITEMS))
+    refused = place.run("items", "merge", "c", "-o", "merged.jl")
+    assert (refused.code, refused.out) == (2, "")
+    assert "-O merged.jl overwrites it" in refused.err
+
+
+def test_metrics_in_a_textfile_are_replaced_as_a_whole(place: Place, tmp_path: Path) -> None:
+    target = tmp_path / "sdist.prom"
+    for _ in range(2):
+        done = place.run("metrics", "--textfile", target)
+        assert (done.code, done.out) == (0, ""), done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["sdist.prom"]
+    assert target.stat().st_mode & 0o777 == 0o644
+    found = parse(target.read_text())
+    assert {labels["node"] for labels, _ in found["sdist_node_up"].samples} == {"node1", "node2"}
+    assert abs(found["sdist_node_clock_skew_seconds"].value(node="node2")) < 30
+    refused = place.run("metrics", "--textfile", tmp_path / "none" / "x.prom")
+    assert (refused.code, refused.out) == (2, "")
+    assert "There is no folder" in refused.err
+
+
+@pytest.mark.black_box
+def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> None:
+    place.site.behave({})
+    assert place.run("deploy-all").code == 0
+    jobs = [
+        place.json("schedule", "easy", "-a", f"start={place.site.start_url}", "--on", node.name)["jobs"][0]["job"]
+        for node in place.nodes
+    ]
+    for node in place.nodes:
+        node.wait_idle()
+    pulled = place.json("items", "pull", *jobs, "-d", "plain", code=3)
+    kept, none = sorted(pulled["files"], key=lambda row: row["node"], reverse=True)
+    assert (kept["node"], kept["state"], kept["items"], kept["reason"]) == ("node2", "whole", ITEMS, "")
+    assert kept["file"] == str(place.project.path / "plain" / "node2" / f"{jobs[1]}.jl")
+    assert (none["node"], none["state"], none["file"]) == ("node1", "none", None)
+    assert "items_dir" in none["reason"]
+    assert place.site.differences(place.items(f"plain/node2/{jobs[1]}.jl")) == {}
+    alone = place.run("items", "pull", jobs[0], "-d", "plain")
+    assert alone.code == 4, alone.err
+    again = place.json("items", "pull", jobs[1], "-d", "plain")
+    assert (again["files"][0]["state"], again["files"][0]["fetched_bytes"]) == ("present", 0)
+
+
+@pytest.mark.black_box
+def test_a_pull_that_is_killed_and_run_again_fetches_only_what_is_missing(
+    project: Callable[..., Project],
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+    start_cli: Callable[..., Command],
+) -> None:
+    (node,), pages = fleet(1, jobs_to_keep="100"), site(200, per_page=100)
+    with closing(Proxy(node)) as proxy:
+        it = project(settings={**QUICK, "DISTRIBUTED_BATCH_SIZE": 200, "START_URL": pages.start_url})
+        it.targets([], proxy.section(it.name, "far"))
+        done = run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "-O", "out.jl", "--name", "c")
+        assert done.code == 0, done.err
+        (there,) = node.logs_dir.glob("_sdist/c.*/c.b1.a1.jl")
+        (it.path / ".sdist" / "crawls" / "c" / "parts" / there.name).unlink()  # so that it has to come from the node
+        page, whole = f"logs/{there.relative_to(node.logs_dir)}", there.read_bytes()
+        proxy.spoil(page, CUT)
+        proxy.spoil(page, LATE)
+        begun = it.path / "items" / "c" / "c.b1.a1.jl.part"
+        pull = start_cli(it, "items", "pull", "c")
+        wait_for(lambda: proxy.spoilt[page] == 2 and begun.stat().st_size, 30, "a pull in its middle")
+        pull.signal(signal.SIGKILL)
+        assert pull.wait().code == -signal.SIGKILL
+        before = begun.stat().st_size
+        assert 0 < before < len(whole)
+        proxy.heal()
+        again = run_cli(it, "items", "pull", "c", "--json")
+        assert again.code == 0, again.err
+        (row,) = again.json()["files"]
+        assert (row["state"], row["items"], row["fetched_bytes"]) == ("whole", 200, len(whole) - before)
+        assert begun.with_suffix("").read_bytes() == whole
+        assert not begun.exists()
+        node.kill()
+        here = run_cli(it, "items", "pull", "c", "-d", "elsewhere")
+        assert here.code == 5, here.out
+        assert "far" in here.out
+
+
+@pytest.mark.black_box
+def test_a_crawl_through_feeds_is_merged_by_reading_them_back(
+    project: Callable[..., Project],
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+    ftp_server: Callable[..., Any],
+) -> None:
+    nodes, pages, ftp = fleet(1), site(60), ftp_server("me", PASSWORD)
+    feed = f"ftp://me:{PASSWORD}@127.0.0.1:{ftp.port}/%(batch)s_%(name)s.jl"
+    more = {"DISTRIBUTED_BATCH_SIZE": 20, "START_URL": pages.start_url, "DISTRIBUTED_TARGET_FEED_URL": feed}
+    it = project(nodes=nodes, settings={**QUICK, **more})
+    done = run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "--name", "c")
+    assert done.code == 0, done.err
+    merged = run_cli(it, "items", "merge", "c", "-o", "all.json", "--json")
+    assert (merged.code, merged.json()["items"]) == (0, 60), merged.err
+    assert pages.differences(json.loads((it.path / "all.json").read_text())) == {}
+    pulled = run_cli(it, "items", "pull", "c")
+    assert pulled.code == 4, pulled.err
+    assert "`sdist items merge` reads that back" in pulled.out
+    assert PASSWORD not in merged.out + merged.err + pulled.out + pulled.err
+    tailed = run_cli(it, "items", "tail", "c")
+    assert (tailed.code, tailed.out) == (0, "")
+
+
+def merge_of(folder: Path, count: int) -> tuple[float, float]:
+    """MB of memory and seconds of a merge of so many items, half of them twice, into CSV."""
+    folder.mkdir()
+    with (folder / "in.jl").open("w", encoding="utf-8") as file:
+        for number in range(count):
+            item = {"id": number % (count // 2), "title": f"Property number {number}", "tags": ["a", "b"], "price": 1.5}
+            file.write(json.dumps(item) + "\n")
+    line = [*SDIST, "items", "merge", "in.jl", "-o", "all.csv", "--key", "id"]
+    began = time.monotonic()
+    process = subprocess.Popen(line, cwd=folder, env=private_environment(folder), stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    with (folder / "all.csv").open("rb") as file:
+        assert sum(1 for _ in file) == count // 2 + 1
+    return used.ru_maxrss / 1024, time.monotonic() - began
+
+
+@pytest.mark.black_box
+@pytest.mark.timeout(900)
+def test_a_million_items_are_merged_in_the_memory_of_a_few(tmp_path: Path) -> None:
+    few, _ = merge_of(tmp_path / "few", 20_000)
+    many, seconds = merge_of(tmp_path / "many", 1_000_000)
+    print(f"20,000 items: {few:.0f} MB; 1,000,000 items: {many:.0f} MB, {seconds:.0f} s")
+    assert many < few + 48  # of which 32 are the cache of keys
+
+
+@pytest.mark.black_box
+def test_wrong_use_is_one_paragraph(place: Place) -> None:
+    for arguments, code, said in (
+        (("pull", "nobody"), 4, "no job or crawl 'nobody'"),
+        (("pull", "nobody", "--node", "mars"), 4, "'mars'"),
+        (("merge", "nobody", "-o", "x.jl"), 4, "neither a file 'nobody' nor a crawl"),
+        (("merge", "nobody"), 2, "-o items.jl"),
+        (("tail", "nobody"), 4, "crawl"),
+    ):
+        done = place.run("items", *arguments)
+        assert (done.code, done.out) == (code, ""), (arguments, done.err)
+        assert said in done.err
+        assert done.err.count("\n") == 1, done.err

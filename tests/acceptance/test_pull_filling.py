@@ -1,0 +1,72 @@
+"""What the producer of a crawl with --pull puts into the crawl's own frontier: seeds, slots, priorities."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.crawls import ADDON, QUICK, last_crawl, said
+
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+INDEX = """
+import scrapy
+
+
+class Index(scrapy.Spider):
+    name = "index"
+
+    async def start(self):
+        for page in range(3):
+            yield scrapy.Request(f"{self.settings['SITE']}/properties/index_{page:05d}.html")
+
+    def parse(self, response):
+        yield {"page": response.url, "agent": response.request.headers[b"User-Agent"].decode()}
+        for number, link in enumerate(response.css('a[itemprop="url"]::attr(href)').getall()):
+            callback = self.parse_odd if number % 2 else self.parse_even
+            yield response.follow(link, callback, priority=number % 2)
+
+    def parse_odd(self, response):
+        yield {"odd": response.url}
+
+    def parse_even(self, response):
+        yield {"even": response.url}
+"""
+
+
+@pytest.mark.black_box
+def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
+    project: Callable[..., Project], run_cli: Callable[..., Result], fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+) -> None:  # fmt: skip
+    the_site = site(90)
+    own = {
+        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_odd", "parse_even"], "DISTRIBUTED_SEEDS": True,
+        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_odd": "odd/2"}, "DISTRIBUTED_SLOT_PREFIX": "p",
+    }  # fmt: skip
+    settings = {**QUICK, "ADDONS": ADDON, "SITE": the_site.url, **own}
+    it = project(nodes=fleet(2), spiders={"index": INDEX}, settings=settings)
+    done = run_cli(it, "crawl", "index", "--pull", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    items = list(it.items("items.jl"))
+    assert len([item for item in items if "page" in item]) == 3
+    assert sorted([item.get("odd") or item["even"] for item in items if "page" not in item]) == [
+        the_site.detail(number) for number in range(90)
+    ]
+    row = last_crawl(it)
+    assert row.summary["index"]["pages"] == 0, "the producer itself made no request"
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        sizes = {slot.slot: sum(slot.requests.values()) for slot in store.slots(row.id)}
+        priorities = {(batch.slot[:3], batch.priority) for batch in store.batches(row.id)}
+    assert set(sizes) == {"p0", "odd0", "odd1"}
+    assert (sizes["p0"], sizes["odd0"] + sizes["odd1"]) == (3 + 45, 45)
+    assert priorities == {("p0", 0), ("odd", 1)}

@@ -1,0 +1,329 @@
+"""What spiders ask of a worker that leases its batches: a login, their own start, a hook, attributes, their own end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rig.pullers import CRAWL, values_of
+from rig.waiting import wait_for
+
+from scrapyd_dist.batches import AttemptState
+
+MEMBER = """
+import scrapy
+from scrapyd_dist import SessionExpired
+
+
+class Member(scrapy.Spider):
+    name = "member"
+    handle_httpstatus_list = [403]
+    seen_first = None
+
+    async def start(self):
+        yield scrapy.Request(self.settings["SITE"] + "/properties/index_00000.html?own", self.parse_own)
+
+    def parse_own(self, response):
+        self.seen_first = "own"
+
+    def log_in(self):
+        where = self.settings["SITE"] + "/properties/index_00001.html?login"
+        return scrapy.Request(where, self.logged_in, dont_filter=True)
+
+    def logged_in(self, response):
+        yield response.follow("?second-step", self.ready, dont_filter=True)
+
+    def ready(self, response):
+        assert response.status == 200
+
+    def parse_article(self, response):
+        if response.status == 403:
+            raise SessionExpired
+        yield {"url": response.url, "first": self.seen_first, "country": getattr(self, "country", None)}
+
+    async def shorten(self, request):
+        if "drop" in request.url:
+            return None
+        if "change" in request.url:
+            return request.replace(url=request.url.partition("?")[0])
+        if "break" in request.url:
+            raise KeyError("break")
+        return request
+"""
+
+
+def member(project: Any, shop: Any, **settings: Any) -> Any:
+    return project(spiders={"member": MEMBER}, settings={"SITE": shop.url, **settings})
+
+
+@pytest.mark.black_box
+def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_expired(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    """H24: nothing is fetched without the session, and what met its end is fetched again."""
+    shop = site(40, "--latency=0.1", per_page=10)
+    shop.behave({"/properties/property_*": "cookie:session=1", shop.site.index_path(1): "setcookie:session=1"})
+    place = member(project, shop, DISTRIBUTED_LOGIN="log_in", CONCURRENT_REQUESTS=4)
+    queue = frontier(place, "member")
+    queue.add(values_of(map(shop.detail, range(40)), callback="parse_article"), size=5)
+    worker = start_scrapy(place, *queue.arguments(1))
+    wait_for(lambda: queue.acked() >= 2, 30, "two acked batches")
+    shop.behave({"/properties/property_*": "cookie:session=2", shop.site.index_path(1): "setcookie:session=2"})
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 8}, 40, "the end")
+    assert worker.wait(30).code == 0
+    assert sorted(item["url"] for item in queue.items) == sorted(map(shop.detail, range(40)))
+    assert queue.store.misses(CRAWL) == []
+    first, *_ = [hit["target"] for hit in shop.log() if "__" not in hit["target"]]
+    assert first.endswith("index_00001.html?login")
+    logins = [hit for hit in shop.log() if hit["target"].endswith("?login")]
+    assert len(logins) == 2
+
+
+@pytest.mark.black_box
+def test_a_request_whose_session_expires_again_and_again_fails_alone(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    shop = site(20, per_page=10)
+    shop.behave({shop.site.detail_path(3): "status:403"})
+    place = member(project, shop, DISTRIBUTED_LOGIN="log_in")
+    queue = frontier(place, "member")
+    queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
+    worker = start_scrapy(place, *queue.arguments(1))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the end")
+    assert worker.wait(30).code == 0
+    (miss,) = queue.store.misses(CRAWL)
+    assert (miss.url, miss.kind) == (shop.detail(3), "failed")
+    assert "SessionExpired" in miss.reason
+    assert len(queue.items) == 9
+    assert shop.item_hits()[3] == 4
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(
+    ("order", "settings", "broken", "reason"),
+    [({}, {"DISTRIBUTED_LOGIN": "log_in"}, 1, "login-failed"), ({"start": "first"}, {}, 0, "start-failed")],
+)
+def test_a_worker_that_cannot_log_in_touches_no_batch(
+    project: Any, site: Any, frontier: Any, run_scrapy: Any, order: Any, settings: Any, broken: int, reason: str
+) -> None:
+    shop = site(20, per_page=10)
+    shop.behave({shop.site.index_path(broken): "status:404"})
+    place = member(project, shop, **settings)
+    queue = frontier(place, "member")
+    queue.add(values_of([shop.detail(0)], callback="parse_article"))
+    assert run_scrapy(place, *queue.arguments(1, **order)).code == 0
+    report = queue.report(1)
+    assert report.finish_reason == reason
+    assert "has failed: HTTP 404" in report.problem
+    assert queue.states() == {"sealed": 1}
+
+
+@pytest.mark.black_box
+def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    """H24: they end before the first batch is leased; else they are not made at all."""
+    shop = site(20)
+    queue = frontier(member(project, shop), "member")
+    queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
+    worker = start_scrapy(queue.project, *queue.arguments(1, start="first"))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the first batch")
+    assert worker.wait(30).code == 0
+    assert {item["first"] for item in queue.items} == {"own"}
+    queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
+    worker = start_scrapy(queue.project, *queue.arguments(2))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 2}, 30, "the second batch")
+    assert worker.wait(30).code == 0
+    assert {item["first"] for item in queue.items[10:]} == {None}
+
+
+@pytest.mark.black_box
+def test_a_hook_changes_or_drops_requests_and_attributes_travel(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    """H25, H29: what is dropped is counted; attributes of two kinds are never mixed."""
+    shop = site(40, "--latency=0.05")
+    settings = {"DISTRIBUTED_REQUEST_HOOK": "shorten", "DISTRIBUTED_SPIDER_ATTRIBUTES": ["country"]}
+    place = member(project, shop, CONCURRENT_REQUESTS=4, **settings)
+    queue = frontier(place, "member")
+    odd = values_of((shop.detail(n) for n in range(1, 20, 2)), callback="parse_article", attributes={"country": "de"})
+    even = values_of((shop.detail(n) for n in range(0, 20, 2)), callback="parse_article", attributes={"country": "fr"})
+    queue.add([value for pair in zip(odd[:4], even[:4], strict=True) for value in pair], size=8)
+    queue.add(odd[4:], size=3)
+    queue.add(even[4:], size=3)
+    asked = [f"{shop.detail(n)}?{what}" for n, what in ((20, "drop"), (21, "change"), (22, "break"))]
+    queue.add(values_of(asked, callback="parse_article"), size=3)
+    worker = start_scrapy(place, *queue.arguments(1))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 6}, 30, "the end")
+    assert worker.wait(30).code == 0
+    countries = {item["url"]: item["country"] for item in queue.items}
+    assert len(queue.items) == 21
+    for number in range(20):
+        assert countries[shop.detail(number)] == ("de" if number % 2 else "fr")
+    assert shop.detail(21) in countries
+    kinds = {miss.url: (miss.kind, miss.reason) for miss in queue.store.misses(CRAWL)}
+    assert kinds == {
+        asked[0]: ("gone", "dropped by the hook"),
+        asked[2]: ("failed", "the hook for requests failed: KeyError: 'break'"),
+    }
+    assert queue.report(1).stats["distributed/requests_dropped_by_hook"] == 1
+
+
+ODD = '''
+import scrapy
+from scrapy.exceptions import CloseSpider
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+
+
+class Odd(scrapy.Spider):
+    name = "odd"
+
+    def parse_article(self, response):
+        yield {"url": response.url}
+
+    def parse_set(self, response):
+        yield {"url": response.url, "what": self}
+
+    def parse_enough(self, response):
+        raise CloseSpider("enough")
+
+
+class Ruled(CrawlSpider):
+    name = "ruled"
+    rules = (Rule(LinkExtractor(restrict_css="a.next")), Rule(LinkExtractor(r"property_"), callback="parse_article"))
+
+    def parse_article(self, response):
+        yield {"url": response.url}
+
+
+class Replacing:
+    """A downloader middleware that makes a request of its own, and so takes the mark away."""
+
+    def process_response(self, request, response, spider=None):
+        if "replace" in request.url:
+            return scrapy.Request(request.url.partition("?")[0])
+        return response
+
+
+class Thinning:
+    """A spider middleware behind ours that drops items."""
+
+    async def process_spider_output(self, response, result, spider=None):
+        async for one in result:
+            if "property_000005" not in response.url:
+                yield one
+'''
+
+
+def odd(project: Any, **settings: Any) -> Any:
+    return project(spiders={"odd": ODD}, settings=settings)
+
+
+@pytest.mark.black_box
+def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    """A component may swallow a request or an item: when Scrapy has nothing left, the batch is over."""
+    shop = site(10)
+    place = odd(
+        project,
+        DOWNLOADER_MIDDLEWARES={"small.spiders.odd.Replacing": 1},
+        SPIDER_MIDDLEWARES={"small.spiders.odd.Thinning": 10},
+    )
+    queue = frontier(place, "odd")
+    urls = [shop.detail(1), shop.detail(2) + "?replace", shop.detail(5)]
+    queue.add(values_of(urls, callback="parse_article"))
+    worker = start_scrapy(place, *queue.arguments(1))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the end")
+    assert worker.wait(30).code == 0
+    assert [item["url"] for item in queue.items] == [shop.detail(1)]
+    (miss,) = queue.store.misses(CRAWL)
+    assert (miss.url, miss.reason) == (urls[1], "nothing was heard of it")
+
+
+@pytest.mark.black_box
+def test_an_item_without_a_json_form_costs_its_own_url_only(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    shop = site(10)
+    queue = frontier(odd(project), "odd")
+    queue.add(
+        [*values_of([shop.detail(0)], callback="parse_set"), *values_of([shop.detail(1)], callback="parse_article")]
+    )
+    worker = start_scrapy(queue.project, *queue.arguments(1))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the end")
+    assert worker.wait(30).code == 0
+    (miss,) = queue.store.misses(CRAWL)
+    assert "cannot be written as JSON" in miss.reason
+    assert [item["url"] for item in queue.items] == [shop.detail(1)]
+
+
+@pytest.mark.black_box
+def test_a_spider_that_closes_itself_leaves_the_rest_to_others(
+    project: Any, site: Any, frontier: Any, run_scrapy: Any
+) -> None:
+    shop = site(100, "--latency=0.2")
+    queue = frontier(odd(project, CONCURRENT_REQUESTS=2), "odd")
+    queue.add(values_of([shop.detail(0)], callback="parse_enough"), size=1)
+    queue.add(values_of(map(shop.detail, range(1, 60)), callback="parse_article"))
+    assert run_scrapy(queue.project, *queue.arguments(1)).code == 0
+    assert queue.report(1).finish_reason == "enough"
+    queue.accept()
+    assert set(queue.refused) == {"the worker ended early (enough)"}
+    assert queue.states().get("running") is None
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(("kind", "followed"), [("crawl", False), ("frontier", True)])
+def test_rules_of_a_crawl_belong_to_its_producer(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any, kind: str, followed: bool
+) -> None:
+    """A worker of a crawl does not follow them; at a frontier nobody else would."""
+    shop = site(20, per_page=10)
+    queue = frontier(odd(project), "ruled", kind=kind)
+    queue.add(values_of([shop.index(0)], rule=0))
+    worker = start_scrapy(queue.project, *queue.arguments(1))
+    wait_for(lambda: queue.accept() or set(queue.states()) == {"done"}, 30, "the end")
+    assert worker.wait(30).code == 0
+    assert len(queue.items) == (20 if followed else 0)
+    assert len(shop.hits()) == (22 if followed else 1)
+
+
+@pytest.mark.black_box
+def test_a_batch_that_cannot_be_read_fails_and_ends_its_worker(
+    project: Any, site: Any, frontier: Any, run_scrapy: Any
+) -> None:
+    """Its key may be wrong, and then it would fail one batch after the other."""
+    shop = site(10)
+    queue = frontier(odd(project), "odd")
+    queue.add(values_of([shop.detail(0)], callback="parse_article", cookies={"a": "b"}), key=b"A" * 43 + b"=")
+    queue.add(values_of(map(shop.detail, range(1, 4)), callback="parse_article"), size=1)
+    assert run_scrapy(queue.project, *queue.arguments(1, ahead=0, settings={"CONCURRENT_REQUESTS": 1})).code == 0
+    report = queue.report(1)
+    assert "Batch 1 cannot be crawled: " in report.problem
+    queue.accept()
+    (refused,) = queue.refused
+    assert "the batch is encrypted, and this code carries no key; deploy it with sdist" in refused
+    assert queue.store.attempts(CRAWL, {AttemptState.FAILED})[0].batch == 1
+
+
+@pytest.mark.black_box
+def test_workers_of_named_slots_take_from_those_alone(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    """H14; the highest priority comes first."""
+    shop = site(30)
+    queue = frontier(odd(project, CONCURRENT_REQUESTS=1), "odd")
+    for slot, first in (("p0", 0), ("p1", 10), ("p2", 20)):
+        queue.add(values_of(map(shop.detail, range(first, first + 5)), callback="parse_article"), size=5, slot=slot)
+        queue.add(
+            values_of(map(shop.detail, range(first + 5, first + 10)), callback="parse_article"),
+            size=5, slot=slot, priority=3,
+        )  # fmt: skip
+    worker = start_scrapy(queue.project, *queue.arguments(1, slots=["p0", "p2"], ahead=0))
+    assert worker.wait(40).code == 0
+    queue.accept()
+    assert {slot.slot: slot.waiting for slot in queue.store.slots(CRAWL)} == {"p0": 0, "p1": 10, "p2": 0}
+    numbers = [shop.site.numbers[hit["target"]] for hit in shop.log() if hit["target"] in shop.site.numbers]
+    assert numbers == [*range(5, 10), *range(25, 30), *range(5), *range(20, 25)]

@@ -1,0 +1,176 @@
+"""Whole crawls with their store on a Redis server: run, killed, resumed, cleaned; and its password seen nowhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.crawls import ADDON, QUICK
+from rig.redis import PASSWORD, RedisServer
+from rig.waiting import wait_for
+
+from scrapyd_dist.batches import AttemptState, CrawlState
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+    from scrapyd_dist.store import Store
+
+SECRETS = (PASSWORD, "p%3Ass%2Fw%40rd")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with closing(RedisServer(tmp_path / "redis")) as one:
+        yield one
+
+
+def crawl_words(pages: SiteProcess, count: int) -> tuple[str, ...]:
+    return ("crawl", "easy", "--index", pages.template, "--pages", str(count), "--shards", "3", "-O", "items.jl")
+
+
+def arguments_of_all_processes() -> str:
+    lines = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                lines.append((entry / "cmdline").read_bytes().decode("utf-8", "replace"))
+            except OSError:
+                continue
+    return "\n".join(lines)
+
+
+def assert_told_nowhere(it: Project, *results: Result) -> None:
+    files = [path for folder in (it.path, it.output) for path in folder.rglob("*") if path.is_file()]
+    texts = {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
+    texts |= {f"result {number}": f"{result.out}{result.err}" for number, result in enumerate(results)}
+    assert [name for name, text in texts.items() if any(secret in text for secret in SECRETS)] == []
+
+
+def accepted(store: Store) -> int:
+    return sum(len(store.attempts(crawl.id, {AttemptState.ACCEPTED})) for crawl in store.crawls())
+
+
+def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    project: Callable[..., Project],
+    server: RedisServer,
+    start_cli: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages = site(90, per_page=30)
+    it = project(
+        nodes=[*fleet(1), *fleet(1, username="me", password="node-secret")],
+        settings={"START_URL": pages.start_url, **QUICK, "DISTRIBUTED_BATCH_SIZE": 30},
+        extra="[sdist]\nstore = $THE_STORE\n",
+    )
+    env = {"THE_STORE": server.url}
+    command = start_cli(it, *crawl_words(pages, 3), "--json", env=env)
+    with closing(open_store(server.url)) as store:
+        row = wait_for(store.crawls, 60, "the crawl on the server")[0]
+        shown = arguments_of_all_processes()
+        assert "scrapyd_dist.middlewares.producer.produce" in shown
+        assert not any(secret in shown for secret in SECRETS)
+        done = command.wait(120)
+        assert done.code == 0, done.err
+        assert store.crawl(row.id).state is CrawlState.FINISHED
+    assert len(list(it.items("items.jl"))) == 90
+    listed = run_cli(it, "crawls", "--json", env={"SDIST_STORE": server.socket_url})
+    assert [crawl["crawl"] for crawl in listed.json()["crawls"]] == [row.id]
+    status = run_cli(it, "status", "--json", env=env)
+    cleaned = run_cli(it, "clean", row.id, "--yes", "--json", env=env)
+    assert [line["crawl"] for line in cleaned.json()["removed"]] == [row.id], cleaned.err
+    with closing(open_store(server.url)) as store:
+        assert store.crawls() == []
+    assert not (it.path / ".sdist" / "crawls" / row.id).exists()
+    assert not (it.path / ".sdist" / "store.db").exists()
+    assert_told_nowhere(it, done, listed, status, cleaned)
+
+
+def test_what_is_wrong_with_the_store_is_said_without_its_password(
+    project: Callable[..., Project], server: RedisServer, run_cli: Callable[..., Result]
+) -> None:
+    it = project()
+    computed = run_cli(it, "crawls", env={"SDIST_STORE": server.url.replace("p%3Ass", "p%3ASS")})
+    assert (computed.code, "invalid username-password pair" in computed.err) == (1, True), computed.err
+    nonsense = run_cli(it, "crawls", env={"SDIST_STORE": "redis://:p%3Ass%2Fw%40rd@host:port/0"})
+    assert (nonsense.code, "cannot be understood" in nonsense.err) == (2, True), nonsense.err
+    it.settings(DISTRIBUTED_STORE=server.url)
+    literal = run_cli(it, "crawls", "--json")
+    assert (literal.code, literal.json()["crawls"]) == (0, []), literal.err
+    it.write(f"{it.name}/settings.py", "import os\nDISTRIBUTED_STORE = os.environ.get('X')\n")
+    told = run_cli(it, "crawls")
+    assert (told.code, "SDIST_STORE" in told.err) == (2, True), told.err
+    unset = run_cli(it, "crawls", env={"SDIST_STORE": ""})
+    assert unset.code == 2
+    given = run_cli(it, "crawl", "easy", "-s", f"DISTRIBUTED_STORE={server.url}", env={"SDIST_STORE": server.url})
+    assert (given.code, "lists the processes" in given.err) == (2, True), given.err
+    (it.path / it.name / "settings.py").unlink()
+    assert_told_nowhere(it, computed, nonsense, literal, told, unset, given)
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("way", ["sdist", "scrapy"])
+def test_a_producer_that_is_killed_goes_on_from_the_server(
+    way: str,
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    project: Callable[..., Project],
+    server: RedisServer,
+    start_cli: Callable[..., Command],
+    start_scrapy: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages = site(400, "--latency=0.2", per_page=100)
+    settings: dict[str, Any] = {"ADDONS": ADDON, "START_URL": pages.start_url, **QUICK}
+    it = project(nodes=fleet(2), settings={**settings, "DISTRIBUTED_STORE": server.url})
+    if way == "sdist":
+        start_cli(it, *crawl_words(pages, 4), "--detach").wait(60)
+    else:
+        start_scrapy(it, "crawl", "easy", "-o", "items.jl")
+    with closing(open_store(server.url)) as store:
+        wait_for(lambda: accepted(store) >= 2, 60, "some accepted batches")
+        (row,) = store.crawls()
+        assert row.pid
+        os.kill(row.pid, signal.SIGKILL)
+        resumed = run_cli(it, "resume", row.id, "--json", timeout=180)
+        assert resumed.code == 0, resumed.err
+        assert store.crawl(row.id).summary["items"] == 400
+    urls = [str(item["url"]) for item in it.items("items.jl")]
+    assert len(urls) == len(set(urls)) == 400
+
+
+@pytest.mark.black_box
+def test_a_server_that_is_killed_and_comes_back_with_its_file_costs_nothing(
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    project: Callable[..., Project],
+    server: RedisServer,
+    start_cli: Callable[..., Command],
+) -> None:
+    pages = site(400, "--latency=0.2", per_page=100)
+    it = project(nodes=fleet(2), settings={"START_URL": pages.start_url, **QUICK})
+    command = start_cli(it, *crawl_words(pages, 4), "--json", env={"SDIST_STORE": server.url})
+    for batches in (1, 3, 5):
+        with closing(open_store(server.url)) as store:
+            wait_for(lambda wanted=batches, store=store: accepted(store) >= wanted, 60, "accepted batches")  # type: ignore[misc]  # defaults bind them
+        server.kill()
+        server.start()
+    done = command.wait(180)
+    assert done.code == 0, done.err
+    urls = [str(item["url"]) for item in it.items("items.jl")]
+    assert len(urls) == len(set(urls)) == 400
+    with closing(open_store(server.url)) as store:
+        (row,) = store.crawls()
+        assert (row.summary["items"], row.state) == (400, CrawlState.FINISHED)

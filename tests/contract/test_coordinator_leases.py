@@ -1,0 +1,83 @@
+"""The coordinator and leases: a worker that stands still is replaced, one that is only quiet is waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.coordination import CRAWL, HOME, bench, scenario, until
+from rig.nodemodel import model
+
+from scrapyd_dist.coordination.posting import JobSpec
+from scrapyd_dist.store.reach import Way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.coordination import Bench
+
+    from scrapyd_dist.nodes import Node
+
+#: seconds
+LEASE = 0.1
+
+
+def spec(ways: Callable[[Node], Way] | None = None) -> JobSpec:
+    return JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", lease=LEASE, ways=ways)
+
+
+def hold(b: Bench, seconds: float) -> None:
+    assert b.store.store.lease(CRAWL, 1, 1, "c.b1.a1", seconds)
+
+
+@scenario
+async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two, spec=spec()) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.start("c.b1.a1", done=1)
+        hold(b, LEASE)
+        await b.ended()
+        b.whole(1)
+        assert (one.cancels[0], two.posts) == ("c.b1.a1", ["c.b1.a2"])
+        assert "stands still" in b.attempts(1)[0].reason
+
+
+@pytest.mark.parametrize("seconds", [60.0, None])
+def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: Path, seconds: float | None) -> None:
+    @scenario
+    async def waited_for(tmp_path: Path) -> None:
+        one = model("one", quick=False)
+        async with bench(tmp_path, one, spec=spec()) as b:
+            await b.seal_all(1)
+            await until(lambda: one.posts != [], "posted")
+            one.start("c.b1.a1", done=1)
+            if seconds is not None:
+                hold(b, seconds)
+            await until(lambda: b.states() == ["running"], "it is heard of")
+            out = next(iter(b.coordinator.members[0].out.values()))
+            out.changed -= 10 * LEASE
+            asked = len(one.calls)
+            await until(lambda: len(one.calls) > asked + 20, "several looks")
+            assert one.cancels == []
+            one.finish("c.b1.a1")
+            await b.ended()
+            b.whole(1)
+
+    waited_for(tmp_path)
+
+
+@scenario
+async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Path) -> None:
+    near, far = model("near", slots=1, quick=False), model("far", slots=1, quick=False)
+
+    def ways(node: Node) -> Way:
+        return Way(told={"store": "/s.db"}) if node.name == "near" else Way(reason="it is another machine")
+
+    async with bench(tmp_path, near, far, spec=spec(ways)) as b:
+        await b.seal_all(2)
+        await until(lambda: near.jobs and far.jobs, "posted to both")
+        told = [next(iter(node.jobs.values())).settings["DISTRIBUTED_JOB"] for node in (near, far)]
+        assert ['"store":"/s.db"' in text for text in told] == [True, False]

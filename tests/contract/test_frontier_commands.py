@@ -1,0 +1,75 @@
+"""`sdist frontier` on every store: what it moves, puts away and removes is the same on each engine."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapyd_dist.cli import main
+
+from scrapyd_dist.batches import BatchState, Crawl
+from scrapyd_dist.frontier.filling import Found, pack
+from scrapyd_dist.frontier.values import Lessee
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PRINTS = [b"%03d" % number for number in range(40)]
+
+
+@pytest.fixture
+def sdist(
+    tmp_path: Path,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Any]:
+    """`sdist("count", "shop")`: the document of `sdist frontier count shop --json`; SDIST_STORE names the store."""
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n", "utf-8")
+    (tmp_path / "folder").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SDIST_STORE", where)
+
+    def run(*arguments: object, code: int = 0) -> Any:
+        assert main._run(["frontier", *map(str, arguments), "--json"], debug=False) == code
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_slots_are_moved_isolated_requeued_and_deleted(sdist: Callable[..., Any], where: str) -> None:
+    found = [Found(value={"url": f"http://a/{at}"}, fingerprint=one, slot="p0") for at, one in enumerate(PRINTS)]
+    with closing(open_store(where)) as store:
+        store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
+        store.add_batches("shop", pack(found, size=10, key=None), now=1.0)
+
+        moved = sdist("move", "shop", "p", "q", 2)
+        assert (moved["batches"], moved["requests"], moved["to"]) == (4, 40, ["q0", "q1"])
+        slots = {one["slot"]: one["requests"]["waiting"] for one in sdist("count", "shop")["slots"]}
+        assert slots.keys() == {"q0", "q1"}
+        assert sum(slots.values()) == 40
+        assert store.seen("shop", PRINTS) == set(PRINTS)
+
+        number = store.peek("shop", "q0", 1)[0].number
+        alone = sdist("isolate", "shop", number, "alone")
+        leased = store.lease_next(
+            "shop", Lessee(job="shop.w1.a1", node="n", url="http://n"), slots=("alone",), seconds=60, now=1.0
+        )
+        assert [one.batch.number for one in leased] == [alone["batch"]]
+        assert sdist("delete", "shop", "--prefix", "alone", "--yes", code=3)["left"] == [alone["batch"]]
+        assert store.fail("shop", alone["batch"], 1, reason="x", now=2.0, max_attempts=1) is BatchState.DEAD
+        assert sdist("requeue", "shop")["requests"] == alone["requests"]
+
+        gone = sdist("dump", "shop", "alone", "--num-requests", 100)["batches"]
+        assert sdist("delete", "shop", "--prefix", "alone", "--yes")["requests"] == alone["requests"]
+        urls = {value["url"] for batch in gone for value in batch["requests"]}
+        forgotten = {one.fingerprint for one in found if one.value["url"] in urls}
+        assert store.seen("shop", PRINTS) == set(PRINTS) - forgotten
+        assert sdist("count", "shop")["requests"]["waiting"] == 40 - alone["requests"]
+
+        assert sdist("delete", "shop", "--all", "--yes")["requests"] == 40 - alone["requests"]
+        assert store.crawls() == []

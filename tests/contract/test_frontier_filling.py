@@ -1,0 +1,303 @@
+"""Filling a frontier: several producers at once, one that is killed, one that takes another's place; worklists."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.fernet import Fernet
+from rig.waiting import wait_for
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.frontier import worklist as worklists
+from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
+from scrapyd_dist.middlewares.frontier.worklist import Worklist, fill
+
+from scrapyd_dist.batches import Miss
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier import producing
+from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.frontier.worklists import rows
+from scrapyd_dist.payload import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapy import Request
+
+    from scrapyd_dist.store import Store
+
+KEY = Fernet.generate_key()
+
+
+def producer(store: Store, work: str = "links", process: str = "1", **fields: Any) -> FrontierProducer:
+    options: dict[str, Any] = {"frontier": "shop", "project": "p", "size": 10, "key": KEY, **fields}
+    return FrontierProducer(store=store, work=work, process=process, **options)
+
+
+def found(number: int) -> Found:
+    return Found(value={"url": f"http://web/{number}"}, fingerprint=str(number).encode(), slot=str(number % 3))
+
+
+def stored(store: Store) -> Counter[str]:
+    """How often each address is in the frontier."""
+    return Counter(
+        value["url"]
+        for batch in store.batches("shop")
+        for value in decode(store.payload("shop", batch.number).get, key=KEY)
+    )
+
+
+def test_the_first_write_makes_the_frontier_and_the_producer_is_known_before(opened: Callable[[], Store]) -> None:
+    store = opened()
+    mine = producer(store)
+    mine.begin()
+    assert store.crawls() == []
+    mine.keep([found(1)], {"offsite": 2}, [Miss(url="http://web/", kind="dead", reason="none such")])
+    row = store.crawl("shop")
+    assert (row.kind, row.project, row.standing) == ("frontier", "p", False)
+    backlog = store.backlog("shop")
+    assert (backlog.waiting, backlog.producers, backlog.finished) == (1, ("links@1",), False)
+    assert store.counts("shop") == {"offsite": 2, "sealed": 1}
+    assert [miss.reason for miss in store.misses("shop")] == ["none such"]
+    mine.sign_off()
+    assert store.backlog("shop").producers == ()
+
+
+def test_one_that_begins_at_a_frontier_that_is_there_is_waited_for_at_once(opened: Callable[[], Store]) -> None:
+    store = opened()
+    producer(store).keep([found(1)])
+    other = producer(store, "more")
+    other.begin()
+    assert set(store.backlog("shop").producers) == {"links@1", "more@1"}
+    other.sign_off()
+
+
+def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    with monkeypatch.context() as short:
+        short.setattr(producing, "REGISTERED", 0.0)
+        producer(store, "links", "killed").keep([found(1)])
+        producer(store, "links2", "other").keep([found(2)])
+        producer(store, "links.deadbeef", "other").keep([found(3)])  # the same spider, told something else
+    wait_for(lambda: len(store.backlog("shop").lost) == 3)
+    producer(store, "links", "new").begin()
+    backlog = store.backlog("shop")
+    assert (backlog.producers, set(backlog.lost)) == (("links@new",), {"links2@other", "links.deadbeef@other"})
+
+
+def test_one_that_was_killed_on_this_machine_is_not_waited_for_until_it_is_lost(opened: Callable[[], Store]) -> None:
+    store = opened()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    producer(store, "links", f"here.{gone.pid}").keep([found(1)])
+    producer(store, "links", f"there.{gone.pid}").keep([found(2)])
+    one = producer(store, "links", f"here.{os.getpid()}")
+    one.begin()
+    one.sign_off()
+    assert store.backlog("shop").producers == (f"links@there.{gone.pid}",)
+
+
+def test_a_producer_says_now_and_then_that_it_is_there(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    mine = producer(store)
+    with monkeypatch.context() as short:
+        short.setattr(producing, "REGISTERED", 0.0)
+        mine.keep([found(1)])
+    wait_for(lambda: store.backlog("shop").lost)
+    mine.renew()
+    assert store.backlog("shop").lost == ("links@1",), "it is not due"
+    monkeypatch.setattr(producing, "RENEW", 0.0)
+    mine.renew()
+    assert store.backlog("shop").producers == ("links@1",)
+
+
+@pytest.mark.parametrize("name", ["c", "a/b", ""])
+def test_the_name_of_a_crawl_or_no_name_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"is the name of a crawl|cannot name a frontier"):
+        producer(store, frontier=name).keep([found(1)])
+
+
+def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Callable[[], Store]) -> None:
+    count, each = 4, 600
+    barrier = Barrier(count)
+
+    def work(number: int) -> dict[str, int]:
+        mine = producer(opened(), f"p{number}")
+        kept: Counter[str] = Counter()
+        barrier.wait()
+        for start in range(0, each, 50):  # each shares two thirds of what it finds with the others
+            kept.update(mine.keep([found(number * 200 + start + n) for n in range(50)]))
+        mine.sign_off()
+        return dict(kept)
+
+    with ThreadPoolExecutor(count) as pool:
+        counts = Counter[str]()
+        for kept in pool.map(work, range(count)):
+            counts.update(kept)
+    store = opened()
+    distinct = (count - 1) * 200 + each
+    assert stored(store) == Counter({f"http://web/{n}": 1 for n in range(distinct)})
+    assert counts == store.counts("shop") == {"sealed": distinct, "duplicate": count * each - distinct}
+    assert {slot.slot for slot in store.slots("shop")} == {"0", "1", "2"}
+
+
+PRODUCER = """
+import sys
+from itertools import count
+from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.store import open_store
+
+mine = FrontierProducer(store=open_store(sys.argv[1]), frontier="shop", project="p", work="links", process="killed",
+                        size=10, key=None)
+for step in count():
+    numbers = range(step * 25, step * 25 + 25)
+    mine.keep([Found(value={"url": f"http://web/{n}"}, fingerprint=str(n).encode()) for n in numbers])
+    print(step, flush=True)
+"""
+
+
+def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
+    where: str, opened: Callable[[], Store]
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", PRODUCER, where], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    with process:
+        told = 0
+        while told < 20:
+            told = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        told = int((process.stdout.read().split() or [str(told)])[-1])
+    store = opened()
+    there = stored(store)
+    assert set(there.values()) == {1}
+    steps, rest = divmod(len(there), 25)
+    assert rest == 0, "a step is kept as a whole"
+    assert steps in {told + 1, told + 2}
+    assert store.counts("shop")["sealed"] == len(there)
+    mine = producer(store, process="new")
+    mine.keep([found(n) for n in range(len(there) + 25)])
+    assert store.counts("shop") == {"sealed": len(there) + 25, "duplicate": len(there)}
+
+
+# worklists
+
+
+def work(**settings: Any) -> Worklist:
+    own = Settings(settings)
+    slotting = Slotting.from_settings(own, home=Home(project="p"))
+    return Worklist(own, slotting, key=KEY, callback="parse_page", priority=2)
+
+
+LIST = b"""http://web/1
+http://web/2?a=1&b=2
+http://web/2?b=2&a=1#x
+nope
+http://web/3
+"""
+
+
+def test_a_worklist_is_added_and_its_bad_rows_are_told(opened: Callable[[], Store]) -> None:
+    store = opened()
+    *_, account = fill(producer(store), work(), rows(LIST.splitlines(), kind="urls"))
+    assert (account.rows, account.added, account.duplicate, account.bad) == (5, 3, 1, 1)
+    assert [row.line for row in account.told] == [4]
+    (batch,) = store.batches("shop")
+    assert (batch.slot, batch.priority, batch.size) == ("0", 2, 3)
+    values = decode(store.payload("shop", 1).get, key=KEY)
+    assert values[0] == {"url": "http://web/1", "callback": "parse_page", "priority": 2}
+    assert store.backlog("shop").producers == ()
+    *_, again = fill(producer(store), work(), rows(LIST.splitlines(), kind="urls"))
+    assert (again.added, again.duplicate) == (0, 4)
+
+
+JSON_LIST = b"""{"url": "http://web/1", "priority": 7, "callback": "other"}
+{"url": "http://web/2", "meta": {"frontier_slot_prefix": "q", "a": 1}, "dont_filter": true}
+{"url": "http://web/2", "meta": {"frontier_slot_prefix": "q", "a": 1}, "dont_filter": true}
+{"url": "http://web/3", "meta": {"distribute": {"spider": "login", "callback": "enter"}}}
+{"url": "http://web/4", "meta": {"frontier_fingerprint": "1"}}
+{"url": "http://web/5", "meta": {"frontier_fingerprint": "1"}}
+{"url": "http://web/6", "meta": {"frontier_fingerprint": 1}}
+{"url": "http://web/7", "method": "POST", "body": "secret"}
+"""
+
+
+def test_json_lines_say_slot_priority_and_spider_of_each(opened: Callable[[], Store]) -> None:
+    store = opened()
+    *_, account = fill(producer(store), work(), rows(JSON_LIST.splitlines(), kind="jsonl"))
+    assert (account.added, account.duplicate, [row.line for row in account.told]) == (6, 1, [7])
+    places = {(batch.slot, batch.priority, batch.size) for batch in store.batches("shop")}
+    assert places == {("0", 7, 1), ("q0", 2, 2), ("@login", 2, 1), ("0", 2, 2)}
+    by_slot = {batch.slot: decode(store.payload("shop", batch.number).get, key=KEY) for batch in store.batches("shop")}
+    assert by_slot["@login"] == [{"url": "http://web/3", "callback": "enter", "priority": 2}]
+    assert by_slot["q0"][0]["meta"] == {"a": 1}
+    assert "secret" not in str([store.payload("shop", batch.number) for batch in store.batches("shop")])
+
+
+def test_a_worklist_knows_pages_as_the_projects_crawls_do(opened: Callable[[], Store]) -> None:
+    store = opened()
+    own = work(REQUEST_FINGERPRINTER_CLASS=ByHost)
+    *_, account = fill(producer(store), own, rows(LIST.splitlines(), kind="urls"))
+    assert (account.added, account.duplicate) == (1, 3)
+
+
+class ByHost:
+    """A project's own way to know pages."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.split("/")[2].encode()
+
+
+def test_a_list_that_comes_slowly_is_written_as_it_comes(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worklists, "MAX_AGE", 0.0)
+    store, seen = opened(), Event()
+
+    def lines() -> Iterator[bytes]:
+        yield b"http://web/1"
+        assert seen.wait(30)
+        yield b"http://web/2"
+
+    told = fill(producer(store), work(), rows(lines(), kind="urls"))
+    assert next(account for account in told if account.rows).added == 1
+    assert list(stored(store)) == ["http://web/1"]
+    assert store.backlog("shop").producers == ("links@1",)
+    seen.set()
+    *_, account = told
+    assert account.added == 2
+
+
+def test_who_is_interrupted_has_written_what_he_read(opened: Callable[[], Store]) -> None:
+    store, read = opened(), Event()
+
+    def lines() -> Iterator[bytes]:
+        yield from (b"http://web/%d" % n for n in range(worklists.STEP + 50))
+        read.set()
+        Event().wait()  # until the process ends: a terminal at which nobody types
+
+    told = fill(producer(store), work(), rows(lines(), kind="urls"))
+    account = next(account for account in told if account.rows)
+    assert read.wait(30)
+    told.close()  # as Ctrl-C does
+    assert account.added == len(stored(store)) == store.counts("shop")["sealed"] >= worklists.STEP
+    assert store.backlog("shop").producers == ()
+
+
+def test_a_list_that_cannot_be_read_leaves_nothing_behind(opened: Callable[[], Store]) -> None:
+    store = opened()
+    with pytest.raises(ConfigError, match="has no column"):
+        list(fill(producer(store), work(), rows([b"a,b\n"], kind="csv")))
+    assert store.crawls() == []

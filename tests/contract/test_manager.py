@@ -1,0 +1,477 @@
+"""The manager keeps workers running at a frontier and brings home what they did, on nodes in memory that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from rig.coordination import CRAWL, QUICK, scenario, until
+from rig.managing import make, office
+from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
+
+from scrapyd_dist.batches import Attempt
+from scrapyd_dist.coordination.desk import Limits
+from scrapyd_dist.errors import ApiRefused, ConnectionRefused
+from scrapyd_dist.frontier.values import NewBatch
+from scrapyd_dist.managing.staffing import Staffing
+from scrapyd_dist.managing.terms import WorkerTerms
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.store.reach import Way
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rig.managing import ModelWorker, Office
+
+    from scrapyd_dist.nodes import Node
+
+#: sends once, and leaves
+LEAVING = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, wait=False)
+
+
+async def one_worker(o: Office, number: int = 1) -> ModelWorker:
+    """The first worker, when so many are there."""
+    await until(lambda: len(o.workers()) >= number, f"{number} workers")
+    return o.workers()[0].begin()
+
+
+# the usual way
+
+
+@scenario
+async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), model("two"), staffing=Staffing(most=3), producer="me") as o:
+        o.add(2, 2, 2, 2, 2)
+        await until(lambda: len(o.workers()) == 3, "three workers")
+        for worker in o.workers():
+            worker.begin().work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert o.states() == ["done"] * 5
+        assert o.merged() == [(batch, n) for batch in range(1, 6) for n in range(2)]
+        assert (o.manager.tally.done, o.manager.tally.items, o.manager.tally.sent) == (5, 10, 5)
+        assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
+
+
+@scenario
+async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) -> None:
+    terms = WorkerTerms(lease=30.0, max_batches=5, start="first")
+    async with office(tmp_path, model("one"), staffing=Staffing(most=1, terms=terms), producer="me") as o:
+        worker = await one_worker(o)
+        told = o.nodes[0].jobs[worker.job].told
+        assert (told["crawl"], told["worker"], told["node"], told["url"]) == (CRAWL, 1, "one", "http://one:6800")
+        assert (told["slots"], told["lease"], told["max_batches"], told["start"]) == ([], 30.0, 5, "first")
+        assert told["store"] == "here"
+        assert (o.nodes[0].jobs[worker.job].spider, o.nodes[0].jobs[worker.job].args) == ("s", {"a": "1"})
+
+
+@scenario
+async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that_another_process_left(
+    tmp_path: Path,
+) -> None:
+    async with office(tmp_path, model("one"), producer="me") as o:
+        o.add(2)
+        (await one_worker(o)).work_off()
+        await until(lambda: o.states() == ["done"], "the only batch is done")
+        o.store.register_producer(CRAWL, "another", 60)
+        o.manager.no_more()
+        await until(lambda: o.manager.desk.backlog.producers == ("another",), "the other one is seen")
+        assert not o.manager.desk.done.is_set()
+        o.store.sign_off(CRAWL, "another")
+        await o.ended()
+        assert o.manager.stopped == ""
+
+
+@scenario
+async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one")) as o:
+        o.store.register_producer(CRAWL, "links", -1)
+        o.add(2)
+        (await one_worker(o)).work_off()
+        await o.ended()
+        assert "links" in o.manager.stopped
+        assert not o.manager.failed
+        assert o.states() == ["done"]  # what was there has come home first
+
+
+@scenario
+async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+        o.add(2)
+        worker = await one_worker(o)
+        o.manager.no_more()
+        worker.lease()
+        more = NewBatch(payload={"DISTRIBUTED_START_URLS": '["http://web/9"]'}, size=1)
+        worker.finish(new=(more,))
+        await until(lambda: o.states() == ["done", "sealed"], "the first is home, the second waits")
+        worker.work_off()
+        await o.ended()
+        assert o.merged() == [(1, 0), (1, 1), (2, 0)]
+
+
+@scenario
+async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_began_at_once(tmp_path: Path) -> None:
+    one = model("one", slots=2)
+    async with office(tmp_path, one, producer="me") as o:
+        running = await one_worker(o, 2)
+        pending = o.workers()[1]
+        running.work_off()
+        await until(lambda: any(w.report for w in o.manager.desk.workers()), "the first is heard of")
+        o.manager.no_more()
+        await o.ended()
+        await asyncio.wait_for(o.manager.left(), 5)
+        assert set(one.cancels) == {running.job, pending.job}
+        assert one.jobs[pending.job].state is JobState.FINISHED
+
+
+# progress
+
+
+@scenario
+async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+        o.add(10, 10)
+        worker = await one_worker(o)
+        worker.lease(2)
+        worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
+        member = o.manager.members[0]
+        await until(lambda: member.progress() == (7, 7, 7), "seven requests")
+        await until(lambda: o.manager.work.out == 2, "both batches are seen to be out")
+        worker.finish()
+        await until(lambda: o.manager.tally.requests_done == 10, "a batch is home")
+        await until(lambda: member.progress() == (0, 0, 0), "it counts there, and nowhere else")
+
+
+# workers that fail
+
+
+@scenario
+async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_out(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), model("two"), staffing=Staffing(most=1), producer="me") as o:
+        o.add(2, 2)
+        first = await one_worker(o)
+        first.lease(2)
+        first.finish()
+        first.die()
+        await until(lambda: o.states() == ["done", "failed"], "the first is home, the second waits again")
+        second = await one_worker(o)
+        assert second.job != first.job
+        second.work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert o.merged() == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        assert o.manager.tally.failed == 1
+
+
+@scenario
+async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(most=2), producer="me") as o:
+        o.add(2)
+        first = await one_worker(o, 2)
+        first.lease(seconds=-1.0)
+        await until(lambda: o.states() == ["failed"], "it waits again")
+        await until(lambda: first.job not in [worker.job for worker in o.workers()], "it is told to end")
+        (await one_worker(o)).work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert [attempt.state.value for attempt in o.attempts()] == ["failed", "accepted"]
+
+
+@scenario
+async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+        o.add(2)
+        worker = await one_worker(o)
+        worker.lease()
+        worker.finish(part=False)
+        await until(lambda: o.states() == ["failed"], "it waits again")
+        worker.work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert o.merged() == [(1, 0), (1, 1)]
+
+
+@scenario
+async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+        o.add(2, slot="p7")
+        for attempt in range(3):
+            worker = await one_worker(o)
+            await until(worker.lease, "the batch")
+            worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
+            await until(lambda: any(w.report and w.report.requests for w in o.manager.desk.workers()), "heard of")
+            worker.die()
+            await until(lambda job=worker.job: all(w.job != job for w in o.manager.desk.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+        await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
+        assert {batch.slot for batch in o.store.batches(CRAWL)} == {"p7"}
+        await until(lambda: o.manager.work.batches == 2, "two batches in its place")
+
+
+@scenario
+async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
+    one = model("one")
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+        o.add(2)
+        for _ in range(3):
+            worker = await one_worker(o)
+            worker.end("refused", problem="The store is out of this worker's reach: no such file")
+            await until(lambda job=worker.job: all(w.job != job for w in o.manager.desk.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+        await o.ended()
+        assert "no such file" in o.manager.stopped
+        assert o.manager.failed
+        assert o.states() == ["sealed"]
+        assert len(one.posts) == 3
+
+
+@scenario
+async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> None:
+    bad, good = model("bad", slots=1), model("good", slots=1)
+    async with office(tmp_path, bad, good, producer="me") as o:
+        o.add(2)
+        await until(lambda: len(o.workers()) == 2, "two workers")
+        for count in range(1, 4):
+            await until(lambda count=count: len(bad.posts) == count, "another one there")  # type: ignore[misc]  # the default binds it
+            next(worker for worker in o.workers() if worker.node is bad).end("refused", problem="no disk")
+        await until(lambda: o.manager.members[0].unfit, "it is taken out")
+        assert "no disk" in o.manager.members[0].unfit
+        next(worker for worker in o.workers() if worker.node is good).begin().work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert (o.manager.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
+
+
+# other spiders, slots
+
+
+@scenario
+async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Path) -> None:
+    one = model("one")
+    async with office(tmp_path, one, producer="me", staffing=Staffing(most=1)) as o:
+        o.add(1, slot="@shop:login")
+        await until(lambda: any(job.spider == "login" for job in one.jobs.values()), "the idle one makes room")
+        worker = o.workers()[-1].begin()
+        assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (["@shop:login"], "shop", {})
+        worker.work_off()
+        worker.end()
+        o.manager.no_more()
+        await o.ended()
+        assert o.states() == ["done"]
+
+
+@scenario
+async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_path: Path) -> None:
+    def refuse(node: ModelNode, job: ModelJob) -> None:
+        if job.spider == "nobody":
+            raise ApiRefused(str(node.node), "spider 'nobody' not found")
+        node.take(job)
+
+    one = model("one")
+    one.plays = [refuse] * 9
+    async with office(tmp_path, one, producer="me", staffing=Staffing(most=2)) as o:
+        o.add(2)
+        o.add(3, slot="@nobody")
+        (await one_worker(o)).work_off()
+        await until(lambda: o.states() == ["done", "dead"], "it is given up")
+        assert "nobody" in o.store.batch(CRAWL, 2).reason
+        o.manager.no_more()
+        await o.ended()
+        assert (o.manager.stopped, o.manager.tally.dead_urls) == ("", 3)
+        assert o.manager.members[0].unfit == ""
+
+
+@scenario
+async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
+    staffing = Staffing(per_slot=1, prefix="p", most=8)
+    async with office(tmp_path, model("one", slots=9), staffing=staffing) as o:
+        o.add(1, slot="p0")
+        o.add(1, slot="p1")
+        o.add(1, slot="q0")
+        await until(lambda: len(o.workers()) == 2, "two workers")
+        assert sorted(worker.slots for worker in o.workers()) == [["p0"], ["p1"]]
+        for worker in o.workers():
+            worker.begin().work_off().end()
+        await o.ended()
+        assert o.states() == ["done", "done", "sealed"]
+        assert len(o.posts()) == 2
+
+
+@scenario
+async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(per_slot=1, every=0)) as o:
+        o.add(1, slot="p0")
+        await o.ended()
+        assert len(o.posts()) == 1
+        assert o.manager.stopped == ""
+
+
+@scenario
+async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), limits=LEAVING, staffing=Staffing(most=1), producer="me") as o:
+        o.add(1)
+        o.manager.no_more()
+        await o.ended()
+        await asyncio.wait_for(o.manager.left(), 5)
+        assert (len(o.posts()), o.nodes[0].cancels) == (1, [])
+
+
+@scenario
+async def test_enough_time_is_enough(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(max_time=0.05)) as o:
+        o.add(1)
+        await o.ended()
+        assert "0.05 s" in o.manager.stopped
+
+
+# nodes
+
+
+@scenario
+async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: Path) -> None:
+    def reach(node: Node) -> Way:
+        return Way(reason="it is another machine") if node.name == "far" else Way(told={"store": "here"})
+
+    far, near = model("far"), model("near")
+    async with office(tmp_path, far, near, reach=reach, producer="me", staffing=Staffing(most=2)) as o:
+        await until(lambda: len(near.posts) == 2, "both are near")
+        assert far.posts == []
+        assert o.manager.members[0].unfit == "it is another machine"
+
+
+@scenario
+async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
+    one = model("one")
+    one.plays = [taken_unheard]
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+        o.add(2)
+        (await one_worker(o)).work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert one.posts == [f"{CRAWL}.w1.a1"]
+
+
+@scenario
+async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_path: Path) -> None:
+    one = model("one")
+    one.plays = [lost_unheard, refused_with(ConnectionRefused)]
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+        await one_worker(o)
+        assert len(set(one.posts)) == len(one.posts)
+        assert one.posts[0] == f"{CRAWL}.w1.a1"
+
+
+@scenario
+async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path: Path) -> None:
+    patient = Limits(poll=0.01, request_timeout=1, node_timeout=30, max_attempts=3)
+    one = model("one")
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me", limits=patient) as o:
+        o.add(2)
+        worker = await one_worker(o)
+        one.down = ConnectionRefused
+        await until(lambda: not o.manager.members[0].up, "it is seen to be away")
+        worker.work_off()
+        o.manager.no_more()
+        await until(lambda: o.manager.desk.backlog.acked == 1, "its ack is seen")
+        one.down = None
+        await o.ended()
+        assert (o.states(), o.manager.tally.failed) == (["done"], 0)
+
+
+@scenario
+async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
+    away, near = model("away", slots=1), model("near", slots=1)
+    async with office(tmp_path, away, near, producer="me", limits=QUICK) as o:
+        await until(lambda: len(o.workers()) == 2, "two workers")
+        lost = next(worker for worker in o.workers() if worker.node is away).begin()
+        away.down = ConnectionRefused
+        await until(lambda: not o.manager.members[0].out, "its worker is given up")
+        o.add(2)
+        for count in range(1, 7):  # twice as often as a batch may fail
+            await until(lost.lease, "it leases on")
+            lost.finish()
+            await until(lambda count=count: o.manager.tally.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
+        next(worker for worker in o.workers() if worker.node is near).begin().work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
+
+
+# rest, and another process
+
+
+@scenario
+async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+        worker = await one_worker(o)
+        o.store.want(CRAWL, "pause")
+        o.manager.rest(paused=True)
+        o.add(2)
+        assert worker.lease() == []
+        worker.end()
+        await until(lambda: not list(o.manager.desk.workers()), "it has ended")
+        await until(lambda: o.manager.work.waiting == 1, "the batch is seen")
+        assert len(o.posts()) == 1
+        o.store.want(CRAWL, "")
+        o.manager.rest(paused=False)
+        (await one_worker(o)).work_off()
+        o.manager.no_more()
+        await o.ended()
+        assert len(o.posts()) == 2
+
+
+@scenario
+async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tmp_path: Path) -> None:
+    one = model("one")
+    staffing = Staffing(most=1)
+    async with office(tmp_path, one, staffing=staffing, producer="me") as before:
+        before.add(4, 4)
+        worker = await one_worker(before)
+        worker.lease(2)
+        worker.finish()
+        await until(lambda: before.manager.tally.done == 1, "a batch is home")
+    async with office(tmp_path, one, staffing=staffing, producer="me") as after:
+        worker.store = after.store
+        worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
+        await until(lambda: after.manager.members[0].progress() == (2, 2, 2), "what was home before counts once")
+        worker.finish()
+        after.manager.no_more()
+        await after.ended()
+        assert after.merged() == [(batch, n) for batch in (1, 2) for n in range(4)]
+        assert one.posts == [f"{CRAWL}.w1.a1"]
+
+
+@scenario
+async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path: Path) -> None:
+    one = model("one")
+    before = make(tmp_path, [one], staffing=Staffing(most=1), producer="me")
+    before.add(2)
+    pushed = Attempt(batch=1, number=1, job=f"{CRAWL}.b1.a1", node=one.name, url=one.node.url, sent_at=1.0)
+    before.store.open_attempt(CRAWL, pushed)
+    before.store.sent(CRAWL, 1, 1)
+    await before.leave()
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as after:
+        (await one_worker(after)).work_off()
+        after.manager.no_more()
+        await after.ended()
+        assert [attempt.state.value for attempt in after.attempts()] == ["failed", "accepted"]
+        assert after.merged() == [(1, 0), (1, 1)]
+
+
+@scenario
+async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(tmp_path: Path) -> None:
+    one = model("one")
+    staffing = Staffing(most=1)
+    before = make(tmp_path, [one], staffing=staffing, producer="me")
+    await before.manager.recover()
+    before.manager.start()
+    before.add(2)
+    worker = await one_worker(before)
+    worker.lease()
+    await before.leave("killed")
+    worker.die()
+    async with office(tmp_path, one, staffing=staffing, producer="me") as after:
+        await until(lambda: len(one.posts) == 2, "another worker")
+        (await one_worker(after)).work_off()
+        after.manager.no_more()
+        await after.ended()
+        assert one.posts == [f"{CRAWL}.w1.a1", f"{CRAWL}.w2.a1"]
+        assert after.merged() == [(1, 0), (1, 1)]

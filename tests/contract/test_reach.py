@@ -1,0 +1,168 @@
+"""How a worker gets at the store: the right one or none, and why; and what it is told of it."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography.fernet import Fernet
+from rig.nodes import free_port
+from rig.redis import PASSWORD
+from scrapyd_dist.middlewares.worker import reach as reach_module
+from scrapyd_dist.middlewares.worker.reach import OutOfReach, reach
+
+from scrapyd_dist.batches import home_of
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.store import reach as sender_side
+from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.store.reach import Ways, how_to_reach, is_here
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from scrapyd_dist.store import Store
+
+HERE, THERE = Node.parse("127.0.0.1"), Node.parse("192.0.2.7", name="far")
+KEY = Fernet.generate_key()
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(reach_module, "egg_key", lambda: KEY)
+
+
+def reached(told: Mapping[str, str], *, crawl: str = "c", created: float = 1.5) -> str:
+    with closing(reach(told, crawl=crawl, home=home_of(crawl, created))) as store:
+        spider: str = store.crawl(crawl).spider
+        return spider
+
+
+def why_not(told: Mapping[str, str], *, crawl: str = "c", created: float = 1.5) -> str:
+    with pytest.raises(OutOfReach) as caught:
+        reached(told, crawl=crawl, created=created)
+    assert PASSWORD not in str(caught.value)
+    return str(caught.value)
+
+
+class TestWorker:
+    def test_opens_what_it_was_told(self, where: str, store: Store) -> None:
+        way = how_to_reach(where, HERE, KEY)
+        assert way.reason == ""
+        assert PASSWORD not in str(way.told)
+        assert reached(way.told) == "s"
+
+    def test_its_nodes_environment_comes_first(self, where: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(VARIABLE, where)
+        assert reached({}) == "s"
+        assert reached({"store": "/no/such/file"}) == "s"
+
+    def test_another_crawl_of_that_name_is_another_store(self, where: str, store: Store) -> None:
+        told = how_to_reach(where, HERE, KEY).told
+        assert "its crawl c is another one" in why_not(told, created=2.5)
+        assert "it has no crawl other" in why_not(told, crawl="other")
+
+    def test_makes_no_file(self, tmp_path: Path) -> None:
+        assert "there is no file" in why_not({"store": str(tmp_path / "none.db")})
+        assert "no absolute path" in why_not({"store": "store.db"})
+        assert list(tmp_path.iterdir()) == []
+
+    def test_leaves_a_foreign_file_alone(self, tmp_path: Path) -> None:
+        file = tmp_path / "notes.txt"
+        file.write_text("x" * 5000)
+        assert "not a store of scrapyd-dist" in why_not({"store": str(file)})
+        assert file.read_text() == "x" * 5000
+
+    def test_says_what_it_was_not_told(self) -> None:
+        assert f"{VARIABLE} is not set" in why_not({})
+
+    def test_a_server_that_is_not_there(self) -> None:
+        assert "failed" in why_not({"store": f"redis://127.0.0.1:{free_port()}/0"})
+
+    @pytest.mark.parametrize(("key", "words"), [(None, "carries no key"), (Fernet.generate_key(), "another key")])
+    def test_a_sealed_address_needs_the_key(
+        self, key: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = how_to_reach("redis://:hush@127.0.0.1/0", HERE, KEY).told
+        monkeypatch.setattr(reach_module, "egg_key", lambda: key)
+        assert words in why_not(told)
+
+
+class TestSender:
+    def test_a_file_is_for_this_machine(self, tmp_path: Path) -> None:
+        where = str(tmp_path / "store.db")
+        assert how_to_reach(where, HERE, None).told == {"store": where}
+        assert how_to_reach(where, Node.parse("localhost:6801"), None).told == {"store": where}
+        far = how_to_reach(where, THERE, KEY)
+        assert far.told == {}
+        assert "far is another one" in far.reason
+
+    def test_not_on_a_file_system_whose_locks_nobody_knows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sender_side, "kind_on", lambda _: "fuse.bindfs")
+        assert "fuse.bindfs" in how_to_reach(str(tmp_path / "store.db"), HERE, None).reason
+
+    @pytest.mark.parametrize(
+        "where", ["redis://127.0.0.1/0", "redis://localhost:7/0", "unix:///s?db=0", "redis://[::1]/0"]
+    )
+    def test_a_server_of_this_machine_is_for_this_machine(self, where: str) -> None:
+        assert how_to_reach(where, HERE, None).told == {"store": where}
+        assert "on this machine only" in how_to_reach(where, THERE, None).reason
+
+    def test_a_server_elsewhere_is_for_all(self) -> None:
+        where = "redis://redis.example:6379/0?prefix=shop:"
+        assert how_to_reach(where, THERE, None).told == {"store": where}
+
+    @pytest.mark.parametrize(
+        "where",
+        [
+            "redis://:hush@redis.example/0",
+            "rediss://redis.example/0?ssl_password=hush",
+            "redis://me:hush@redis.example",
+        ],
+    )
+    def test_a_secret_travels_only_sealed(self, where: str) -> None:
+        way = how_to_reach(where, THERE, KEY)
+        assert way.told.keys() == {"store_sealed"}
+        assert Fernet(KEY).decrypt(way.told["store_sealed"]).decode() == where
+        bare = how_to_reach(where, THERE, None)
+        assert bare.told == {}
+        assert "has no key" in bare.reason
+        assert "hush" not in bare.reason
+
+    def test_each_node_is_looked_for_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+
+        def here(host: str) -> bool:
+            asked.append(host)
+            return True
+
+        monkeypatch.setattr(sender_side, "is_here", here)
+        ways = Ways(str(tmp_path / "store.db"), None)
+        assert ways(HERE) is ways(HERE)
+        ways(THERE)
+        assert asked == ["127.0.0.1", "192.0.2.7"]
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.3.2.1", True),
+        ("localhost", True),
+        ("192.0.2.7", False),
+        ("no.such.host.invalid", False),
+    ],
+)
+def test_which_hosts_are_this_machine(host: str, here: bool) -> None:
+    assert is_here(host) is here
+
+
+def test_an_own_address_is_this_machine() -> None:
+    own = {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
+    assert own
+    assert all(is_here(address) for address in own)

@@ -1,0 +1,215 @@
+"""The SQLite file: who may read it, what it is taken for, how an old one becomes a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import stat
+from dataclasses import replace
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.stores import CRAWL, LESSEE, accept, add, seal
+
+from scrapyd_dist.batches import BatchState, CrawlState
+from scrapyd_dist.errors import ConfigError, StoreError
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "store.db"
+    old = os.umask(0)
+    try:
+        store = open_store(path)
+        store.add_crawl(CRAWL)
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(old)
+    store.close()
+    assert "store.db-wal" in modes
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_store(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
+        open_store(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (99,)
+
+
+@pytest.mark.parametrize(
+    "content", [b"items,of,a\nspreadsheet\n" * 100, b"x" * 10, b"SQLite format 3\0" + b"\1" * 5000]
+)
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "items.csv"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"items\.csv"):
+        open_store(path)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be opened"):
+        open_store(tmp_path)
+
+
+def test_a_place_below_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be opened"):
+        open_store(tmp_path / "file" / "store.db")
+
+
+def test_an_address_that_nobody_knows_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigError, match="postgres://") as caught:
+        open_store("postgres://:secret@host/0")
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_kept_is_json(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with contextlib.closing(open_store(path)) as store:
+        store.add_crawl(CRAWL)
+        seal(store)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert json.loads(database.execute("SELECT settings FROM payloads").fetchone()[0]) == {"A": "1"}
+        assert json.loads(database.execute("SELECT options FROM crawls").fetchone()[0]) == {"args": {"a": "ü"}}
+
+
+# files of other programs and of older versions
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE orders (id INTEGER)")
+        database.execute("PRAGMA user_version = 1")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="database of another program") as caught:
+        open_store(path)
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
+
+
+def test_a_marked_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA application_id = 7")
+        database.execute("CREATE TABLE crawls (id INTEGER)")
+    with pytest.raises(StoreError, match="database of another program"):
+        open_store(path)
+
+
+def version_1(path: Path) -> None:
+    """A file as the first version left it in the middle of a crawl."""
+    script = (files("scrapyd_dist.store") / "schema" / "1.sql").read_text("utf-8")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(f"PRAGMA journal_mode = WAL; {script} PRAGMA user_version = 1;")
+        crawl = (
+            "INSERT INTO crawls (id, project, spider, state, created, options) VALUES (?, 'p', 's', 'working', ?, ?)"
+        )
+        database.executemany(crawl, [("c", 1.5, '{"args": {"a": "\\u00fc"}}'), ("d", 1.5, "{}")])
+        database.execute(
+            "INSERT INTO batches (crawl, number, size, state, attempts, sealed_at) VALUES ('c', 1, 2, 'sent', 1, 10)"
+        )
+        database.execute("INSERT INTO payloads VALUES ('c', 1, '{\"A\": \"1\"}')")
+        database.execute(
+            "INSERT INTO attempts (crawl, batch, number, job, node, url, state, sent_at)"
+            " VALUES ('c', 1, 1, 'c.b1.a1', 'one', 'http://one:6800', 'sent', 1)"
+        )
+        database.executemany("INSERT INTO fingerprints VALUES (?, ?)", [("c", b"\1"), ("c", b"\2"), ("d", b"\1")])
+        database.execute("INSERT INTO misses VALUES ('c', 0, 'u', 'index', 'HTTP 500')")
+        database.execute("INSERT INTO counts VALUES ('c', 'sealed', 2)")
+        database.commit()
+
+
+def test_a_store_of_the_first_version_is_brought_to_this_one_with_all_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    version_1(path)
+    with contextlib.closing(open_store(path)) as store:
+        old = replace(CRAWL, state=CrawlState.WORKING, pid=None)
+        assert store.crawls() == [replace(old, id="d", options={}), old]
+        assert sorted(store.fingerprints("c")) == [b"\1", b"\2"]
+        assert list(store.fingerprints("d")) == [b"\1"]
+        assert store.payload("c", 1) == {"A": "1"}
+        assert store.counts("c") == {"sealed": 2}
+        assert [miss.kind for miss in store.misses("c")] == ["index"]
+        accept(store)
+        assert seal(store, fingerprints=[b"\2", b"\3"]) == 2
+        assert sorted(store.fingerprints("c")) == [b"\1", b"\2", b"\3"]
+        store.add_crawl(replace(CRAWL, id="new", created=9.0))
+        assert [crawl.id for crawl in store.crawls()] == ["new", "d", "c"]
+    with contextlib.closing(open_store(path)) as again:
+        assert again.batch("c", 1).state is BatchState.DONE
+
+
+def version_2(path: Path) -> None:
+    """A file as the second version left it: batches of two crawls in every state."""
+    scripts = [(files("scrapyd_dist.store") / "schema" / f"{number}.sql").read_text("utf-8") for number in (1, 2)]
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(f"PRAGMA journal_mode = WAL; {' '.join(scripts)} PRAGMA user_version = 2;")
+        crawl = "INSERT INTO crawls (id, number, project, spider, state, created) VALUES (?, ?, 'p', 's', 'working', 1)"
+        database.executemany(crawl, [("c", 1), ("d", 2)])
+        states = ["sealed", "sent", "running", "done", "failed", "dead", "split", "sealed"]
+        batch = "INSERT INTO batches (crawl, number, size, state, sealed_at) VALUES (?, ?, ?, ?, 1)"
+        database.executemany(batch, [("c", number, number, state) for number, state in enumerate(states, 1)])
+        database.execute(batch, ("d", 5, 2, "dead"))
+        rows = [*(("c", number) for number in range(1, 9)), ("d", 5)]
+        database.executemany("INSERT INTO payloads VALUES (?, ?, '{}')", rows)
+        database.execute("INSERT INTO seen VALUES (1, x'01')")
+        database.execute("PRAGMA application_id = 1935960435")
+        database.commit()
+
+
+def test_batches_of_the_second_version_lie_in_a_slot_and_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    version_2(path)
+    with contextlib.closing(open_store(path)) as store:
+        assert (store.crawl("c").kind, store.crawl("c").standing) == ("crawl", False)
+        (slot,) = store.slots("c")
+        one_each = dict.fromkeys(("sent", "running", "done", "failed", "dead", "split"), 1)
+        assert (slot.slot, slot.batches) == ("", {**one_each, "sealed": 2})
+        assert slot.requests == {
+            "sealed": 9, "sent": 2, "running": 3, "done": 4, "failed": 5, "dead": 6, "split": 7,
+        }  # fmt: skip
+        leased = store.lease_next("c", LESSEE, seconds=9.0, limit=9, now=1.0)
+        assert [one.batch.number for one in leased] == [1, 5, 8]
+        assert store.seen("c", [b"\1", b"\2"]) == {b"\1"}
+        store.drop_batch("d", 5, forget=True)
+        assert store.slots("d") == []
+        assert (add(store), seal(store, crawl="d")) == (9, 6)
+
+
+def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    version_1(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE samples (somebody TEXT)")  # in the way of a later statement of the script
+    with pytest.raises(StoreError, match="samples already exists"):
+        open_store(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        assert database.execute("SELECT count(*) FROM fingerprints").fetchone() == (3,)
+        assert not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'nodes'").fetchone()
+
+
+def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with contextlib.closing(open_store(path)) as store:
+        store.add_crawl(CRAWL)
+        for number in range(40):
+            seal(store, fingerprints=[os.urandom(20) for _ in range(500)], counts={"sealed": number})
+    full = path.stat().st_size
+    with contextlib.closing(open_store(path)) as store:
+        store.forget("c")
+    assert path.stat().st_size < full / 4

@@ -1,0 +1,257 @@
+"""A frontier with many hands in it: no request twice or lost, no batch with two workers; counts that no step upsets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import replace
+from threading import Barrier, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rig.stores import CRAWL, LESSEE, add, lease, new_batch
+
+from scrapyd_dist.batches import OUT, WAITING, AttemptState, Miss
+from scrapyd_dist.errors import DistError
+from scrapyd_dist.frontier.values import Lessee, SeenBefore
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.store import Store
+
+
+def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]) -> None:
+    """Do all of it at the same time, each with a connection of its own."""
+    start, errors = Barrier(len(work)), []
+
+    def run(store: Store, some: Callable[[Store], None]) -> None:
+        start.wait()
+        try:
+            some(store)
+        except Exception as error:  # noqa: BLE001 - raised again below, in the test's own thread
+            errors.append(error)
+
+    threads = [Thread(target=run, args=(opened(), some)) for some in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def add_what_is_new(store: Store, prints: Sequence[str]) -> None:
+    """As a producer does it: what is there already is dropped, and the rest is tried again."""
+    left = list(prints)
+    while left:
+        try:
+            add(store, *left)
+        except SeenBefore as known:
+            left = [one for one in left if one.encode() not in known.prints]
+        else:
+            return
+
+
+def test_several_producers_on_one_slot_lose_nothing_and_double_nothing(
+    store: Store, opened: Callable[[], Store]
+) -> None:
+    def producer(first: int) -> Callable[[Store], None]:
+        def produce(own: Store) -> None:
+            for start in range(first, first + 200, 10):
+                add_what_is_new(own, [str(number) for number in range(start, start + 15)])
+
+        return produce
+
+    at_once(opened, [producer(first) for first in (0, 0, 50, 101)])
+    kept = Counter(
+        itertools.chain.from_iterable(store.payload("c", b.number)["A"].split(",") for b in store.batches("c"))
+    )
+    assert kept == {str(number): 1 for number in range(306)}
+    assert sum(slot.waiting for slot in store.slots("c")) == len(set(store.fingerprints("c"))) == 306
+
+
+def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[], Store]) -> None:
+    for number in range(80):
+        add(store, slot=str(number % 3), priority=number % 2)
+    had: list[tuple[int, int]] = []
+
+    def worker(name: int) -> Callable[[Store], None]:
+        def work(own: Store) -> None:
+            me = Lessee(job=f"c.w{name}.a1", node="one", url="u")
+            while some := own.lease_next("c", me, seconds=60.0, limit=1 + name % 2, now=1.0):
+                for one in some:
+                    had.append((one.batch.number, one.attempt))
+                    if one.batch.number % 4 == 0 and one.batch.attempts == 1:
+                        own.fail("c", one.batch.number, 1, reason="", now=1.0, max_attempts=3)
+                    else:
+                        own.ack("c", one.batch.number, one.attempt, me.job, report={}, now=1.0)
+
+        return work
+
+    at_once(opened, [worker(name) for name in range(4)])
+    assert Counter(had) == dict.fromkeys([*((n, 1) for n in range(1, 81)), *((n, 2) for n in range(4, 81, 4))], 1)
+    assert store.backlog("c").acked == 80
+
+
+WORKER = """
+import json, sys
+from scrapyd_dist.frontier.values import Lessee, NewBatch, SeenBefore
+from scrapyd_dist.store import open_store
+store, me = open_store(sys.argv[1]), Lessee(job=sys.argv[2], node="one", url="u")
+print("ready", flush=True)
+sys.stdin.readline()
+had = []
+while not store.backlog("c").drained:
+    for leased in store.lease_next("c", me, seconds=60.0, now=1.0):
+        number = leased.batch.number
+        had.append(number)
+        prints = [b"%d" % n for n in (number * 2, number * 2 + 1) if n < 300]
+        while True:
+            new = [NewBatch(payload={}, size=1, fingerprints=(one,)) for one in prints]
+            try:
+                store.ack("c", number, leased.attempt, me.job, report={}, new=new, now=1.0)
+            except SeenBefore as known:
+                prints = [one for one in prints if one not in known.prints]
+            else:
+                break
+print(json.dumps(had))
+"""
+
+
+@pytest.mark.black_box
+def test_workers_that_add_what_they_find_end_when_all_of_them_have(where: str, store: Store) -> None:
+    add(store, "1")
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, where, f"c.w{name}.a1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in range(3)
+    ]
+    for worker in workers:
+        assert worker.stdout
+        assert worker.stdout.readline() == "ready\n"
+    answers = [worker.communicate("go\n", timeout=120) for worker in workers]
+    assert [errors for _, errors in answers] == [""] * 3
+    had = list(itertools.chain.from_iterable(json.loads(told) for told, _ in answers))
+    assert sorted(had) == list(range(1, 300))
+    assert store.seen("c", [b"%d" % number for number in range(1, 300)]) == set(store.fingerprints("c"))
+    assert store.backlog("c").acked == 299
+
+
+# counts
+
+
+def step(store: Store, kind: int, number: int) -> None:
+    """One step of some kind, on some batch; most of them are refused, as they should be."""
+    me = LESSEE.job
+    last = next((batch.attempts for batch in store.batches("c") if batch.number == number), 1)
+    slot, priority = "xy@"[kind % 3], kind % 2
+    verbs: list[Callable[[], Any]] = [
+        lambda: add(store, f"{kind}.{number}", slot=slot, priority=priority),
+        lambda: store.lease_next("c", LESSEE, seconds=60.0, limit=1 + number % 3, now=1.0),
+        lambda: store.lease_next("c", LESSEE, slots=["@", "x"], seconds=-1.0, now=1.0),
+        lambda: store.ack("c", number, last, me, report={}, new=[new_batch(f"f{number}", slot=slot)], now=1.0),
+        lambda: store.give_back("c", number, last, me, reason="", now=1.0),
+        lambda: store.fail("c", number, last, reason="", now=1.0, max_attempts=2),
+        lambda: store.accept(
+            "c",
+            number,
+            last,
+            report={},
+            part="",
+            misses=[Miss(url="u", kind="failed", reason="", batch=number)],
+            now=1.0,
+        ),
+        lambda: store.split("c", number, [new_batch(slot=slot, priority=priority)]),
+        lambda: store.drop_batch("c", number, forget=bool(kind % 2)),
+        lambda: store.requeue("c", [number]),
+        lambda: store.retry("c", number, [({}, 1)], 1.0),
+    ]
+    with suppress(DistError, SeenBefore):
+        verbs[kind % len(verbs)]()
+
+
+def check_counts(store: Store) -> None:
+    """What is told is what a look at everything shows."""
+    batches = store.batches("c")
+    for slot in store.slots("c"):
+        own = [batch for batch in batches if batch.slot == slot.slot]
+        assert slot.batches == Counter(batch.state.value for batch in own)
+        assert sum(slot.requests.values()) == sum(batch.size for batch in own)
+        waiting = sorted((b for b in own if b.state in WAITING), key=lambda b: (-b.priority, b.number))
+        assert store.peek("c", slot.slot, 100) == waiting
+    assert {slot.slot for slot in store.slots("c")} == {batch.slot for batch in batches}
+    backlog, attempts = store.backlog("c"), store.attempts("c")
+    acked = [attempt for attempt in attempts if attempt.state is AttemptState.ACKED]
+    assert store.attempts("c", {AttemptState.ACKED}) == acked
+    assert backlog.waiting == sum(batch.state in WAITING for batch in batches)
+    assert (backlog.acked, backlog.expired) == (len(acked), len(store.expired("c")))
+    assert backlog.leased + backlog.acked + backlog.expired == sum(batch.state in OUT for batch in batches)
+
+
+def test_counts_are_what_a_scan_counts_whatever_was_done(store: Store) -> None:
+    # The fixture stays out of hypothesis' hands: pytest-twisted cannot hand it over.
+    @settings(max_examples=25, deadline=None)
+    @given(steps=st.lists(st.tuples(st.integers(0, 65), st.integers(1, 12)), min_size=10, max_size=50))
+    def check(steps: list[tuple[int, int]]) -> None:
+        store.forget("c")
+        store.add_crawl(replace(CRAWL, kind="frontier"))
+        for number in range(1, 5):
+            add(store, f"0.{number}", slot="xy"[number % 2])
+        for kind, number in steps:
+            step(store, kind, number)
+        check_counts(store)
+
+    check()
+
+
+# SQLite: what it costs
+
+
+def test_an_idle_worker_waits_for_nobody_who_writes(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(open_store(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        store.add_crawl(CRAWL)
+        writer.execute("BEGIN IMMEDIATE")
+        assert store.lease_next("c", LESSEE, seconds=60.0, now=1.0) == []
+        assert store.backlog("c").finished
+
+
+def test_no_verb_of_a_worker_reads_through_a_table(tmp_path: Path) -> None:
+    statements: list[str] = []
+    with closing(open_store(tmp_path / "store.db")) as store:
+        store.add_crawl(CRAWL)
+        database: sqlite3.Connection = store._db  # type: ignore[attr-defined]  # to listen to what it is asked
+        database.set_trace_callback(statements.append)
+        for slot in ("x", "y"):
+            add(store, slot, slot=slot)
+        lease(store)
+        store.ack("c", 1, 1, LESSEE.job, report={}, new=[new_batch("z")], now=1.0)
+        lease(store, slots=["y"])
+        store.give_back("c", 2, 1, LESSEE.job, reason="", now=1.0)
+        store.backlog("c")
+        store.peek("c", "y", 3)
+        store.attempts("c", {AttemptState.ACKED})
+        store.expired("c")
+        database.set_trace_callback(None)
+        asked = [text for text in statements if text.startswith(("SELECT", "UPDATE", "DELETE"))]
+        plans = {text: [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}")] for text in asked}
+    assert any("waiting_batches" in line for plan in plans.values() for line in plan)
+    for text, plan in plans.items():
+        # Attempts of one state are few, and are put in order.
+        sorts = "TEMP B-TREE" in "".join(plan) and "FROM attempts" not in text
+        assert not sorts and not any(line.startswith("SCAN") for line in plan), text

@@ -1,0 +1,240 @@
+"""What is particular to the Redis store: its clock, its keys, its memory, wrong servers and wrong addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.redis import PASSWORD, RedisServer
+from rig.stores import CRAWL, LESSEE, accept, add, attempt, bring_to, fail, halves, lease, seal
+
+from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreError
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapyd_dist.store import Store
+
+
+def keys(server: RedisServer, pattern: str = "*") -> list[bytes]:
+    redis = pytest.importorskip("redis")
+    with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+        found: list[bytes] = client.keys(pattern)
+        return found
+
+
+@pytest.mark.skipif(shutil.which("faketime") is None, reason="needs the program faketime")
+def test_a_clock_that_is_wrong_by_an_hour_takes_no_lease_away(redis_server: RedisServer) -> None:
+    where = f"{redis_server.url}?prefix=clock:"
+    script = """
+import sys, time
+from scrapyd_dist.store import open_store
+store = open_store(sys.argv[1])
+print(round(time.time()), store.lease("c", 1, 1, "fast", 60), len(store.expired("c")))
+"""
+    with contextlib.closing(open_store(where)) as store:
+        store.add_crawl(CRAWL)
+        seal(store)
+        store.open_attempt("c", attempt())
+        assert store.lease("c", 1, 1, "me", 60.0)
+        line = ["faketime", "-f", "+3600s", sys.executable, "-c", script, where]
+        told = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+        assert told[1:] == ["False", "0"]
+        assert store.renew("c", 1, 1, "me", 60.0)
+
+
+def test_two_prefixes_are_two_stores(redis_server: RedisServer) -> None:
+    with (
+        contextlib.closing(open_store(f"{redis_server.url}?prefix=shop:")) as shop,
+        contextlib.closing(open_store(f"{redis_server.url}?prefix=news:")) as news,
+    ):
+        shop.add_crawl(CRAWL)
+        shop.update_node("web1", draining=1.0)
+        assert (news.crawls(), news.nodes()) == ([], [])
+        news.add_crawl(replace(CRAWL, spider="other"))
+        assert shop.crawl("c").spider == "s"
+
+
+def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(redis_server: RedisServer) -> None:
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix=forget:")) as store:
+        store.add_crawl(CRAWL)
+        for _ in range(3):
+            seal(store, fingerprints=[f"{n}".encode() for n in range(500)], counts={"sealed": 2, "local": 1})
+        store.open_attempt("c", attempt())
+        store.lease("c", 1, 1, "me", 60.0)
+        store.add_sample("c", 1.0, {})
+        assert len(keys(redis_server, "forget:c:*")) > 10
+        store.forget("c")
+    assert keys(redis_server, "forget:c:*") == []
+
+
+def test_nothing_of_a_forgotten_frontier_is_left_on_the_server(redis_server: RedisServer) -> None:
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix=forget2:")) as store:
+        store.add_crawl(CRAWL)
+        for slot in ("", "x", "y"):
+            add(store, "a" + slot, slot=slot)
+        lease(store)
+        store.ack("c", 1, 1, LESSEE.job, report={}, now=1.0)
+        lease(store)
+        store.register_producer("c", "me", 60.0)
+        store.forget("c")
+        for look in (store.slots, store.attempts, store.batches):
+            assert look("c") == []
+    assert keys(redis_server, "forget2:c:*") == []
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_nothing_of_a_dropped_batch_is_left_on_the_server(redis_server: RedisServer, *, forget: bool) -> None:
+    prefix = f"drop{int(forget)}:"
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix={prefix}")) as store:
+        store.add_crawl(CRAWL)
+        add(store, "a", slot="x")
+        lease(store)
+        fail(store)
+        lease(store)
+        store.give_back("c", 1, 2, LESSEE.job, reason="", now=1.0)
+        store.drop_batch("c", 1, forget=forget)
+    left = {key.decode().removeprefix(f"{prefix}c:c:") for key in keys(redis_server, f"{prefix}c:*")}
+    assert left == ({"crawl", "meta"} if forget else {"crawl", "meta", "f:0"})
+
+
+def first_layout(server: RedisServer, prefix: str) -> None:
+    """Take away what the first layout did not have."""
+    redis = pytest.importorskip("redis")
+    with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+        client.set(f"{prefix}layout", 1)
+        client.hdel(f"{prefix}c:c:meta", "indexed")
+        for name in ("slots", "waiting", "w:*", "open:*"):
+            for key in client.keys(f"{prefix}c:c:{name}"):
+                client.delete(key)
+
+
+def test_a_crawl_of_the_first_layout_is_served_as_any_other(redis_server: RedisServer) -> None:
+    where = f"{redis_server.url}?prefix=old:"
+    with contextlib.closing(open_store(where)) as store:
+        store.add_crawl(CRAWL)
+        for state in (BatchState.SEALED, BatchState.SENT, BatchState.RUNNING, BatchState.FAILED, BatchState.DONE):
+            bring_to(store, state)
+        first_layout(redis_server, "old:")
+    with contextlib.closing(open_store(where)) as store:
+        seal(store)
+        accept(store, batch=2)
+        assert [one.batch for one in store.attempts("c", {AttemptState.SENDING, AttemptState.RUNNING})] == [3]
+        assert [(slot.slot, slot.batches) for slot in store.slots("c")] == [
+            ("", {"sealed": 2, "done": 2, "running": 1, "failed": 1})
+        ]
+        assert [one.batch.number for one in store.lease_next("c", LESSEE, seconds=9.0, limit=9, now=1.0)] == [1, 4, 6]
+        assert (store.backlog("c").waiting, store.backlog("c").leased) == (0, 4)
+    redis = pytest.importorskip("redis")
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
+        assert int(client.get("old:layout")) == 2  # a version that would not keep the index stays away
+
+
+def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(redis_server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix=many:")) as store:
+        store.add_crawl(CRAWL)
+        for batch in range(40):
+            prints = [f"the same beginning {batch}.{number}"[-20:].encode() for number in range(500)]
+            seal(store, fingerprints=prints)
+        assert len(set(store.fingerprints("c"))) == 20_000
+    buckets = [key for key in keys(redis_server, "many:c:c:f:*") if b":f:" in key]
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
+        assert {client.object("encoding", key) for key in buckets} <= {b"listpack", b"ziplist"}
+        assert max(client.hlen(key) for key in buckets) < 400  # the limit is 512
+    assert 100 < len(buckets) < 400
+
+
+def test_a_newer_layout_is_refused(redis_server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
+        client.set("newer:layout", 99)
+    with pytest.raises(StoreError, match=r"newer scrapyd-dist \(layout 99"):
+        open_store(f"{redis_server.url}?prefix=newer:")
+
+
+def test_a_server_that_keeps_nothing_is_told_of(tmp_path: Path, redis_server: RedisServer) -> None:
+    with contextlib.closing(open_store(redis_server.url)) as safe:
+        assert safe.warnings() == []
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(contextlib.closing(RedisServer(tmp_path / "redis", appendonly="no")))
+        (told,) = stack.enter_context(contextlib.closing(open_store(server.url))).warnings()
+    assert "appendonly" in told
+    assert PASSWORD not in told
+
+
+def test_a_server_that_throws_keys_away_is_refused(tmp_path: Path) -> None:
+    options = {"maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"}
+    with (
+        contextlib.closing(RedisServer(tmp_path / "redis", **options)) as server,
+        pytest.raises(StoreError, match="noeviction"),
+    ):
+        open_store(server.url)
+
+
+def test_a_server_without_room_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(contextlib.closing(RedisServer(tmp_path / "redis", None, maxmemory="6mb")))
+        store = stack.enter_context(contextlib.closing(open_store(server.url)))
+        store.add_crawl(CRAWL)
+        sealed = 0
+        with pytest.raises(StoreError, match=r"(?i)memory"):
+            while True:
+                sealed = store.seal("c", {"A": "x" * 100_000}, size=1, fingerprints=[b"%d" % sealed], now=1.0,
+                                        counts={"sealed": 1}).number  # fmt: skip
+        assert sealed > 5
+        assert len(store.batches("c")) == store.counts("c")["sealed"] == sealed
+        assert len(list(store.fingerprints("c"))) == sealed
+
+
+@pytest.mark.parametrize("url", ["redis://:geheim@127.0.0.1:{port}/0", "redis://wrong:geheim@127.0.0.1:{port}/0"])
+def test_a_wrong_password_is_told_at_once_and_not_shown(url: str, redis_server: RedisServer) -> None:
+    with pytest.raises(StoreError, match=r"failed: .*password") as caught:
+        open_store(url.format(port=redis_server.port))
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:geheim@host:geheim/0",
+        "redis://:geheim@h/0?nonsense=1",
+        "redis://h/0?socket_timeout=geheim",
+        "redis://:geheim\uff0f@host/0",  # a letter that an address must not have
+    ],
+)
+def test_an_address_that_makes_no_sense_is_told_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be understood") as caught:
+        open_store(url)
+    assert "geheim" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_without_the_client_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigError, match=r"pip install 'scrapyd-dist\[redis\]'"):
+        open_store("redis://127.0.0.1:1/0")
+
+
+def test_it_is_reached_by_a_socket_too(redis_server: RedisServer) -> None:
+    with contextlib.closing(open_store(f"{redis_server.socket_url}&prefix=socket:")) as store:
+        store.add_crawl(CRAWL)
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix=socket:")) as store:
+        assert store.crawl("c") == CRAWL
+
+
+def test_errors_of_the_domain_are_the_same_for_a_crawl_that_is_not_there(redis_server: RedisServer) -> None:
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix=none:")) as store:
+        made: Store = store
+        for verb in (lambda: made.open_attempt("c", attempt()), lambda: accept(made), lambda: fail(made)):
+            with pytest.raises(NothingMatched):
+                verb()
+        with pytest.raises(DistError):
+            made.split("c", 1, halves(1))

@@ -1,0 +1,260 @@
+"""The steps of batches and attempts: those of the tables, and no other, on every engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.stores import LESSEE, accept, attempt, bring_to, fail, halves, seal
+
+from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, BatchState, Miss
+from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapyd_dist.store import Store
+
+
+def wait_again(store: Store, last: int) -> None:
+    if not store.requeue("c", [1]):
+        store.refused("c", 1, last, "no", 1.0)
+
+
+#: what leads into a state
+INTO: dict[BatchState, Callable[[Store, int], object]] = {
+    BatchState.SEALED: wait_again,
+    BatchState.SENT: lambda store, last: store.open_attempt("c", attempt(last + 1)),
+    BatchState.RUNNING: lambda store, last: store.running("c", 1, last),
+    BatchState.DONE: lambda store, last: accept(store, 1, last),
+    BatchState.FAILED: lambda store, last: fail(store, 1, last),
+    BatchState.SPLIT: lambda store, last: store.split("c", 1, halves(1, 1)),
+}
+
+
+#: allowed by the table, and made by `fail` alone, on its way
+NO_VERB = {
+    (BatchState.SEALED, BatchState.DEAD),
+    (BatchState.FAILED, BatchState.DEAD),
+}
+
+
+@pytest.mark.parametrize("new", INTO)
+@pytest.mark.parametrize("old", BatchState)
+def test_every_step_of_the_table_can_be_made_and_no_other(store: Store, old: BatchState, new: BatchState) -> None:
+    last = bring_to(store, old)
+    before = (store.batch("c", 1), store.attempts("c"), store.misses("c"))
+    assert before[0].state is old
+    if new in STEPS[old] and (old, new) not in NO_VERB:
+        INTO[new](store, last)
+        assert store.batch("c", 1).state is new
+        return
+    with pytest.raises((StepRefused, NothingMatched)):
+        INTO[new](store, last)
+    assert (store.batch("c", 1), store.attempts("c"), store.misses("c")) == before
+
+
+ATTEMPT_VERBS: dict[AttemptState, Callable[[Store], object]] = {
+    AttemptState.SENDING: lambda store: store.open_attempt("c", attempt(1, node="two")),
+    AttemptState.SENT: lambda store: store.sent("c", 1, 1),
+    AttemptState.RUNNING: lambda store: store.running("c", 1, 1),
+    AttemptState.ACKED: lambda store: store.ack("c", 1, 1, "me", report={}, now=1.0),
+    AttemptState.ACCEPTED: accept,
+    AttemptState.FAILED: fail,
+    AttemptState.REFUSED: lambda store: store.refused("c", 1, 1, "no", 1.0),
+}
+
+
+@pytest.mark.parametrize("new", AttemptState)
+@pytest.mark.parametrize("old", AttemptState)
+def test_every_step_of_an_attempt_can_be_made_and_no_other(store: Store, old: AttemptState, new: AttemptState) -> None:
+    seal(store)
+    store.open_attempt("c", attempt())
+    store.lease("c", 1, 1, "me", 60.0)
+    if old is AttemptState.ACKED:
+        store.running("c", 1, 1)
+    if old is not AttemptState.SENDING:
+        ATTEMPT_VERBS[old](store)
+    before = (store.batch("c", 1), store.attempts("c"))
+    assert before[1][0].state is old
+    if (old, new) == (AttemptState.REFUSED, AttemptState.RUNNING):
+        assert store.lease_next("c", LESSEE, seconds=60.0, now=1.0)
+        assert store.attempts("c")[0].state is new
+        return
+    if new in ATTEMPT_STEPS[old]:
+        ATTEMPT_VERBS[new](store)
+        assert store.attempts("c")[0].state is new
+        return
+    with pytest.raises(StepRefused):
+        ATTEMPT_VERBS[new](store)
+    assert (store.batch("c", 1), store.attempts("c")) == before
+
+
+@pytest.mark.parametrize("verb", [accept, fail, lambda s: s.sent("c", 1, 1), lambda s: s.running("c", 1, 1)])
+def test_an_attempt_that_was_never_opened_moves_nothing(store: Store, verb: Callable[[Store], object]) -> None:
+    seal(store)
+    store.open_attempt("c", replace(attempt(2), number=2))
+    with pytest.raises(NothingMatched):
+        verb(store)
+    assert store.batch("c", 1).state is BatchState.SENT
+
+
+def test_one_attempt_is_accepted_and_no_other_ever(store: Store) -> None:
+    seal(store)
+    store.open_attempt("c", attempt(1))
+    fail(store)
+    store.open_attempt("c", attempt(2))
+    with pytest.raises(StepRefused):
+        accept(store, number=1)  # the one that was given up
+    accept(store, number=2, misses=(Miss(url="u", kind="gone", reason="HTTP 404", batch=1),))
+    for number in (1, 2):
+        with pytest.raises(StepRefused):
+            accept(store, number=number, misses=(Miss(url="v", kind="gone", reason="", batch=1),))
+    first, second = store.attempts("c")
+    assert (first.state, second.state, second.part, second.report) == (
+        AttemptState.FAILED, AttemptState.ACCEPTED, "2.jl", {"items": 2},
+    )  # fmt: skip
+    assert store.attempts("c", {AttemptState.ACCEPTED}) == [second]
+    assert [miss.url for miss in store.misses("c")] == ["u"]
+
+
+def test_a_refused_post_counts_as_no_attempt_and_its_number_is_used_again(store: Store) -> None:
+    seal(store)
+    store.open_attempt("c", attempt(1, node="one"))
+    store.refused("c", 1, 1, "connection refused", 5.0)
+    batch = store.batch("c", 1)
+    assert (batch.state, batch.attempts, batch.reason) == (BatchState.SEALED, 0, "connection refused")
+    store.open_attempt("c", attempt(1, node="two"))
+    assert store.batch("c", 1).attempts == 1
+    (again,) = store.attempts("c")
+    assert (again.node, again.url, again.state, again.reason, again.ended_at, again.job) == (
+        "two", "http://two:6800", AttemptState.SENDING, "", None, "c.b1.a1",
+    )  # fmt: skip
+
+
+def test_a_refused_second_attempt_keeps_the_first(store: Store) -> None:
+    seal(store)
+    store.open_attempt("c", attempt(1))
+    fail(store)
+    store.open_attempt("c", attempt(2))
+    store.refused("c", 1, 2, "no", 5.0)
+    assert store.batch("c", 1).attempts == 1
+    assert [a.state for a in store.attempts("c")] == [AttemptState.FAILED, AttemptState.REFUSED]
+
+
+def test_a_batch_is_dead_after_its_last_attempt(store: Store) -> None:
+    seal(store)
+    answers = []
+    for number in (1, 2, 3):
+        store.open_attempt("c", attempt(number))
+        answers.append(fail(store, number=number, most=3))
+    assert answers == [BatchState.FAILED, BatchState.FAILED, BatchState.DEAD]
+    assert (store.batch("c", 1).state, store.batch("c", 1).reason) == (BatchState.DEAD, "broken")
+    assert store.batches("c", {BatchState.DEAD, BatchState.SEALED}) == [store.batch("c", 1)]
+    assert store.batches("c", {BatchState.DONE}) == []
+
+
+def test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing(store: Store) -> None:
+    seal(store)
+    store.open_attempt("c", attempt(1))
+    store.refused("c", 1, 1, "no", 5.0)
+    store.open_attempt("c", attempt(2))  # somebody who counts otherwise
+    before = (store.batch("c", 1), store.attempts("c"))
+    late: list[Callable[[], object]] = [
+        lambda: accept(store, number=1),
+        lambda: fail(store, number=1),
+        lambda: store.sent("c", 1, 1),
+        lambda: store.running("c", 1, 1),
+        lambda: store.refused("c", 1, 1, "no", 6.0),
+    ]
+    for verb in late:
+        with pytest.raises(StepRefused):
+            verb()
+    assert (store.batch("c", 1), store.attempts("c")) == before
+    accept(store, number=2)
+
+
+def test_an_open_attempt_that_was_overtaken_is_fenced_off(store: Store) -> None:
+    seal(store)
+    store.open_attempt("c", attempt(1))
+    store.sent("c", 1, 1)
+    fail(store)
+    store.open_attempt("c", attempt(3))
+    store.refused("c", 1, 3, "no", 5.0)  # the batch's attempts are 2 now, and there is no attempt 2
+    store.open_attempt("c", attempt(4))
+    with pytest.raises((StepRefused, NothingMatched)):
+        accept(store, number=2)
+    with pytest.raises(StepRefused):
+        accept(store, number=3)
+    accept(store, number=4)
+
+
+# a person's requeue
+
+
+def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: Store) -> None:
+    bring_to(store, BatchState.DEAD)
+    bring_to(store, BatchState.DONE)
+    bring_to(store, BatchState.DEAD)
+    assert store.requeue("c", [3, 1, 2, 1]) == [1, 3]
+    batch = store.batch("c", 1)
+    assert (batch.state, batch.attempts, batch.forgiven, batch.reason) == (BatchState.SEALED, 1, 1, "broken")
+    assert store.batch("c", 2).state is BatchState.DONE
+    answers = []
+    for number in (2, 3):
+        store.open_attempt("c", attempt(number))
+        answers.append(fail(store, number=number, most=2))
+    assert answers == [BatchState.FAILED, BatchState.DEAD]
+    assert [a.number for a in store.attempts("c") if a.batch == 1] == [1, 2, 3]
+    assert store.requeue("c", [1]) == [1]
+    assert store.batch("c", 1).forgiven == 3
+    assert store.requeue("c", [1]) == []
+
+
+def test_a_batch_that_is_not_there_stops_the_whole_requeue(store: Store) -> None:
+    bring_to(store, BatchState.DEAD)
+    with pytest.raises(NothingMatched, match="no batch 9"):
+        store.requeue("c", [1, 9])
+    assert store.batch("c", 1).state is BatchState.DEAD
+
+
+# splitting
+
+
+def test_a_batch_is_replaced_by_its_parts(store: Store) -> None:
+    seal(store, size=5, counts={"sealed": 5}, fingerprints=[b"1", b"2"])
+    store.open_attempt("c", attempt(1))
+    fail(store)
+    left, right = store.split("c", 1, halves(2, 3))
+    assert [(b.number, b.size, b.state, b.attempts, b.parent, b.sealed_at) for b in (left, right)] == [
+        (2, 2, BatchState.SEALED, 0, 1, 10.0),
+        (3, 3, BatchState.SEALED, 0, 1, 10.0),
+    ]
+    whole = store.batch("c", 1)
+    assert (whole.state, whole.reason, whole.attempts) == (BatchState.SPLIT, "broken", 1)
+    assert store.batches("c") == [whole, left, right]
+    assert (store.payload("c", 2), store.payload("c", 3)) == ({"A": "1"}, {"A": "2"})
+    assert sum(b.size for b in store.batches("c") if b.state is not BatchState.SPLIT) == store.counts("c")["sealed"]
+    assert sorted(store.fingerprints("c")) == [b"1", b"2"]
+    assert seal(store) == 4
+
+
+@pytest.mark.parametrize("sizes", [[], [2], [1, 2], [2, 0], [3, -1]])
+def test_parts_have_the_requests_of_the_whole(store: Store, sizes: list[int]) -> None:
+    seal(store)
+    if sizes == [2]:
+        assert len(store.split("c", 1, halves(2))) == 1
+        return
+    with pytest.raises(StoreError, match="batch 1 has 2 requests"):
+        store.split("c", 1, halves(*sizes))
+    assert [batch.state for batch in store.batches("c")] == [BatchState.SEALED]
+
+
+@pytest.mark.parametrize("state", [BatchState.SENT, BatchState.RUNNING, BatchState.DONE, BatchState.SPLIT])
+def test_a_batch_that_is_out_or_over_is_not_split(store: Store, state: BatchState) -> None:
+    bring_to(store, state)
+    before = store.batches("c")
+    with pytest.raises(StepRefused):
+        store.split("c", 1, halves(1, 1))
+    assert store.batches("c") == before

@@ -1,0 +1,220 @@
+"""The leases of a worker on real stores: renewed while its loop turns, lost when it stands still or is replaced."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from rig.stores import attempt, fail, seal
+from rig.waiting import wait_for
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapyd_dist.middlewares.worker.lease import Leases, Loss, guard
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from scrapyd_dist.store import Store
+    from scrapyd_dist.store.sqlite_file import SqliteFile
+
+#: seconds of a lease that a test waits for
+SHORT = 0.6
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Away:
+    """A store that does not answer."""
+
+    def renew(self, *_: Any) -> bool:
+        raise StoreError("the store is away")
+
+    def close(self) -> None: ...
+
+
+class Worker:
+    """The leases of a worker, and what it was told of them."""
+
+    def __init__(self, store: Any, seconds: float, **options: Any) -> None:
+        self.lost: list[tuple[int, int, Loss]] = []
+        self.leases = Leases(store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options)
+        self._clock = options.get("clock")
+
+    def _lost(self, held: Any, loss: Loss) -> None:
+        self.lost.append((held.batch, held.attempt, loss))
+
+    def run(self) -> None:
+        """As `start`, but for the loop, which the test turns."""
+        self.leases._thread.start()
+
+    def turn_until(self, condition: Callable[[], object], what: str) -> None:
+        def look() -> object:
+            self.leases.turn()
+            return condition()
+
+        wait_for(look, 20, what)
+
+
+@pytest.fixture
+def worker(opened: Callable[[], Store]) -> Iterator[Callable[..., Worker]]:
+    made: list[Worker] = []
+
+    def make(seconds: float = SHORT, **options: Any) -> Worker:
+        made.append(Worker(options.pop("store", None) or opened(), seconds, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        away: Any = Away()
+        one.leases._store = away  # `opened` closes the real one
+        one.leases.stop()
+
+
+@pytest.fixture
+def out(store: Store) -> Store:
+    """A store with a batch whose first attempt `w` holds."""
+    seal(store)
+    store.open_attempt("c", attempt())
+    assert store.lease("c", 1, 1, "w", SHORT)
+    return store
+
+
+def test_a_lease_lives_as_long_as_the_loop_turns(out: Store, worker: Callable[..., Worker]) -> None:
+    one = worker()
+    began = one.leases._clock()
+    one.leases.hold(1, 1, began)
+    one.run()
+    one.turn_until(lambda: one.leases._clock() > began + 2 * SHORT, "the time of two leases")
+    assert one.leases.holds(1, 1)
+    assert one.lost == []
+    assert not out.lease("c", 1, 1, "you", 60.0)
+
+
+def test_a_loop_that_stands_still_lets_others_have_the_work(out: Store, worker: Callable[..., Worker]) -> None:
+    one = worker()
+    one.leases.hold(1, 1, one.leases._clock())
+    one.run()
+    wait_for(lambda: out.expired("c"), 20, "the lease's end")
+    assert out.lease("c", 1, 1, "you", 60.0)
+    one.leases.check()  # as a request does that is about to leave
+    assert one.lost == [(1, 1, Loss.TAKEN)]
+
+
+def test_who_stood_still_and_was_not_replaced_goes_on(out: Store, worker: Callable[..., Worker]) -> None:
+    one = worker()
+    one.leases.hold(1, 1, one.leases._clock())
+    one.run()
+    wait_for(lambda: out.expired("c"), 20, "the lease's end")
+    one.leases.turn()
+    assert one.lost == []
+    assert out.expired("c") == []
+
+
+def test_an_attempt_that_was_given_up_is_told_once(out: Store, worker: Callable[..., Worker]) -> None:
+    one = worker(60.0)
+    one.leases.hold(1, 1, one.leases._clock())
+    fail(out)
+    one.leases.renew()
+    one.leases.turn()
+    one.leases.renew()
+    one.leases.turn()
+    assert one.lost == [(1, 1, Loss.TAKEN)]
+
+
+def test_each_lease_is_lost_alone(store: Store, worker: Callable[..., Worker]) -> None:
+    for number in (1, 2, 3):
+        seal(store)
+        store.open_attempt("c", attempt(batch=number))
+        assert store.lease("c", number, 1, "w", 60.0)
+    one = worker(60.0)
+    for number in (1, 2, 3):
+        one.leases.hold(number, 1, one.leases._clock())
+    fail(store, batch=2)
+    fail(store, batch=3)
+    one.leases.release(3, 1)
+    one.leases.renew()
+    one.leases.turn()
+    assert one.lost == [(2, 1, Loss.TAKEN)]
+    assert one.leases.holds(1, 1)
+
+
+@pytest.mark.parametrize("where", ["sqlite"], indirect=True)
+class TestAway:
+    """A store that does not answer; the clock is turned."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    def turns(self, one: Worker, clock: Clock, seconds: int) -> None:
+        for _ in range(seconds):
+            clock.now += 1.0
+            one.leases.renew()
+            one.leases.turn()
+
+    def test_is_waited_for_as_long_as_the_lease_lasts(self, worker: Callable[..., Worker], clock: Clock) -> None:
+        one = worker(60.0, store=Away(), clock=clock)
+        one.leases.hold(1, 1, clock.now)
+        self.turns(one, clock, 59)
+        assert one.lost == []
+        self.turns(one, clock, 1)
+        assert one.lost == [(1, 1, Loss.AWAY)]
+
+    def test_is_no_loss_to_the_patient(self, worker: Callable[..., Worker], clock: Clock) -> None:
+        one = worker(60.0, store=Away(), clock=clock, patient=True)
+        one.leases.hold(1, 1, clock.now)
+        self.turns(one, clock, 200)
+        assert one.lost == []
+
+    @pytest.mark.parametrize(("stood", "lost"), [(59.0, []), (61.0, [(1, 1, Loss.LATE)])])
+    def test_nobody_can_tell_who_stood_still_that_it_was_not_replaced(
+        self, worker: Callable[..., Worker], clock: Clock, stood: float, lost: list[Any]
+    ) -> None:
+        one = worker(60.0, store=Away(), clock=clock, patient=True)
+        one.run()
+        one.leases.hold(1, 1, clock.now)
+        clock.now += stood
+        one.leases.turn()
+        assert one.lost == lost
+
+    def test_is_complained_of_once(
+        self, worker: Callable[..., Worker], clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one = worker(60.0, store=Away(), clock=clock, patient=True)
+        one.leases.hold(1, 1, clock.now)
+        self.turns(one, clock, 10)
+        assert caplog.text.count("leases cannot be renewed for now") == 1
+
+
+def test_a_worker_that_is_stopped_while_it_writes_is_improbable(tmp_path: Path) -> None:
+    """It would hold the file's lock for as long as it is stopped, so it never waits for the disk meanwhile."""
+    open_store(tmp_path / "store.db").close()
+    with closing(cast("SqliteFile", open_store(tmp_path / "store.db", durable=False))) as one:
+        told = [one._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "wal_autocheckpoint")]
+    assert told == [1, WORKERS_CHECKPOINT]
+
+
+@pytest.mark.parametrize("name", ["download_request", "download_request_async"])
+def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
+    left: list[Request] = []
+    handlers = SimpleNamespace(**{name: left.append})
+    crawler: Any = SimpleNamespace(engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers)))
+    good, bad = Request("http://web/good"), Request("http://web/bad")
+    guard(crawler, lambda request: "lost" if request is bad else "")
+    getattr(handlers, name)(good)
+    with pytest.raises(IgnoreRequest, match="lost"):
+        getattr(handlers, name)(bad)
+    assert left == [good]

@@ -1,0 +1,206 @@
+"""The kinds of trouble: each is a crawl's setting, and what happens to it at a moment that the dice choose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rig import proxy
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from faults.trial import Trial
+    from rig.proxy import Mishap
+
+#: where Debian has the library that shifts a process's clock
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+#: the node's disk in the trial that fills it
+DISK_MB = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of trouble."""
+
+    name: str
+    strike: Callable[[Trial], None]  #: what happens, after `begin`
+    redis: bool | None = None  #: which store it needs; None for either
+    trial: Mapping[str, Any] = field(default_factory=dict)  #: arguments of `Trial`
+    around: Callable[[Trial], Any] | None = None  #: a context that stands around the whole trial
+
+
+def kill_worker(trial: Trial) -> None:
+    """A worker is killed in the middle of its batch."""
+    trial.wait_moment()
+    victims = [pid for node in trial.nodes for pid in node.job_pids()]
+    if victims:
+        os.kill(trial.dice.choice(victims), signal.SIGKILL)
+
+
+def kill_daemon(trial: Trial) -> None:
+    """Scrapyd is killed, its workers live on as orphans; it is started again when its work has gone elsewhere."""
+    trial.wait_moment()
+    node = trial.victim()
+    node.kill()
+    if trial.dice.random() < 0.5:
+        wait_for(lambda: trial.row.state.ended or _given_up(trial, node.name), 60, "its jobs given up")
+    node.restart()
+
+
+def kill_machine(trial: Trial) -> None:
+    """Scrapyd and all its workers are killed, and it comes back knowing no job."""
+    trial.wait_moment()
+    node = trial.victim()
+    node.kill()
+    node.kill_jobs()
+    node.restart()
+
+
+def kill_producer(trial: Trial) -> None:
+    """The process that coordinates is killed."""
+    trial.wait_moment(0.0, 0.8)
+    trial.kill_producer()
+
+
+def kill_watcher(trial: Trial) -> None:
+    """The command that watches is killed; the crawl goes on, and another command waits for it."""
+    trial.wait_moment()
+    assert trial.command
+    trial.command.signal(signal.SIGKILL)
+    trial.command.wait(20)
+    trial.command = trial.cli("watch", trial.row.id, "--json")
+
+
+def kill_redis(trial: Trial) -> None:
+    """The Redis server is killed, and started again with its file."""
+    trial.wait_moment()
+    assert trial.redis
+    trial.redis.kill()
+    trial.redis.start()
+
+
+def stop_machine(trial: Trial) -> None:
+    """A node and its workers are stopped (SIGSTOP), and go on after their work has gone elsewhere."""
+    trial.wait_moment()
+    node = trial.victim()
+    stopped = list(node.job_pids())
+    node.pause()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: trial.row.state.ended or not stopped or _given_up(trial, node.name), 60, "its jobs given up")
+    node.go_on()
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _given_up(trial: Trial, node: str) -> bool:
+    return any(a.node == node and a.state.value == "failed" for a in trial.attempts())
+
+
+def spoil(*mishaps: Mishap) -> Callable[[Trial], None]:
+    """The next calls of schedule.json go wrong, some of each kind."""
+
+    def strike(trial: Trial) -> None:
+        for spoilt in trial.proxies:
+            for mishap in trial.dice.choices(mishaps, k=2):
+                spoilt.spoil("schedule.json", mishap)
+
+    return strike
+
+
+def spoil_all(trial: Trial) -> None:
+    """Some of all calls go wrong, of any page, in any way."""
+    trial.wait_moment(0.01, 0.3)  # before it has begun, a crawl is refused, as it should be
+    kinds = [proxy.CUT, proxy.RESET, proxy.FAILED_AFTER, proxy.FAILED_BEFORE, proxy.PAGE_AFTER, proxy.PAGE_BEFORE]
+    for spoilt in trial.proxies:
+        for mishap in trial.dice.choices(kinds, k=8):
+            spoilt.spoil("*", mishap)
+
+
+def fill_disk(trial: Trial) -> None:
+    """The disk that one node writes its logs and parts to is full; later there is room again."""
+    trial.wait_moment(0.05, 0.4)
+    filler = trial.nodes[0].logs_dir / "filler"
+    subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=1k"], check=False, capture_output=True)
+    trial.wait_moment(0.6, 0.8)
+    filler.unlink()
+
+
+@contextmanager
+def small_disk(trial: Trial) -> Iterator[None]:
+    """A small file system of its own under one node's logs (needs root)."""
+    logs = trial.nodes[0].logs_dir
+    logs.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", logs], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", logs], check=True)
+
+
+def nothing(trial: Trial) -> None:
+    """The trouble is there from the start."""
+
+
+def kill_all_in_turn(trial: Trial) -> None:
+    """A worker, a machine and the producer, one after the other."""
+    for strike in trial.dice.sample([kill_worker, kill_machine, kill_producer], 3):
+        if not trial.row.state.ended:
+            strike(trial)
+
+
+def kill_producer_thrice(trial: Trial) -> None:
+    """The process that coordinates is killed three times, spread over the crawl, and each time somebody goes on."""
+    for low, high in ((0.1, 0.3), (0.35, 0.55), (0.6, 0.8)):
+        trial.wait_moment(low, high)
+        trial.kill_producer()
+        assert trial.command
+        trial.command.wait(60)
+        trial.resume()
+
+
+_CLOCK = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+1h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+_BEHIND = {**_CLOCK, "FAKETIME": "-1h"}
+
+KINDS = (
+    Kind(name="a worker killed", strike=kill_worker),
+    Kind(name="Scrapyd killed, its workers orphans", strike=kill_daemon),
+    Kind(name="a machine killed, back with an empty job list", strike=kill_machine),
+    Kind(name="the producer killed", strike=kill_producer),
+    Kind(name="the watcher killed", strike=kill_watcher),
+    Kind(name="Redis killed, restarted with its file", strike=kill_redis, redis=True),
+    Kind(name="a machine stopped, and going on later", strike=stop_machine),
+    Kind(
+        name="schedule.json: reset or cut in its answer", strike=spoil(proxy.CUT, proxy.RESET), trial={"proxied": True}
+    ),
+    Kind(name="schedule.json: an answer past the time-out", strike=spoil(proxy.LATE), trial={"proxied": True}),
+    Kind(
+        name="schedule.json: HTTP 500 and HTML, taken or not",
+        strike=spoil(proxy.FAILED_AFTER, proxy.FAILED_BEFORE, proxy.PAGE_AFTER, proxy.PAGE_BEFORE),
+        trial={"proxied": True},
+    ),
+    Kind(name="any page: reset, cut, 500, HTML", strike=spoil_all, trial={"proxied": True}),
+    Kind(name="a full disk under a node's files", strike=fill_disk, around=small_disk),
+    Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
+    Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
+    Kind(name="worker, machine and producer, in turn", strike=kill_all_in_turn),
+)
+
+#: hours of work at a slow site, minutes here; not one of the kinds that take turns
+LONG = Kind(
+    name="50,000 pages, killed and resumed three times",
+    strike=kill_producer_thrice,
+    trial={
+        "items": 50_000,
+        "latency": 0.0,
+        "patience": 1800.0,
+        "settings": {"DISTRIBUTED_BATCH_SIZE": 1000, "CONCURRENT_REQUESTS_PER_DOMAIN": 16},
+    },
+)

@@ -1,0 +1,231 @@
+"""One crawl that something breaks: a fleet, a site, a project, and the commands that a person would type afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack, closing, suppress
+from random import Random
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rig.bad_days import ITEMS
+from rig.commands import SDIST, Command
+from rig.crawls import ADDON
+from rig.nodes import Nodes
+from rig.projects import Project
+from rig.proxy import Proxy
+from rig.sites import SiteProcess
+from rig.waiting import wait_for
+from scrapyd_dist.deploy.key import state_key
+from scrapyd_dist.examples.pages import Site
+
+from scrapyd_dist.payload import decode
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.redis import RedisServer
+
+    from scrapyd_dist.batches import Attempt, Crawl
+    from scrapyd_dist.store import Store
+
+#: trouble is noticed within seconds, and a job lasts long enough to be hurt
+SETTINGS: Mapping[str, Any] = {
+    "ADDONS": ADDON,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+    "RETRY_TIMES": 1,
+    "DISTRIBUTED_BATCH_SIZE": 40,
+    "DISTRIBUTED_POLL_INTERVAL": 0.3,
+    "DISTRIBUTED_REQUEST_TIMEOUT": 4,
+    "DISTRIBUTED_NODE_TIMEOUT": 4,
+    "DISTRIBUTED_FLEET_TIMEOUT": 8,
+    "DISTRIBUTED_MIN_FREE": 1,
+}
+#: each worker tells the site which job it is, so that the site's log says who fetched what
+NAMED = """
+import sys
+USER_AGENT = next((text[5:] for text in sys.argv if text.startswith("_job=")), "producer")
+"""
+ITEMS_OF_SITE = 400
+#: seconds until a trial is given up
+PATIENCE = 180.0
+#: how often a person goes on with a crawl that stopped
+RESUMES = 4
+
+
+class Trial:
+    """See the module. `begin`, break something, `finish`, then look.
+
+    Args:
+        folder: an empty folder of its own.
+        node_python: the interpreter of the nodes.
+        seed: of the dice that choose moments and victims.
+        redis: whether the store is a Redis server instead of a file.
+        proxied: whether each node is reached through a proxy that can spoil exchanges.
+        node_env: environment variables of single nodes, by their place.
+        settings: of the project, besides those above.
+        items: detail pages of the site.
+        latency: seconds that the site takes for a page.
+        pull: whether workers lease their batches instead of being sent them.
+        patience: seconds for one command.
+    """
+
+    def __init__(
+        self, folder: Path, node_python: Path, seed: int, *, redis: bool = False, proxied: bool = False,
+        node_env: Mapping[int, dict[str, str]] | None = None, settings: Mapping[str, Any] | None = None,
+        items: int = ITEMS_OF_SITE, latency: float = 0.15, pull: bool = False, patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
+        self.dice = Random(seed)
+        self._options = ["--pull"] if pull else []
+        self._patience = patience
+        self._stack = ExitStack()
+        self._folder = folder
+        self.redis: RedisServer | None = self._start_redis() if redis else None
+        site = Site(items=items, per_page=20)
+        self.site = self._stack.enter_context(
+            closing(SiteProcess(folder / "site", site, f"--latency={latency}", "--log-headers"))
+        )
+        self._nodes = self._stack.enter_context(closing(Nodes(node_python, folder / "nodes")))
+        self.nodes: list[ScrapydNode] = [self._nodes.make(env=(node_env or {}).get(at)) for at in range(2)]
+        self.proxies: list[Proxy] = []
+        self._project = Project.demo(folder / "project")
+        self._settings = {**SETTINGS, "START_URL": self.site.start_url, **(settings or {})}
+        self._proxied = proxied
+        self.command: Command | None = None
+        self.resumes = 0
+
+    def _start_redis(self) -> RedisServer:
+        from rig.redis import RedisServer
+
+        return self._stack.enter_context(closing(RedisServer(self._folder / "redis")))
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._stack.close()
+
+    # the crawl
+
+    def begin(self) -> None:
+        """Start the fleet and the crawl; returns when the crawl has a row in the store."""
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait()
+        if self._proxied:
+            self.proxies = [self._stack.enter_context(closing(Proxy(node))) for node in self.nodes]
+            sections = "\n".join(p.section(self._project.name, p.node.name) for p in self.proxies)
+            self._project.targets([], sections)
+        else:
+            self._project.targets(self.nodes)
+        self._project.settings(**self._settings)
+        with (self._project.package / "settings.py").open("a", encoding="utf-8") as file:
+            file.write(NAMED)
+        pages = self.site.site.pages
+        self.command = self.cli(
+            "crawl",
+            "easy",
+            "--index",
+            self.site.template,
+            "--pages",
+            str(pages),
+            "--shards",
+            "4",
+            "-o",
+            ITEMS,
+            "--json",
+            *self._options,
+        )
+        wait_for(self.crawls, 60, "the crawl in the store")
+
+    def cli(self, *arguments: str) -> Command:
+        """Start `sdist` in the project's folder."""
+        env = {"SDIST_STORE": self.redis.url} if self.redis else None
+        project = self._project
+        command = Command([*SDIST, *arguments], cwd=project.path, folder=project.output, home=project.home, env=env)
+        return self._stack.enter_context(closing(command))
+
+    def store(self) -> Store:
+        """The crawl's store."""
+        return open_store(self.redis.url if self.redis else self._project.path / ".sdist" / "store.db")
+
+    def look(self, question: Callable[[Store], Any]) -> Any:
+        """Ask the store something."""
+        with closing(self.store()) as store:
+            return question(store)
+
+    def crawls(self) -> list[Crawl]:
+        """The crawls in the store; none while there is no store."""
+        if not self.redis and not (self._project.path / ".sdist" / "store.db").exists():
+            return []
+        found: list[Crawl] = self.look(lambda store: store.crawls())
+        return found
+
+    @property
+    def row(self) -> Crawl:
+        """The crawl."""
+        return self.crawls()[0]
+
+    def attempts(self) -> list[Attempt]:
+        """All attempts of the crawl."""
+        found: list[Attempt] = self.look(lambda store: store.attempts(self.row.id))
+        return found
+
+    def targets(self, batch: int) -> frozenset[str]:
+        """The pages of a batch, as the site's log names them."""
+        settings = self.look(lambda store: store.payload(self.row.id, batch))
+        values = decode(settings.get, key=state_key(self._project.path / ".sdist"))
+        return frozenset(urlsplit(value["url"]).path for value in values)
+
+    def items(self) -> list[dict[str, Any]]:
+        """What came home; nothing when there is no file."""
+        with suppress(FileNotFoundError):
+            return list(self._project.items(ITEMS))
+        return []
+
+    # moments and victims
+
+    def wait_moment(self, low: float = 0.05, high: float = 0.75) -> None:
+        """Let the crawl come to a moment that the dice choose: a share of the detail pages asked for."""
+        moment = int(self.dice.uniform(low, high) * self.site.site.items)
+        wait_for(
+            lambda: self._over() or sum(self.site.item_hits().values()) >= moment, self._patience, f"{moment} pages"
+        )
+
+    def _over(self) -> bool:
+        return self.row.state.ended
+
+    def victim(self) -> ScrapydNode:
+        """A node that is at work, by the dice; any when none is."""
+        busy = [node for node in self.nodes if node.job_pids()]
+        return self.dice.choice(busy or self.nodes)
+
+    def kill_producer(self) -> None:
+        """SIGKILL the process that coordinates."""
+        pid = self.row.pid
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # the end
+
+    def finish(self) -> Result:
+        """See it to its end, resuming as its messages say; how the last command ended."""
+        assert self.command
+        done = self.command.wait(self._patience)
+        while not self._finished() and self.resumes < RESUMES:
+            self.resume()
+            done = self.command.wait(self._patience)
+        return done
+
+    def resume(self) -> None:
+        """Go on with the crawl, as a person does who reads that it stopped."""
+        self.resumes += 1
+        self.command = self.cli("resume", self.row.id, "--json")
+
+    def _finished(self) -> bool:
+        return self.row.state.value == "finished"

@@ -1,0 +1,111 @@
+"""What a broken crawl came to: judged by the item file, the site's own log, and the record in the store."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from faults.trial import Trial
+
+    from scrapyd_dist.batches import Attempt
+
+#: seconds by which two clocks of one machine, and the writing of a record, may differ
+SLACK = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Counts of one trial, or of many when added up."""
+
+    runs: int = 1
+    lost: int = 0  #: items of the site that did not come home
+    duplicated: int = 0  #: items that came home more than once
+    double_sent: int = 0  #: batches that two attempts fetched though the record had not given up the first
+    refetched: int = 0  #: pages asked for again after an attempt was given up: the price of a kill
+    resumes: int = 0
+    unbalanced: int = 0  #: accounts that do not add up
+    wrong_exits: int = 0  #: exit codes that are not 0 though the crawl is whole
+
+    @property
+    def good(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.lost or self.duplicated or self.double_sent or self.unbalanced or self.wrong_exits)
+
+    def __add__(self, other: Verdict) -> Verdict:
+        names = self.__dataclass_fields__
+        return Verdict(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+def judge(trial: Trial, code: int) -> Verdict:
+    """The verdict on a trial that is over; `code` is the exit code of its last command."""
+    found = trial.site.differences(trial.items())
+    hits = trial.site.item_hits()
+    offset = time.time() - time.monotonic()
+    return Verdict(
+        lost=len(found.get("missing", ())) + len(found.get("wrong", ())),
+        duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())),
+        double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
+        refetched=sum(count - 1 for count in hits.values() if count > 1),
+        resumes=trial.resumes,
+        unbalanced=not balanced(trial.row.summary),
+        wrong_exits=code != 0,
+    )
+
+
+def _fetches(trial: Trial, offset: float) -> Mapping[str, tuple[float, float]]:
+    """Attempt's name -> its first and its last detail page, by time.monotonic(); `offset` as in `double_sent`."""
+    asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by whom the site's log names
+    for hit in trial.site.log():
+        target = hit["target"].partition("?")[0]
+        if target in trial.site.site.numbers:
+            asked[hit["headers"].get("user-agent", "")].append((hit["time"], target))
+    spans = {}
+    for attempt in trial.attempts():
+        times = [when for when, _ in asked.get(attempt.job, ())]
+        if attempt.worker:  # which asks for the pages of many batches
+            mine, since = trial.targets(attempt.batch), attempt.sent_at - offset - SLACK
+            # It may have had the same batch before, in an earlier attempt.
+            times = [when for when, target in asked.get(attempt.worker, ()) if target in mine and when >= since]
+        if times:
+            spans[attempt.job] = (min(times), max(times))
+    return spans
+
+
+def double_sent(attempts: Sequence[Attempt], fetches: Mapping[str, tuple[float, float]], offset: float) -> int:
+    """How many batches were fetched by a later attempt before the record had given up an earlier one.
+
+    Args:
+        attempts: all attempts of a crawl.
+        fetches: attempt's name -> its first and last fetch, by time.monotonic().
+        offset: what makes such a time one since the epoch.
+    """
+    by_batch: dict[int, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.job in fetches:
+            by_batch[attempt.batch].append(attempt)
+    bad = 0
+    for tries in by_batch.values():
+        tries.sort(key=lambda attempt: attempt.number)
+        for earlier, later in pairwise(tries):
+            begun = fetches[later.job][0] + offset
+            bad += earlier.ended_at is None or begun < earlier.ended_at - SLACK
+    return bad
+
+
+def balanced(summary: Mapping[str, Any]) -> bool:
+    """Whether every URL that was found is accounted for, to the unit."""
+    sorted_in = sum(summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed"))
+    batches = summary["batches"]
+    return bool(
+        summary["state"] == "finished"
+        and summary["urls_found"] == sorted_in
+        and batches["done"] + batches["dead"] == batches["total"]
+        and summary["requests"]["done"] + summary["dead_urls"] == summary["sealed"]
+    )

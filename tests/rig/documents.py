@@ -1,0 +1,150 @@
+"""The shape of the document that each command gives with `--json`. Names may be added to these; none may go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .shapes import NUMBER
+
+TEXT = (str, None)
+_NODE = {"name": str, "url": str}
+_RATES = {"requests": NUMBER, "pages": NUMBER, "items": NUMBER, "failed": NUMBER}
+
+SUMMARY: dict[str, Any] = {
+    "crawl": str,
+    "spider": str,
+    "project": str,
+    "version": TEXT,
+    "state": str,
+    "paused": bool,
+    "message": str,
+    "exit_code": (int, None),
+    "duration_s": NUMBER,
+    **dict.fromkeys(("urls_found", "urls_distinct", "offsite", "duplicate", "refused", "local", "sealed"), int),
+    **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "dead_urls", "index_failed"), int),
+    "batches": dict.fromkeys(("total", "sent", "out", "waiting", "done", "failed", "dead"), int),
+    "requests": {"total": int, "sent": int, "done": int},
+    "outlook": {"requests": (int, None), "sure": str, "eta_s": (int, float, None)},
+    "per_s": _RATES,
+    "index": {"pages": int, "total": (int, None), "failed": int},
+    "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "running": int, "jobs": int, "items": int,
+               "pages": int, "failed": int, "per_s": _RATES}],
+    "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int}],
+    "output": [str],
+    "misses": TEXT,
+    "warnings": [str],
+}  # fmt: skip
+ROLL_OUT = {
+    "project": str, "version": TEXT, "dry_run": bool,
+    "nodes": [{**_NODE, "project": str, "state": str, "version": TEXT, "default": TEXT, "spiders": (int, None),
+               "reason": str}],
+}  # fmt: skip
+_LOOK = {
+    **_NODE, "state": str, "reason": str, "slots": (int, None), "running": (int, None), "pending": (int, None),
+    "finished": (int, None), "latency_ms": (int, float, None), "skew_s": (int, float, None), "version": TEXT,
+    "drift": (bool, None), "draining": TEXT, "wedged": bool,
+}  # fmt: skip
+_KINDS = dict.fromkeys(("waiting", "leased", "done", "dead"), int)
+_SLOT = {"slot": str, "requests": _KINDS, "batches": _KINDS}
+_WALKED = {"batches": int, "requests": int, "left": [int], "interrupted": bool}
+_BARS = {"names": [str], "values": [NUMBER], "median": (int, float, None)}
+
+#: the command, as it is typed -> its document
+DOCUMENTS: dict[str, Any] = {
+    "init": {"file": str, "added": [str], "nodes": [{**_NODE, "written": bool, "state": str}]},
+    "config": {"options": [{"section": str, "name": str, "value": object, "origin": str}], "misspelt": [str],
+               "problem": TEXT},
+    "crawl": SUMMARY,
+    "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
+    "resume": SUMMARY,
+    "retry": SUMMARY,
+    "watch": SUMMARY,
+    "status": SUMMARY,
+    "wait": {"crawls": [SUMMARY]},
+    "crawls": {"crawls": [SUMMARY]},
+    "plan": {
+        "spider": str, "target": str, "project": str, "version": TEXT, "deploy": [str], "batch_size": int,
+        "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "logs": bool}],
+        "shards": [{"number": int, "url": str, "first_page": (int, None), "last_page": (int, None)}],
+        "bytes_per_batch": {"form": str, "bytes": int, "per_url": NUMBER, "targets": {str: int}},
+        "output": [str], "warnings": [str],
+    },
+    "batches": {
+        "crawl": str,
+        "batches": [{"batch": int, "state": str, "requests": int, "reason": str, "split_from": (int, None),
+                     "attempts": [{"number": int, "job": str, "node": str, "state": str, "reason": str}]}],
+    },
+    "clean": {
+        "dry_run": bool,
+        "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],
+    },
+    "report": {"crawl": str, "begun": NUMBER, "as_of": NUMBER, "state": str, "summary": SUMMARY,
+               "burn_up": {"at": [NUMBER], "found": [NUMBER], "sent": [NUMBER], "done": [NUMBER]},
+               "shard_sizes": _BARS, "shard_times": _BARS, "job_times": _BARS},
+    "frontier list": {
+        "frontiers": [{"frontier": str, "state": str, "created": NUMBER, "requests": _KINDS, "slots": [_SLOT],
+                       "producers": [str], "lost_producers": [str], "manager": TEXT}],
+    },
+    "frontier count": {"frontier": str, "slots": [_SLOT], "requests": _KINDS, "not_empty": int},
+    "frontier dump": {
+        "frontier": str, "slot": str, "batches": [{"batch": int, "priority": int, "requests": [{"url": str}]}],
+    },
+    "frontier add": {
+        "frontier": str, "rows": int, "added": int, "duplicate": int, "bad": int,
+        "bad_rows": [{"line": int, "reason": str}], "interrupted": bool,
+    },
+    "frontier move": {"frontier": str, "to": [str], **_WALKED},
+    "frontier isolate": {"frontier": str, "was": int, "batch": int, "slot": str, "requests": int},
+    "frontier requeue": {"frontier": str, "batches": [int], "requests": int},
+    "frontier delete": {"frontier": str, "slots": [_SLOT], **_WALKED},
+    "consume": SUMMARY,
+    "nodes": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
+    "nodes add": {"nodes": [_LOOK]},
+    "nodes remove": {"nodes": [_NODE]},
+    "nodes up": {"nodes": [{**_NODE, "slots": int}]},
+    "nodes drain": {
+        "nodes": [{**_NODE, "state": str, "running": (int, None), "pending": (int, None), "draining": TEXT}],
+    },
+    "nodes resume": {"nodes": [{**_NODE, "was_draining": bool}]},
+    "doctor": {
+        "nodes": [{**_NODE, "state": str, "versions": ([str], None), "logs": (bool, None), "ranges": (bool, None)}],
+        "findings": [{"severity": str, "node": str, "topic": str, "text": str, "remedy": str}],
+    },
+    "deploy": ROLL_OUT,
+    "deploy-all": ROLL_OUT,
+    "rollback": ROLL_OUT,
+    "versions": {
+        "project": str, "same": bool, "differences": [str],
+        "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "jobs": {str: [str]},
+                   "jobs_of_unknown_version": [str], "reason": str}],
+    },
+    "spiders": {
+        "project": str, "spiders": [{"spider": str, "nodes": [str], "missing": [str]}],
+        "nodes": [{**_NODE, "version": TEXT, "spiders": [str], "reason": str}],
+    },
+    "prune": {
+        "project": str, "dry_run": bool,
+        "nodes": [{**_NODE, "project": str, "deleted": [str], "in_use": {str: [str]},
+                   "jobs_of_unknown_version": [str], "reason": str}],
+    },
+    "schedule": {
+        "version": TEXT,
+        "jobs": [{"node": str, "project": str, "spider": str, "job": TEXT, "version": TEXT, "state": str,
+                  "reason": str}],
+    },
+    "jobs": {
+        "nodes": int, "unreached": [{"node": str, "reason": str}],
+        "jobs": [{"node": str, "project": str, "spider": str, "job": str, "crawl": TEXT, "state": str,
+                  "pages": (int, None), "items": (int, None), "errors": (int, None), "started": TEXT, "ended": TEXT,
+                  "duration_s": (int, float, None), "reason": str}],
+    },
+    "grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
+    "stats": {"jobs": int, "silent": [str], "stats": {str: {"jobs": int}}},
+    "cancel": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
+    "items pull": {
+        "folder": str, "items": (int, None),
+        "files": [{"job": str, "node": str, "state": str, "file": TEXT, "items": (int, None), "bytes": (int, None),
+                   "fetched_bytes": int, "reason": str}],
+    },
+    "items merge": {"items": int, "duplicates": int, "files": int, "torn": [str], "problems": [str], "output": [str]},
+}  # fmt: skip

@@ -1,0 +1,83 @@
+"""What tests of frontiers share: one that is filled through the store, and how it stands."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.config import state_dir
+from scrapyd_dist.frontier.filling import Found, open_frontier, pack
+from scrapyd_dist.frontier.slotting import Slots
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from scrapyd_dist.batches import Attempt, Batch, Crawl
+    from scrapyd_dist.frontier.values import Backlog
+
+    from .projects import Project
+
+
+class Frontier:
+    """A frontier of a project, in its store; made with this object.
+
+    Args:
+        project: whose store it is in.
+        name: what it is called.
+        standing: it never finishes.
+        store: the address of another store than the project's file.
+    """
+
+    def __init__(self, project: Project, name: str = "shop", *, standing: bool = False, store: str = "") -> None:
+        self.name = name
+        self._where = store or state_dir(project.path) / "store.db"
+        with closing(open_store(self._where)) as opened:
+            open_frontier(opened, name, project=project.name, now=time.time(), standing=standing)
+
+    def fill(
+        self, urls: Iterable[str], *, prefix: str = "p", slots: int = 1, size: int = 100, slot: str | None = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        """Add these pages; `fields` are those of each request, `slot` is where all of them go."""
+        family, found = Slots(prefix=prefix, number=slots), []
+        for url in urls:
+            fingerprint = hashlib.sha256(url.encode()).digest()
+            where = family.of(url, fingerprint) if slot is None else slot
+            found.append(Found(value={"url": url, **fields}, fingerprint=fingerprint, slot=where))
+        with closing(open_store(self._where)) as store:
+            store.add_batches(
+                self.name, pack(found, size=size, key=None), now=time.time(), counts={"sealed": len(found)}
+            )
+
+    def counts(self) -> Mapping[str, int]:
+        """State of batches -> requests in them, over all slots."""
+        total: dict[str, int] = {}
+        with closing(open_store(self._where)) as store:
+            for one in store.slots(self.name):
+                for state, number in one.requests.items():
+                    total[state] = total.get(state, 0) + number
+        return {state: number for state, number in total.items() if number}
+
+    def waiting(self) -> Mapping[str, int]:
+        """Slot -> requests that wait there, where there are any."""
+        with closing(open_store(self._where)) as store:
+            return {one.slot: one.waiting for one in store.slots(self.name) if one.waiting}
+
+    def backlog(self) -> Backlog:
+        with closing(open_store(self._where)) as store:
+            return store.backlog(self.name)
+
+    def row(self) -> Crawl:
+        with closing(open_store(self._where)) as store:
+            return store.crawl(self.name)
+
+    def attempts(self) -> list[Attempt]:
+        with closing(open_store(self._where)) as store:
+            return store.attempts(self.name)
+
+    def batches(self) -> list[Batch]:
+        with closing(open_store(self._where)) as store:
+            return store.batches(self.name)

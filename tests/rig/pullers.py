@@ -1,0 +1,161 @@
+"""Pulling workers without nodes: a frontier in a store, plain Scrapy processes, and who accepts their parts."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from contextlib import ExitStack, closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scrapyd_dist.batches import AttemptState, Crawl, CrawlState, home_of
+from scrapyd_dist.errors import StepRefused
+from scrapyd_dist.frontier.values import NewBatch
+from scrapyd_dist.jobs.outcome import Report, misses, read_report, refusal
+from scrapyd_dist.payload import encode
+from scrapyd_dist.store import open_store
+
+from .crawls import ADDON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from .projects import Project
+
+CRAWL = "shop"
+_numbers = itertools.count(1)
+
+
+class Frontier:
+    """A frontier of one project.
+
+    Args:
+        project: where the workers run; the store and the logs are in its folder.
+        spider: its ordinary spider.
+        fields: of the crawl's row.
+    """
+
+    def __init__(self, project: Project, spider: str = "plain", *, where: str = "", **fields: Any) -> None:
+        self.project, self.spider = project, spider
+        self.where = where or str(project.path / "store.db")
+        self.store = open_store(self.where)
+        row = Crawl(
+            id=CRAWL, project=project.name, spider=spider, state=CrawlState.WORKING, created=time.time(), **fields
+        )
+        self.store.add_crawl(row)
+        self.home = home_of(row.id, row.created)
+        self.folder = project.path / "logs" / "_sdist" / self.home
+        #: what came home of accepted attempts
+        self.items: list[dict[str, Any]] = []
+        self.refused: list[str] = []
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def add(
+        self, values: Sequence[Any], *, size: int = 10, slot: str = "", priority: int = 0, key: bytes | None = None
+    ) -> None:
+        """Put requests (addresses, or values of the codec) into batches."""
+        rows = [value if isinstance(value, dict) else {"url": value} for value in values]
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            prints = tuple(next(_numbers).to_bytes(20, "big") for _ in some)
+            new = NewBatch(
+                payload=encode(some, key=key), size=len(some), slot=slot, priority=priority, fingerprints=prints
+            )
+            self.store.add_batches(CRAWL, [new], now=time.time())
+
+    def arguments(
+        self, worker: int, *, spider: str = "", settings: dict[str, Any] | None = None, **order: Any
+    ) -> list[str]:
+        """Of the `scrapy` command that is worker number `worker`."""
+        told = {
+            "crawl": CRAWL, "worker": worker, "home": self.home, "node": "here", "url": "http://127.0.0.1:1",
+            "store": self.where, "lease": 60.0, **order,
+        }  # fmt: skip
+        spider = spider or self.spider
+        ours = {
+            "ADDONS": json.dumps(ADDON), "DISTRIBUTED_PULL": json.dumps(told), "DISTRIBUTED_MIN_FREE": 1,
+            "LOG_FILE": str(self.project.path / "logs" / self.project.name / spider / f"{self.job(worker)}.log"),
+            **(settings or {}),
+        }  # fmt: skip
+        (self.project.path / "logs" / self.project.name / spider).mkdir(parents=True, exist_ok=True)
+        return ["crawl", spider, *(word for name, value in ours.items() for word in ("-s", f"{name}={value}"))]
+
+    @staticmethod
+    def job(worker: int) -> str:
+        """A worker's job id."""
+        return f"{CRAWL}.w{worker}.a1"
+
+    def report(self, worker: int) -> Report:
+        """A worker's own report."""
+        return read_report((self.folder / f"{self.job(worker)}.json").read_bytes())
+
+    def said(self, worker: int) -> dict[str, Any]:
+        """The same as it is written."""
+        document: dict[str, Any] = json.loads((self.folder / f"{self.job(worker)}.json").read_text())
+        return document
+
+    def log(self, worker: int, spider: str = "") -> str:
+        """What a worker has logged."""
+        name = spider or self.spider
+        path = self.project.path / "logs" / self.project.name / name / f"{self.job(worker)}.log"
+        return path.read_text() if path.exists() else "no log"
+
+    def acked(self) -> int:
+        """How many attempts wait to be accepted."""
+        return len(self.store.attempts(CRAWL, {AttemptState.ACKED}))
+
+    def accept(self) -> None:
+        """Do as the manager does: take home what is acked, give up what nobody renews any more."""
+        for attempt in self.store.attempts(CRAWL, {AttemptState.ACKED}):
+            batch = self.store.batch(CRAWL, attempt.batch)
+            report = read_report(json.dumps(dict(attempt.report)).encode())
+            reason = refusal(report, batch.size, feed=False)
+            if reason:
+                self.refused.append(reason)
+                self._fail(attempt.batch, attempt.number, reason)
+                continue
+            assert report.part
+            data = (self.folder / report.part.file).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == report.part.sha256
+            rows = [json.loads(line) for line in data.splitlines()]
+            assert len(rows) == report.part.items == report.items
+            self.store.accept(
+                CRAWL, attempt.batch, attempt.number, report={}, part=report.part.file,
+                misses=misses(report, attempt.batch), now=time.time(),
+            )  # fmt: skip
+            self.items += rows
+        for attempt in self.store.expired(CRAWL):
+            self._fail(attempt.batch, attempt.number, "its lease has run out")
+
+    def _fail(self, batch: int, attempt: int, reason: str) -> None:
+        with suppress(StepRefused):
+            self.store.fail(CRAWL, batch, attempt, reason=reason, now=time.time(), max_attempts=9)
+
+    def states(self) -> dict[str, int]:
+        """State of batches -> how many."""
+        counts: dict[str, int] = {}
+        for batch in self.store.batches(CRAWL):
+            counts[batch.state.value] = counts.get(batch.state.value, 0) + 1
+        return counts
+
+    def leftovers(self) -> list[str]:
+        """Files that are half written."""
+        return sorted(path.name for path in self.folder.glob("*.part"))
+
+
+@pytest.fixture
+def frontier() -> Iterator[Callable[..., Frontier]]:
+    """`frontier(project, spider="plain")`: an empty one."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **fields: stack.enter_context(closing(Frontier(*arguments, **fields)))
+
+
+def values_of(urls: Iterable[str], **fields: Any) -> list[dict[str, Any]]:
+    """Values of the codec that have these fields in common."""
+    return [{"url": url, **fields} for url in urls]

@@ -1,0 +1,99 @@
+"""A real Redis server of its own: own port, own folder, own password; killed and started again with its file."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from .waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: with all that has to be percent-encoded in a URL
+PASSWORD = "p:ss/w@rd"
+
+
+class RedisServer:
+    """A server on loopback that keeps every step in its file before it answers.
+
+    Args:
+        folder: where its file, its socket and its log are; made when it is not there.
+        password: None for none.
+        options: more of its configuration, as on its command line without the two dashes.
+    """
+
+    def __init__(self, folder: Path, password: str | None = PASSWORD, **options: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.password = folder, password
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        settings = {"bind": "127.0.0.1", "port": self.port, "dir": folder, "logfile": folder / "redis.log"}
+        settings |= {"appendonly": "yes", "appendfsync": "always", "save": "", "unixsocket": folder / "s", **options}
+        lines = [f'{name.replace("_", "-")} "{value}"' for name, value in settings.items()]
+        # In a file, as one would for real: everybody can read an argument list.
+        lines += [f'requirepass "{password}"'] if password else []
+        (folder / "redis.conf").write_text("\n".join(lines) + "\n", "utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """With its password, percent-encoded."""
+        user = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"redis://{user}127.0.0.1:{self.port}/0"
+
+    @property
+    def socket_url(self) -> str:
+        """By its Unix socket."""
+        user = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"unix://{user}{self.folder / 's'}?db=0"
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it with what its file has, and wait until it listens."""
+        self._process = subprocess.Popen(
+            ["redis-server", str(self.folder / "redis.conf")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        wait_for(self._listens, 20, "the Redis server")
+
+    def _listens(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(b"PING\r\n")
+            return b"LOADING" not in connection.recv(100)
+
+    def kill(self) -> None:
+        """What a power cut does."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """It does not answer any more."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
+            self._process.wait(20)
+        self._process = None

@@ -1,0 +1,125 @@
+"""What tests of the stores share: an empty store of each engine, and short words for its verbs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scrapyd_dist.batches import Attempt, BatchState, Crawl, job_id
+from scrapyd_dist.frontier.values import Leased, Lessee, NewBatch
+from scrapyd_dist.store import open_store
+
+from .redis import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from scrapyd_dist.batches import Miss
+    from scrapyd_dist.store import Store
+
+CRAWL = Crawl(id="c", project="p", spider="s", created=1.5, options={"args": {"a": "ü"}}, pid=7)
+LESSEE = Lessee(job="c.w1.a1", node="one", url="http://one:6800")
+YOU = Lessee(job="c.w2.a1", node="two", url="http://two:6800")
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis server with a password, for all tests that do not hurt it."""
+    with contextlib.closing(RedisServer(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store of each engine."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path / 'folder' / 'store.db'}"
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return f"{server.url}?prefix=test{next(_numbers)}:"
+
+
+@pytest.fixture
+def opened(where: str) -> Iterator[Callable[[], Store]]:
+    """Opens the store, as often as wanted."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one() -> Store:
+            one = open_store(where)
+            stack.callback(one.close)
+            return one
+
+        yield open_one
+
+
+@pytest.fixture
+def store(opened: Callable[[], Store]) -> Store:
+    """A store with one crawl."""
+    one = opened()
+    one.add_crawl(CRAWL)
+    return one
+
+
+def seal(store: Store, size: int = 2, crawl: str = "c", **options: Any) -> int:
+    values: dict[str, Any] = {"size": size, "fingerprints": (), "now": 10.0, "counts": {}, **options}
+    return store.seal(crawl, {"A": "1"}, **values).number
+
+
+def halves(*sizes: int) -> list[NewBatch]:
+    """What a batch is split into."""
+    return [NewBatch(payload={"A": str(at)}, size=size) for at, size in enumerate(sizes, 1)]
+
+
+def new_batch(*prints: str, size: int = 0, slot: str = "", priority: int = 0) -> NewBatch:
+    """A batch that is about to be added, with a request for each fingerprint."""
+    size = size or len(prints) or 1
+    payload = {"A": ",".join(prints)}
+    fingerprints = tuple(one.encode() for one in prints)
+    return NewBatch(payload=payload, size=size, slot=slot, priority=priority, fingerprints=fingerprints)
+
+
+def add(store: Store, *prints: str, slot: str = "", priority: int = 0) -> int:
+    """The number of one batch that was added to the frontier."""
+    return store.add_batches("c", [new_batch(*prints, slot=slot, priority=priority)], now=10.0)[0].number
+
+
+def lease(store: Store, lessee: Lessee = LESSEE, *, slots: Collection[str] = (), seconds: float = 60.0) -> Leased:
+    """The next batch that waits."""
+    (leased,) = store.lease_next("c", lessee, slots=slots, seconds=seconds, now=5.0)
+    return leased
+
+
+def attempt(number: int = 1, batch: int = 1, node: str = "one") -> Attempt:
+    url = f"http://{node}:6800"
+    return Attempt(
+        batch=batch, number=number, job=job_id("c", batch, number), node=node, url=url, sent_at=float(number)
+    )
+
+
+def accept(store: Store, batch: int = 1, number: int = 1, misses: tuple[Miss, ...] = ()) -> None:
+    store.accept("c", batch, number, report={"items": 2}, part=f"{number}.jl", misses=misses, now=20.0)
+
+
+def fail(store: Store, batch: int = 1, number: int = 1, most: int = 9) -> BatchState:
+    return store.fail("c", batch, number, reason="broken", now=20.0, max_attempts=most)
+
+
+def bring_to(store: Store, state: BatchState) -> int:
+    """A new batch in this state; the number of its last attempt."""
+    number = seal(store)
+    if state is BatchState.SPLIT:
+        store.split("c", number, halves(1, 1))
+    if state in {BatchState.SEALED, BatchState.SPLIT}:
+        return 0
+    store.open_attempt("c", attempt(1, number))
+    if state is BatchState.RUNNING:
+        store.running("c", number, 1)
+    if state is BatchState.DONE:
+        accept(store, number)
+    if state in {BatchState.FAILED, BatchState.DEAD}:
+        fail(store, number, most=1 if state is BatchState.DEAD else 2)
+    return 1

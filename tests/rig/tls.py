@@ -1,0 +1,140 @@
+"""TLS and base paths before a real node: a certificate authority made on the spot, and a proxy that serves with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from .proxy import Mishap, Proxy, reply
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from .nodes import ScrapydNode
+
+_DAY = dt.timedelta(days=1)
+_NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "text/html")
+
+
+class Authority:
+    """A certificate authority that nobody trusts who does not know its file.
+
+    Args:
+        folder: gets its certificate and those that it makes.
+
+    Attributes:
+        file: its certificate, for the `ca` of a target.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+        self._name = _named("an authority for tests")
+        self._made = 0
+        certificate = self._certificate(self._name, self._key.public_key(), [], is_ca=True)
+        self.file = folder / "authority.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def context(self, *hosts: str) -> ssl.SSLContext:
+        """What a server needs that is one of these hosts (addresses or names); default: this machine's loopback."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [_alternative(host) for host in hosts or ("127.0.0.1", "::1", "localhost")]
+        return self._serve(self._certificate(_named("a server"), key.public_key(), names, is_ca=False), key)
+
+    def self_signed(self, host: str = "127.0.0.1") -> ssl.SSLContext:
+        """What a server needs whose certificate nobody has signed but itself."""
+        key, other = self._key, self._name
+        self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _named("itself")
+        try:
+            certificate = self._certificate(self._name, self._key.public_key(), [_alternative(host)], is_ca=False)
+            return self._serve(certificate, self._key)
+        finally:
+            self._key, self._name = key, other
+
+    def _certificate(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, names: list[x509.GeneralName], *, is_ca: bool
+    ) -> x509.Certificate:
+        now = dt.datetime.now(dt.timezone.utc)
+        number = x509.random_serial_number()
+        builder = x509.CertificateBuilder(self._name, subject, key, number, now - _DAY, now + _DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+    def _serve(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> ssl.SSLContext:
+        self._made += 1
+        pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+        file = self._folder / f"server{self._made}.pem"
+        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+        file.write_bytes(private + certificate.public_bytes(pem))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(host))
+    return x509.DNSName(host)
+
+
+class Front(Proxy):
+    """A reverse proxy as people put before Scrapyd: with TLS, below a base path, or both.
+
+    Args:
+        node: the node behind it.
+        context: what it serves TLS with; None = it speaks plain HTTP.
+        base: the path that it stands below, as in `/scrapyd/one`; pages elsewhere are not found.
+        certificates: the file that vouches for `context`, for `section`.
+    """
+
+    def __init__(
+        self, node: ScrapydNode, context: ssl.SSLContext | None = None, base: str = "", certificates: Path | None = None
+    ) -> None:
+        self._context, self._base, self._certificates = context, base.rstrip("/"), certificates
+        super().__init__(node)
+        scheme = "https" if context else "http"
+        self.url = f"{scheme}{self.url.removeprefix('http').rstrip('/')}{self._base}/"
+
+    def section(self, project: str, name: str) -> str:
+        """Its section of scrapy.cfg, with the node's user name and password."""
+        node = self.node
+        lines = [f"username = {node.username}", f"password = {node.password}"] if node.username else []
+        lines += [f"ca = {self._certificates}"] if self._certificates else []
+        return super().section(project, name) + "".join(f"{line}\n" for line in lines)
+
+    def _serve(self, client: socket.socket) -> None:
+        if self._context is None:
+            super()._serve(client)
+            return
+        with suppress(OSError):
+            client.settimeout(60)
+            with self._context.wrap_socket(client, server_side=True) as safe:
+                super()._serve(safe)
+
+    def _exchange(self, client: socket.socket, request: bytes, mishap: Mishap) -> None:
+        super()._exchange(client, request, mishap)
+        if isinstance(client, ssl.SSLSocket) and mishap.share is None:
+            # Without a farewell, the end of the stream looks like an attack.
+            with suppress(OSError):
+                client.unwrap()
+
+    def _ask(self, request: bytes) -> bytes:
+        method, path, rest = request.split(b" ", 2)
+        base = self._base.encode()
+        if not path.startswith(base + b"/"):
+            return _NOT_FOUND
+        return super()._ask(b" ".join((method, path.removeprefix(base), rest)))

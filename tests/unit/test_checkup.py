@@ -1,0 +1,182 @@
+"""Findings of the doctor: what is judged how, and what is to be done. Values in, findings out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from scrapyd_dist.cli.nodes.examining import kept_logs
+
+from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NotFound, NotJson, TlsRefused
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Job, JobState, Load
+from scrapyd_dist.upkeep.checkup import Exam, Finding, KeptLogs, Severity, findings, is_local
+from scrapyd_dist.upkeep.checkup_fleet import fleet_findings
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+LOCAL = Node.parse("http://127.0.0.1:6800", name="web1")
+FAR = Node.parse("http://me:hush@web1:6800", name="web1")
+WELL = Exam(
+    node=LOCAL,
+    load=Load(pending=0, running=0, finished=0, node_name="web1", date=NOW),
+    latency=0.01,
+    skew=0.2,
+    knows_status=True,
+    logs=True,
+    ranges=True,
+    items=False,
+    kept_logs=KeptLogs(kept=40, most=40),
+    project="p",
+    versions=("a",),
+)
+
+
+def found(**changes: Any) -> list[Finding]:
+    return findings(replace(WELL, **changes), NOW)
+
+
+def only(**changes: Any) -> Finding:
+    (finding,) = found(**changes)
+    return finding
+
+
+def test_all_is_well() -> None:
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "topic", "remedy"),
+    [
+        ({"skew": 30.0}, Severity.NOTE, "clock", "ntp"),
+        ({"skew": -3600.0}, Severity.WARNING, "clock", "ntp"),
+        ({"latency": 3.0}, Severity.WARNING, "latency", "max_proc"),
+        ({"knows_status": False}, Severity.DANGER, "version", "scrapyd>=1.5"),
+        ({"logs": False}, Severity.DANGER, "logs", "logs_dir = logs"),
+        ({"ranges": False}, Severity.WARNING, "logs", "Range"),
+        ({"items": True}, Severity.WARNING, "items", "items_dir ="),
+        ({"eggs": "RunnerError: No module named 'pkg_resources'"}, Severity.DANGER, "eggs", "setuptools<81"),
+        ({"eggs": "RunnerError: No module named 'foo'"}, Severity.DANGER, "eggs", "--include-dependencies"),
+        ({"eggs": "RunnerError: SyntaxError"}, Severity.DANGER, "eggs", "deploy-all"),
+        ({"versions": ()}, Severity.NOTE, "versions", "deploy-all --only-missing"),
+        ({"wedged": True}, Severity.DANGER, "slots", "Restart"),
+        ({"draining": True}, Severity.NOTE, "draining", "sdist nodes resume web1"),
+        ({"certificate_ends": NOW + timedelta(days=10)}, Severity.WARNING, "tls", "Renew"),
+        ({"certificate_ends": NOW + timedelta(days=1)}, Severity.DANGER, "tls", "Renew"),
+    ],
+)
+def test_what_is_wrong_with_one_that_answers(
+    changes: dict[str, Any], severity: Severity, topic: str, remedy: str
+) -> None:
+    finding = only(**changes)
+    assert (finding.severity, finding.topic, finding.node) == (severity, topic, "web1")
+    assert remedy in finding.remedy
+
+
+def test_a_certificate_that_lasts_and_what_is_not_known_are_no_findings() -> None:
+    assert found(certificate_ends=NOW + timedelta(days=60)) == []
+    assert found(skew=None, latency=None, knows_status=None, logs=None, ranges=None, items=None, versions=None) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (Node.parse("http://web1:6800", name="web1"), "no password"),
+        (FAR, "readable"),
+        (Node.parse("https://me:hush@web1", name="web1", verify=False), "verify = no"),
+    ],
+)
+def test_doors_that_are_open(node: Node, text: str) -> None:
+    finding = only(node=node)
+    assert finding.severity is Severity.WARNING
+    assert text in finding.text
+    assert "hush" not in str(finding)
+
+
+def test_what_is_local() -> None:
+    assert all(is_local(host) for host in ("localhost", "127.0.0.7", "::1"))
+    assert not any(is_local(host) for host in ("web1", "10.0.0.1", "localhost.example"))
+
+
+@pytest.mark.parametrize(
+    ("logs", "items", "severity", "said"),
+    [
+        (KeptLogs(kept=6, lost=3, most=6), False, Severity.WARNING, "jobs_to_keep = 5 or 6"),
+        (KeptLogs(kept=6, lost=3, most=6, in_order=False), False, Severity.WARNING, "perhaps by hand"),
+        (KeptLogs(kept=2, most=2), False, Severity.NOTE, "cannot be seen"),
+    ],
+)
+def test_logs_that_are_lost(logs: KeptLogs, items: bool, severity: Severity, said: str) -> None:
+    finding = only(kept_logs=logs, items=items)
+    assert (finding.topic, finding.severity) == ("jobs_to_keep", severity)
+    assert said in finding.text
+
+
+def test_logs_and_items_that_are_lost() -> None:
+    both = found(kept_logs=KeptLogs(kept=6, lost=3, most=6), items=True)
+    assert {(one.topic, one.severity) for one in both} == {
+        ("items", Severity.WARNING), ("jobs_to_keep", Severity.DANGER),
+    }  # fmt: skip
+
+
+def test_which_logs_are_kept() -> None:
+    def job(number: int, spider: str, *, log: bool) -> Job:
+        url = f"/logs/p/{spider}/{number}.log" if log else None
+        return Job(id=str(number), project="p", spider=spider, state=JobState.FINISHED, log_url=url)
+
+    newest_first = [job(n, "a", log=n > 3) for n in range(9, 0, -1)] + [job(1, "b", log=True)]
+    assert kept_logs(newest_first) == KeptLogs(kept=7, lost=3, most=6, in_order=True)
+    assert not kept_logs([job(2, "a", log=False), job(1, "a", log=True)]).in_order
+    assert kept_logs([]) == KeptLogs()
+
+
+@pytest.mark.parametrize(
+    ("error", "more", "topic", "remedy"),
+    [
+        (ConnectionRefused, {}, "reach", "bind_address"),
+        (ConnectTimeout, {}, "reach", "firewall"),
+        (AuthRefused, {}, "auth", "netrc"),
+        (NotFound, {}, "base path", "Is that a Scrapyd?"),
+        (NotFound, {"found_at": "http://127.0.0.1:6800"}, "base path", "url = http://127.0.0.1:6800/"),
+        (NotJson, {"speaks_tls": True}, "tls", "url = https://127.0.0.1:6800/"),
+    ],
+)
+def test_why_one_does_not_answer(error: Any, more: dict[str, Any], topic: str, remedy: str) -> None:
+    finding = only(load=None, error=error.at(str(LOCAL), "daemonstatus.json: HTTP 404"), **more)
+    assert (finding.severity, finding.topic) == (Severity.DANGER, topic)
+    assert remedy in finding.remedy
+    assert str(LOCAL) not in finding.text
+
+
+@pytest.mark.parametrize(
+    ("said", "ca", "remedy"),
+    [
+        ("certificate verify failed: certificate has expired", None, "Renew"),
+        ("certificate verify failed: IP address mismatch", None, "stands in the certificate"),
+        ("certificate verify failed: self-signed certificate", None, "ca = FILE"),
+        ("certificate verify failed: unable to get local issuer", "other.pem", "ca = …"),
+    ],
+)
+def test_certificates_that_are_refused(said: str, ca: str | None, remedy: str) -> None:
+    node = Node.parse("https://web1", name="web1", ca=ca)
+    finding = only(node=node, load=None, error=TlsRefused.at(str(node), said), speaks_tls=True)
+    assert (finding.topic, remedy in finding.remedy) == ("tls", True)
+
+
+def test_https_where_no_tls_is_spoken() -> None:
+    node = Node.parse("https://web1:6800", name="web1")
+    finding = only(node=node, load=None, error=ConnectTimeout.at(str(node)), speaks_tls=False, speaks_http=True)
+    assert "url = http://web1:6800/" in finding.remedy
+
+
+def test_a_fleet_that_is_mixed() -> None:
+    other = Node.parse("web2", name="web2")
+    exams = [WELL, replace(WELL, node=other)]
+    same = fleet_findings(exams, [LOCAL, other], {"web1": "a", "web2": "a"}, str.__eq__)
+    assert [(one.topic, one.node) for one in same] == [("names", "web1, web2")]  # both call themselves web1
+    mixed = fleet_findings(exams[:1], [LOCAL], {"web1": "a", "web2": "b", "web3": None}, str.__eq__)
+    assert [one.topic for one in mixed] == ["versions"]
+    assert "a on web1; b on web2" in mixed[0].text
+    twice = fleet_findings([], [LOCAL, replace(LOCAL, name="again")], {}, str.__eq__)
+    assert twice[0].remedy == "scrapy.cfg: remove [deploy:again]"

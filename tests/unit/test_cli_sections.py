@@ -1,0 +1,87 @@
+"""What `sdist init` writes: sections behind what is there, readable by us, without a password."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+from scrapyd_dist.cli.setup.sections import Wanted, appended, free_name, named, sort_out
+
+from scrapyd_dist.config import targets_of
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.nodes import Node
+
+
+def parsed(text: str) -> tuple[Node, ...]:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(text)
+    return targets_of(parser, Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["[settings]\ndefault = a.settings\n", "# a comment\n[settings]\ndefault = a.settings", "", "[deploy]\r\n# x\r\n"],
+    ids=["usual", "no line end", "empty", "windows"],
+)
+def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None:
+    wanted = named(["web1.example.com:6800", "https://me@web2/scrapyd/"], [], [])
+    after = appended(before, wanted)
+    assert after.startswith(before)
+    assert ("\r\n" in after) == ("\r\n" in before)
+    assert after.count("\n") == after.count("\r\n") or "\r\n" not in before
+    first, second = parsed(after)
+    assert (first.name, first.url, first.username) == ("web1", "http://web1.example.com:6800", None)
+    assert (second.name, second.url, second.username) == ("web2", "https://web2/scrapyd", "me")
+    assert second.password == "$SDIST_WEB2_PASSWORD"
+
+
+def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME_OF", "wrong")
+    wanted = [Wanted(name="a", node=Node.parse("http://h:1/p%20q/$HOME_OF"), username="50%")]
+    (node,) = parsed(appended("", wanted))
+    assert node.url == "http://h:1/p%20q/%24HOME_OF"
+    assert node.username == "50%"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("web1.example.com", "web1"),
+        ("10.0.0.1", "node1"),
+        ("http://[::1]:6800", "node1"),
+        ("localhost", "node1"),
+        ("taken.example.com", "node1"),
+    ],
+)
+def test_a_node_is_called_after_its_host_where_that_says_something(text: str, name: str) -> None:
+    assert free_name(Node.parse(text), ["taken"]) == name
+
+
+def test_free_numbers_are_found() -> None:
+    assert [one.name for one in named(["10.0.0.1", "10.0.0.2"], [], ["node1", "node3"])] == ["node2", "node4"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "names", "said"),
+    [
+        (["http://me:hush@web1"], [], "password"),
+        (["web1"], ["a b"], "cannot name"),
+        (["web1"], ["a]"], "cannot name"),
+        (["web1", "web2"], ["same", "same"], "same name"),
+        (["web1"], ["a", "b"], "--name"),
+        (["ftp://web1"], [], "http"),
+    ],
+)
+def test_what_cannot_be_a_target_is_refused(texts: list[str], names: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        named(texts, names, [])
+    assert "hush" not in str(caught.value)
+
+
+def test_a_node_that_is_there_is_left_out_and_a_name_is_not_given_twice() -> None:
+    there = [Node.parse("http://web1:6800", name="old")]
+    new, known = sort_out(named(["web1:6800", "web2:6800"], [], []), there)
+    assert ([one.name for one in new], [one.name for one in known]) == (["web2"], ["web1"])
+    with pytest.raises(ConfigError, match="another url"):
+        sort_out(named(["web3:6800"], ["old"], []), there)

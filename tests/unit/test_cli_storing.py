@@ -1,0 +1,80 @@
+"""Which store a command opens, without running a line of the project's code."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from scrapyd_dist.cli import storing
+
+from scrapyd_dist.errors import ConfigError, NothingMatched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose settings must not be run."""
+    monkeypatch.delenv("SDIST_STORE", raising=False)
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n", "utf-8")
+    (tmp_path / "shop").mkdir()
+    return tmp_path
+
+
+def settings(root: Path, text: str) -> None:
+    (root / "shop" / "settings.py").write_text(f"raise SystemExit('it was run')\n{text}\n", "utf-8")
+
+
+def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> None:
+    assert storing.where(root) == str(root / ".sdist" / "store.db")
+    settings(root, "BOT_NAME = 'shop'")
+    assert storing.where(root) == str(root / ".sdist" / "store.db")
+    assert storing.maybe_store(root) is None
+    with pytest.raises(NothingMatched):
+        storing.existing_store(root)
+    assert not (root / ".sdist").exists()
+    storing.project_store(root).close()
+    store = storing.maybe_store(root)
+    assert store is not None
+    with closing(store):
+        assert store.crawls() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("DISTRIBUTED_STORE = 'redis://:p@h/0'", "redis://:p@h/0"),
+        ("DISTRIBUTED_STORE = 'a.db'\nDISTRIBUTED_STORE: str = '/b.db'", "/b.db"),
+        ("A = DISTRIBUTED_STORE = '/b.db'", "/b.db"),
+        ("DISTRIBUTED_STORE = None", None),
+        ("# DISTRIBUTED_STORE = 'a.db'", None),
+        ("DISTRIBUTED_STORE = 'a.db", None),  # the producer tells what is wrong with it
+    ],
+)
+def test_a_setting_is_read_where_it_is_a_plain_text(root: Path, text: str, where: str | None) -> None:
+    settings(root, text)
+    assert storing.where(root) == (where or str(root / ".sdist" / "store.db"))
+
+
+def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(root, "import os\nDISTRIBUTED_STORE = os.environ['X']")
+    with pytest.raises(ConfigError, match="SDIST_STORE"):
+        storing.where(root)
+    (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8")
+    with pytest.raises(ConfigError, match="THE_STORE, which is not in the environment"):
+        storing.where(root)
+    monkeypatch.setenv("THE_STORE", "redis://:%40@h/0")
+    assert storing.where(root) == "redis://:%40@h/0"
+    monkeypatch.setenv("SDIST_STORE", "mine.db")
+    assert storing.where(root) == str(root / "mine.db")
+
+
+def test_a_project_that_cannot_be_read_has_its_usual_store(tmp_path: Path) -> None:
+    (tmp_path / "scrapy.cfg").write_text("", "utf-8")
+    assert storing.where(tmp_path) == str(tmp_path / ".sdist" / "store.db")

@@ -1,0 +1,414 @@
+"""What is found goes into a frontier: its slot, its form for whoever it is for, and once only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.fernet import Fernet
+from scrapy import Request, Spider
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.linkextractors import LinkExtractor
+from scrapy.settings import Settings
+from scrapy.spiders import CrawlSpider, Rule
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.codec import from_value, set_attributes
+from scrapyd_dist.middlewares.frontier.filling import Fate, Finds, Sorter
+from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
+from scrapyd_dist.middlewares.producer.capture import Capture
+from scrapyd_dist.middlewares.targets import find_target
+
+from scrapyd_dist.coordination.cutting import Cutter
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.cutting import SlotCutter
+from scrapyd_dist.frontier.filling import Found, add_unseen, pack
+from scrapyd_dist.frontier.values import NewBatch, SeenBefore
+from scrapyd_dist.payload import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+KEY = Fernet.generate_key()
+HOME = Home(project="shop", spider="links")
+
+
+class Links(CrawlSpider):
+    name = "links"
+    allowed_domains = ("web",)
+    rules = (Rule(LinkExtractor(), callback="parse_page"),)
+
+    def parse_page(self, response: Any) -> None: ...
+
+    def parse_article(self, response: Any) -> None: ...
+
+    def gone(self, failure: Any) -> None: ...
+
+
+class Login(Spider):
+    name = "login"
+
+    def parse(self, response: Any) -> None: ...
+
+    def parse_login(self, response: Any) -> None: ...
+
+    def gone(self, failure: Any) -> None: ...
+
+
+def parse_login(response: Any) -> None:
+    """The sender has no such method: a stand-in with its name."""
+
+
+class Bench:
+    """A process that finds requests, with a crawler that is not crawling."""
+
+    def __init__(self, spider: type[Spider] = Links, *, own: str = "", push: bool = False, **settings: Any) -> None:
+        settings = {"SPIDER_MODULES": [__name__], **settings}
+        crawler = get_crawler(spider, settings)
+        self.spider: Any = spider.from_crawler(crawler)
+        crawler.spider = self.spider
+        offsite = OffsiteMiddleware.from_crawler(crawler)
+        offsite.spider_opened(self.spider)
+        crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
+        slotting = None if push else Slotting.from_settings(crawler.settings, home=HOME, own=own)
+        self.finds = Finds(Sorter(crawler, self.spider, key=KEY, slotting=slotting, salt="x"))
+
+    def take(self, url: str = "http://web/", **fields: Any) -> str:
+        return self.finds.take(Request(url, **fields)).value
+
+    def found(self, url: str = "http://web/", **fields: Any) -> Found:
+        """The request as it goes into the frontier."""
+        assert self.take(url, **fields) == "sealed", self.finds.undelivered or self.finds.reasons
+        return self.finds.found[-1]
+
+    def slot(self, url: str = "http://web/", **fields: Any) -> str:
+        return self.found(url, **fields).slot
+
+    def why_not(self, url: str = "http://web/", **fields: Any) -> str:
+        """Why a request for another spider goes nowhere."""
+        assert self.take(url, **fields) == "refused"
+        (miss,) = self.finds.take_misses()
+        assert (miss.kind, miss.url) == ("dead", url)
+        assert self.finds.undelivered[miss.reason]
+        return miss.reason
+
+
+# slots
+
+
+def test_without_settings_there_is_one_slot() -> None:
+    assert Bench().slot() == "0"
+
+
+def test_prefix_and_number_are_those_of_the_settings() -> None:
+    bench = Bench(DISTRIBUTED_SLOT_PREFIX="p", DISTRIBUTED_SLOTS="8")
+    assert {bench.slot(f"http://web/{number}") for number in range(200)} == {f"p{number}" for number in range(8)}
+
+
+def test_a_callback_may_have_slots_of_its_own() -> None:
+    bench = Bench(DISTRIBUTED_CALLBACK_SLOTS='{"parse_article": "articles/4"}', DISTRIBUTED_SLOT_PREFIX="p")
+    assert bench.slot() == "p0"
+    article = bench.spider.parse_article
+    slots = {bench.slot(f"http://web/a{number}", callback=article) for number in range(100)}
+    assert slots == {f"articles{number}" for number in range(4)}
+
+
+def test_a_rules_request_is_placed_by_the_rules_callback() -> None:
+    bench = Bench(DISTRIBUTED_CALLBACK_SLOTS={"parse_page": "pages"})
+    assert bench.slot(callback=bench.spider._callback, meta={"rule": 0}) == "pages0"
+
+
+def test_a_request_may_ask_for_slots_of_its_own_and_carries_that_no_further() -> None:
+    bench = Bench(DISTRIBUTED_SLOTS=8)
+    one = bench.found(meta={"frontier_slot_prefix": "q", "frontier_number_of_slots": 1, "a": 1})
+    assert one.slot == "q0"
+    assert from_value(one.value, bench.spider).meta == {"a": 1}
+
+
+def test_by_domain_a_site_stays_together() -> None:
+    bench = Bench(DISTRIBUTED_SLOTS=50, DISTRIBUTED_SLOT_BY="domain")
+    assert len({bench.slot(f"http://a{number}.example.com/{number}", dont_filter=True) for number in range(20)}) == 1
+
+
+BAD_META: list[dict[str, Any]] = [
+    {"frontier_fingerprint": 7}, {"frontier_slot_prefix": 7}, {"frontier_number_of_slots": "7"},
+    {"frontier_number_of_slots": True}, {"frontier_slot_prefix": "a/b"}, {"frontier_number_of_slots": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("meta", BAD_META)
+def test_meta_that_makes_no_sense_keeps_a_request_here_and_is_told(meta: dict[str, Any]) -> None:
+    bench = Bench()
+    assert bench.take(meta=meta) == "local"
+    assert len(bench.finds.reasons) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"DISTRIBUTED_SLOTS": "many"}, {"DISTRIBUTED_SLOTS": -1}, {"DISTRIBUTED_SLOT_BY": "size"},
+        {"DISTRIBUTED_SLOT_PREFIX": "a/b"}, {"DISTRIBUTED_CALLBACK_SLOTS": "x"},
+        {"DISTRIBUTED_CALLBACK_SLOTS": {"parse": "a/b/c"}}, {"DISTRIBUTED_SPIDER_CALLBACKS": "x"},
+        {"DISTRIBUTED_SPIDER_CALLBACKS": {"parse": {"project": "x"}}},
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Bench(**settings)
+
+
+# known again
+
+
+def test_a_custom_fingerprint_goes_before_what_a_request_asks_for() -> None:
+    bench = Bench()
+    fates = [
+        bench.take("http://web/1", meta={"frontier_fingerprint": "one"}),
+        bench.take("http://web/2", meta={"frontier_fingerprint": "one"}),
+        bench.take("http://web/1", meta={"frontier_fingerprint": "two"}),
+        bench.take("http://web/1"),
+    ]
+    assert fates == ["sealed", "duplicate", "sealed", "sealed"]
+
+
+def test_pages_are_known_by_method_address_and_body() -> None:
+    bench = Bench()
+    posts = [bench.take("http://web/", method="POST", body=body) for body in ("x", "y", "x")]
+    assert posts == ["sealed", "sealed", "duplicate"]
+    assert [bench.take("http://web/?a=1&b=2"), bench.take("http://web/?b=2&a=1#x")] == ["sealed", "duplicate"]
+
+
+def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> None:
+    bench = Bench()
+    here = [bench.found(dont_filter=True).fingerprint for _ in range(2)]
+    other = Finds(Sorter(bench.spider.crawler, bench.spider, key=KEY, slotting=Slotting(), salt="y"))
+    other.take(Request("http://web/", dont_filter=True))
+    assert len({*here, other.found[0].fingerprint}) == 3
+
+
+def test_two_spiders_may_both_want_a_page() -> None:
+    bench = Bench()
+    assert bench.take() == bench.take(meta={"distribute": {"spider": "login"}}) == "sealed"
+    assert bench.take(meta={"distribute": {"spider": "login"}}) == "duplicate"
+
+
+# other spiders
+
+
+def test_a_request_for_another_spider_is_rebuilt_there_with_all_that_it_has() -> None:
+    bench = Bench()
+    meta = {"distribute": {"spider": "login", "callback": "parse_login"}, "a": [1]}
+    one = bench.found(
+        "http://elsewhere/", method="POST", body=b"x", meta=meta, headers={"A": "b"}, cookies={"c": "d"},
+        cb_kwargs={"k": 1}, priority=3, flags=["f"], errback=bench.spider.gone,
+    )  # fmt: skip
+    assert (one.slot, one.priority) == ("@login", 3)
+    there = Login()
+    back = from_value(one.value, there)
+    assert (back.callback, back.errback) == (there.parse_login, there.gone)
+    assert (back.method, back.body, back.meta, back.cb_kwargs) == ("POST", b"x", {"a": [1]}, {"k": 1})
+    assert (back.priority, back.flags, back.cookies, back.headers) == (3, ["f"], {"c": "d"}, {b"A": [b"b"]})
+
+
+def test_without_a_callback_the_other_spider_takes_it_as_any_page() -> None:
+    bench = Bench()
+    value = bench.found(meta={"distribute": {"spider": "login"}}).value
+    assert value["callback"] is None  # and not whatever the targets of that spider's settings are
+    assert from_value(value, Login()).callback is None
+
+
+def test_a_mapping_of_callbacks_sends_to_other_spiders() -> None:
+    others = {"parse_login": "login", "parse_page": {"spider": "login", "project": "x"}}
+    bench = Bench(DISTRIBUTED_SPIDER_CALLBACKS=json.dumps(others))
+    one = bench.found(callback=parse_login)
+    assert (one.slot, one.value["callback"]) == ("@login", "parse_login")
+    by_rule = bench.found(
+        callback=bench.spider._callback, errback=bench.spider._errback, meta={"rule": 0, "link_text": "a"}
+    )
+    assert by_rule.slot == "@x:login"
+    assert by_rule.value == {"url": "http://web/", "callback": "parse_page"}
+    target = find_target(bench.spider, bench.spider.settings)
+    assert target.takes(Request("http://web/", callback=parse_login), bench.spider)
+
+
+def test_of_another_project_nobody_here_knows_the_spiders() -> None:
+    assert Bench().slot(meta={"distribute": {"spider": "nobody", "project": "other"}}) == "@other:nobody"
+
+
+@pytest.mark.parametrize("project", ["", "shop"])
+def test_the_frontiers_own_spider_has_the_ordinary_slots(project: str) -> None:
+    said = {"spider": "links", **({"project": project} if project else {})}
+    assert Bench().slot(meta={"distribute": said}) == "0"
+
+
+def test_what_a_worker_for_another_spider_finds_is_its_own_or_goes_back() -> None:
+    bench = Bench(Login, own="@login")
+    assert bench.slot(meta={"distribute": True}) == "@login"
+    back = bench.found("http://web/2", meta={"distribute": {"spider": "links", "callback": "parse_article"}})
+    assert (back.slot, back.value["callback"]) == ("0", "parse_article")
+    # known to the frontier as what the producer finds itself
+    assert back.fingerprint == Bench().found("http://web/2").fingerprint
+
+
+def test_a_worker_of_another_project_speaks_of_its_own_spiders() -> None:
+    bench = Bench(Login, own="@other:login")
+    assert bench.slot(meta={"distribute": True}) == "@other:login"
+    assert bench.slot(meta={"distribute": {"spider": "links"}}) == "@other:links"
+    assert bench.slot(meta={"distribute": {"spider": "links", "project": "shop"}}) == "0"
+
+
+BAD_ADDRESSES: list[Any] = [
+    "nobody", {"spider": "nobody"}, {"spider": ""}, {"callback": "x"}, {"spider": "login", "url": "x"},
+    {"spider": 3}, 3, ["login"], {"spider": "login", "callback": "no name"}, {"spider": "x y", "project": "p"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BAD_ADDRESSES)
+def test_what_no_spider_can_take_is_a_miss_with_the_reason(said: Any) -> None:
+    assert Bench().why_not(meta={"distribute": said})
+
+
+def test_an_unknown_spider_is_named_with_those_that_there_are() -> None:
+    assert Bench().why_not(meta={"distribute": "nobody"}).startswith("there is no spider 'nobody'")
+
+
+def test_what_cannot_travel_to_another_spider_is_a_miss_too() -> None:
+    why = Bench().why_not(meta={"distribute": "login", "a": {1}})
+    assert why == "it is for the spider login, and its meta has a set, which JSON cannot carry"
+
+
+def test_a_crawl_that_sends_its_batches_has_no_way_to_another_spider() -> None:
+    assert "--pull" in Bench(push=True).why_not(meta={"distribute": {"spider": "login"}})
+
+
+def test_offsite_is_judged_by_whoever_makes_the_request() -> None:
+    bench = Bench()
+    assert bench.take("http://elsewhere/") == "offsite"
+    assert bench.take("http://elsewhere/", meta={"distribute": "login"}) == "sealed"
+
+
+# attributes
+
+
+def test_attributes_of_the_spider_travel_with_its_requests() -> None:
+    bench = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES=["token", "missing"])
+    bench.spider.token = ("a", b"b")
+    value = bench.found().value
+    there = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES="token").spider
+    set_attributes(value, there)
+    assert there.token == ("a", b"b")
+    assert from_value(value, there).url == "http://web/"
+
+
+def test_only_attributes_that_the_worker_expects_are_set() -> None:
+    there = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES=["token"]).spider
+    set_attributes({"url": "http://web/", "attributes": {"parse": 1, "token": 2}}, there)
+    assert (there.token, callable(there.parse)) == (2, True)
+
+
+def test_an_attribute_that_cannot_travel_is_named() -> None:
+    bench = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES=["token"])
+    bench.spider.token = object()
+    assert bench.take() == "local"
+    assert "token (an attribute of the spider)" in next(iter(bench.finds.reasons))
+
+
+# seeds
+
+
+def test_seeds_are_targets_as_start_requests_only() -> None:
+    settings = Settings({"DISTRIBUTED_SEEDS": True})
+    target = find_target(Login(), settings)
+    assert target.takes(Request("http://web/"), Login(), start=True)
+    assert not target.takes(Request("http://web/"), Login())
+
+
+# batches
+
+
+def found(number: int, slot: str = "0", priority: int = 0, url: str = "http://web/") -> Found:
+    return Found(value={"url": f"{url}{number}"}, fingerprint=str(number).encode(), slot=slot, priority=priority)
+
+
+def test_batches_have_one_slot_and_one_priority_and_as_many_requests_as_allowed() -> None:
+    batches = pack([found(n, "ab"[n % 2], n % 3) for n in range(30)], size=4, key=None)
+    assert sorted((b.slot, b.priority, b.size) for b in batches) == sorted(
+        (slot, priority, size) for slot in "ab" for priority in range(3) for size in (4, 1)
+    )
+    for batch in batches:
+        values = decode(batch.payload.get)
+        assert [value["url"].rpartition("/")[2].encode() for value in values] == list(batch.fingerprints)
+
+
+def test_a_batch_that_is_too_large_when_encoded_is_two() -> None:
+    import random
+
+    noise = random.Random(7)
+    batches = pack([found(n, url=f"http://web/{noise.randbytes(40_000).hex()}") for n in range(12)], size=100, key=None)
+    assert len(batches) > 1
+    assert [one for batch in batches for one in batch.fingerprints] == [str(n).encode() for n in range(12)]
+
+
+class Kept:
+    """A frontier that has seen something, and learns of more at each try."""
+
+    def __init__(self, *seen: Collection[bytes]) -> None:
+        self._seen = list(seen)
+        self.batches: list[NewBatch] = []
+        self.counts: Counter[str] = Counter()
+
+    def add(self, new: Sequence[NewBatch], counts: Mapping[str, int]) -> int:
+        if self._seen:
+            raise SeenBefore(frozenset(self._seen.pop(0)))
+        self.batches += new
+        self.counts.update(counts)
+        return len(new)
+
+
+def test_what_the_frontier_has_seen_is_left_out_and_counted() -> None:
+    kept = Kept({b"1", b"2"}, {b"3"})
+    answer, counts = add_unseen(
+        kept.add, [found(n) for n in (0, 1, 2, 3, 4, 4)], size=9, key=None, counts={"offsite": 5}
+    )
+    assert answer == 1
+    assert kept.batches[0].fingerprints == (b"0", b"4")
+    assert counts == kept.counts == {"sealed": 2, "duplicate": 4, "offsite": 5}
+
+
+def test_the_account_is_kept_though_nothing_is_new() -> None:
+    kept = Kept({b"1"})
+    answer, counts = add_unseen(kept.add, [found(1)], size=9, key=None)
+    assert (answer, counts, kept.batches) == (0, {"duplicate": 1}, [])
+
+
+# the producer of a crawl
+
+
+def captured(slotting: Slotting | None) -> Capture:
+    bench = Bench()
+    cutter: Any = SlotCutter(size=1, max_age=9) if slotting else Cutter(size=1, max_age=9)
+    return Capture(bench.spider.crawler, bench.spider, cutter, key=KEY, stay="local", slotting=slotting)
+
+
+def test_a_crawl_that_sends_its_batches_has_no_slots() -> None:
+    fate, cut = captured(None).take(Request("http://web/", priority=4), 0)
+    assert fate is Fate.SEALED
+    assert cut
+    assert (cut.slot, cut.priority) == (None, 0)
+
+
+def test_a_pulled_crawl_cuts_by_slot_and_priority() -> None:
+    _, cut = captured(Slotting(home=HOME)).take(Request("http://web/", priority=4), 0)
+    assert cut
+    assert (cut.slot, cut.priority) == ("0", 4)
+
+
+def test_what_goes_nowhere_is_told_at_the_end() -> None:
+    capture = captured(Slotting(home=HOME))
+    assert capture.take(Request("http://web/", meta={"distribute": 3}), 0) == (Fate.REFUSED, None)
+    (line,) = capture.stayed()
+    assert line.startswith("1 requests for another spider are in the list of misses: its address 3")
+    assert capture.take_counts() == {"refused": 1}
+    assert len(capture.take_misses()) == 1
+    assert capture.take_misses() == []

@@ -1,0 +1,108 @@
+"""What a producer has found stays in its process until the store has it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from rig.coordination import run
+from scrapyd_dist.middlewares.frontier import fillstore
+from scrapyd_dist.middlewares.frontier.fillstore import FrontierWriter
+
+from scrapyd_dist.batches import Miss
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.store.worker_thread import StoreThread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scrapyd_dist.frontier.producing import FrontierProducer
+    from scrapyd_dist.store import Store
+
+MISS = Miss(url="http://web/", kind="dead", reason="none such")
+
+
+def found(count: int) -> list[Found]:
+    return [Found(value={"url": f"http://web/{n}"}, fingerprint=str(n).encode()) for n in range(count)]
+
+
+class Frontier:
+    """A producer whose store can be away."""
+
+    def __init__(self) -> None:
+        self.away: Exception | None = None
+        self.requests: list[Found] = []
+        self.counts: list[dict[str, int]] = []
+        self.misses: list[Miss] = []
+
+    def renew(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def keep(self, found: Sequence[Found], counts: Mapping[str, int], misses: Sequence[Miss]) -> dict[str, int]:
+        if self.away is not None:
+            raise self.away
+        self.requests += found
+        self.counts.append(dict(counts))
+        self.misses += misses
+        return {**counts, "sealed": len(found)}
+
+
+def test_everything_is_written_once_in_order_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fillstore, "STEP", 4)
+    frontier = Frontier()
+
+    async def work() -> None:
+        with closing(StoreThread(cast("Store", frontier))) as thread:
+            writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
+            writer.take(found(6), {"offsite": 2})
+            writer.take(found(10)[6:], {"offsite": 1, "local": 1}, [MISS])
+            await writer.write()
+            assert (writer.waiting, writer.fault) == (0, "")
+            assert writer.totals == {"offsite": 3, "local": 1, "sealed": 10}
+
+    run(work())
+    assert frontier.requests == found(10)
+    assert frontier.counts == [{"offsite": 3, "local": 1}, {}, {}]
+    assert frontier.misses == [MISS]
+
+
+@pytest.mark.parametrize("error", [StoreError("the store is away."), ConnectionError("reset")])
+def test_what_the_store_does_not_take_is_kept_for_the_next_time(error: Exception) -> None:
+    frontier = Frontier()
+
+    async def work() -> None:
+        with closing(StoreThread(cast("Store", frontier))) as thread:
+            writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
+            writer.take(found(3), {"offsite": 2}, [MISS])
+            frontier.away = error
+            await writer.write()
+            assert str(error).rstrip(".") in writer.fault
+            assert (writer.waiting, writer.totals) == (3, {})
+            frontier.away = None
+            await writer.write()
+            assert (writer.waiting, writer.fault) == (0, "")
+
+    run(work())
+    assert (frontier.requests, frontier.misses) == (found(3), [MISS])
+
+
+def test_while_too_much_waits_scrapy_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fillstore, "ROOM", 5)
+    frontier = Frontier()
+
+    async def work() -> None:
+        with closing(StoreThread(cast("Store", frontier))) as thread:
+            writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
+            await asyncio.wait_for(writer.room(), 10)
+            writer.take(found(5), {})
+            waits = asyncio.ensure_future(writer.room())
+            await asyncio.wait([waits], timeout=0)
+            assert not waits.done()
+            await writer.write()
+            await asyncio.wait_for(waits, 10)
+
+    run(work())

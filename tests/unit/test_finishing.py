@@ -1,0 +1,165 @@
+"""What is asked of the end of a crawl: enough items, and somebody who is told."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.badpeer import BadPeer
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer.finishing import read_wishes, refusal, tell
+
+from scrapyd_dist.account.finishing import RUNS, Wishes, earlier_items, environment, shown, too_few, unusual
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rig.badpeer import Connection
+
+DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished", "exit_code": 3, "items": 12}
+
+
+def test_fewer_items_than_were_asked_for() -> None:
+    assert too_few(10, 10) == too_few(0, 0) == ""
+    assert too_few(1234, 5000).startswith("The crawl has 1,234 items, and at least 5,000 were asked for")
+
+
+@pytest.mark.parametrize(
+    ("items", "earlier", "is_unusual"),
+    [
+        (100, [], False),
+        (1, [1000, 1000], False),  # two are no habit
+        (799, [1000, 1000, 1000], True),
+        (800, [1000, 1000, 1000], False),  # a fifth less, and no more
+        (999, [1000] * 20, False),
+        (500, [1000, 100, 2000, 700, 1300], False),  # it always was so
+        (10, [1000, 990, 1010, 1005, 995], True),
+        (0, [0, 0, 0], False),
+        (5000, [1000, 1000, 1000], False),
+    ],
+)
+def test_unusually_few_items(items: int, earlier: list[int], is_unusual: bool) -> None:
+    said = unusual(items, earlier)
+    assert bool(said) is is_unusual
+    if said:
+        assert f"{items:,} items are unusually few" in said
+
+
+def row(number: int, **fields: Any) -> Crawl:
+    values: dict[str, Any] = {
+        "id": f"c{number}", "project": "p", "spider": "easy", "created": float(number), "state": CrawlState.FINISHED,
+        "options": {"args": {"shop": "a"}}, "summary": {"items": number},
+    }  # fmt: skip
+    return Crawl(**{**values, **fields})
+
+
+def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
+    rows = [
+        row(9),
+        row(8, state=CrawlState.STOPPED),
+        row(7, spider="other"),
+        row(6, options={"args": {"shop": "b"}}),
+        row(5),
+        row(4, summary={}),
+        row(3, options={"args": {"shop": "a"}, "settings": {"DISTRIBUTED_PAGES": 3}}),
+    ]
+    assert earlier_items("c9", {"shop": "a"}, rows, "easy") == [5, 3]
+    assert len(earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy")) == RUNS
+
+
+@pytest.mark.parametrize("text", ["ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x"])
+def test_what_is_no_command_and_no_http_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--on-finish"):
+        Wishes(on_finish=text)
+
+
+@pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])
+def test_commands_and_addresses(text: str) -> None:
+    assert Wishes(on_finish=text).on_finish == text
+
+
+def test_an_address_is_shown_without_what_may_be_a_secret() -> None:
+    assert shown("https://me:hush@hooks.example:8443/services/SECRET?token=t") == "https://hooks.example:8443/…"
+
+
+@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
+def test_a_least_number_that_is_none(value: str) -> None:
+    with pytest.raises(ConfigError, match="DISTRIBUTED_MIN_ITEMS"):
+        read_wishes(Settings({"DISTRIBUTED_MIN_ITEMS": value}))
+
+
+def test_the_settings_are_read() -> None:
+    assert read_wishes(Settings({})) == Wishes()
+    given = Settings({"DISTRIBUTED_MIN_ITEMS": "7", "DISTRIBUTED_ON_FINISH": "true"})
+    assert read_wishes(given) == Wishes(min_items=7, on_finish="true")
+
+
+def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
+    out = tmp_path / "told.txt"
+    command = f'cat > {out}; echo "$SDIST_CRAWL $SDIST_SPIDER $SDIST_STATE $SDIST_EXIT_CODE $SDIST_ITEMS" >> {out}'
+    assert tell(command, DOCUMENT) == ""
+    document, _, variables = out.read_text().partition("}")
+    assert json.loads(document + "}") == DOCUMENT
+    assert variables.strip() == "easy-1 easy finished 3 12"
+
+
+def test_what_a_command_does_not_read_harms_nobody() -> None:
+    assert tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
+
+
+def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
+    said = tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
+    assert said == "The command to be run at the end (--on-finish) ended with code 7: no such channel."
+    assert "SECRET" not in tell("false SECRET", DOCUMENT)
+
+
+def test_a_command_that_never_ends_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    mark = tmp_path / "late"
+    said = tell(f"(sleep 30; touch {mark}) & sleep 30", DOCUMENT, patience=0.3)
+    assert "killed after 0.3 seconds" in said
+
+
+def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    asked: list[bytes] = []
+
+    def play(connection: Connection, request: bytes) -> None:
+        asked.append(request)
+        connection.answer(204, b"")
+
+    with closing(BadPeer(play)) as peer:
+        assert tell(f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT) == ""
+    head, _, body = asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /hook?token=SECRET ")
+    assert b"content-type: application/json" in head.lower()
+    assert b"authorization: basic" in head.lower()
+    assert json.loads(body) == DOCUMENT
+    assert "SECRET" not in caplog.text  # urllib3 would log it
+
+
+@pytest.mark.parametrize(
+    ("play", "words"),
+    [
+        (lambda c, _: c.answer(500, b"no"), "it answered 500"),
+        (lambda c, _: c.answer(302, b"", "Location: http://elsewhere/"), "it answered 302"),
+        (lambda c, _: c.hang(), "it did not answer in time"),
+        (lambda c, _: None, "ConnectionError"),
+    ],
+)
+def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: Any, words: str) -> None:
+    with closing(BadPeer(play)) as peer:
+        said = tell(f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET", DOCUMENT, patience=0.3)
+    assert words in said
+    assert f"http://127.0.0.1:{peer.port}/…" in said
+    assert "SECRET" not in said
+    assert "hush" not in said
+
+
+def test_a_refusal_is_told_as_well() -> None:
+    document = refusal(None, None, ConfigError("No node."))
+    assert (document["state"], document["exit_code"], document["message"]) == ("refused", 2, "No node.")
+    assert environment(document)["SDIST_STATE"] == "refused"

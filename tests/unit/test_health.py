@@ -1,0 +1,106 @@
+"""When a node is wedged, busy or down: the clock is turned, nothing is asked."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from scrapyd_dist.coordination import health
+from scrapyd_dist.coordination.health import State, is_wedged, looked, state_of
+from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NoReply, TlsRefused
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+
+
+def row(*times: float, start_delay: float = 0.0) -> tuple[float, ...]:
+    """Looks at these times, each with work waiting and nothing running."""
+    looks: tuple[float, ...] = ()
+    for now in times:
+        looks = looked(looks, now=now, pending=2, running=0, start_delay=start_delay)
+    return looks
+
+
+def test_three_looks_far_enough_apart() -> None:
+    assert not is_wedged(row(100, 106))
+    assert is_wedged(row(100, 106, 112))
+    assert row(100, 106, 112) == (100, 106, 112)
+    assert health.row_of((100, 106, 112)) == 100
+
+
+def test_looks_close_together_count_as_one() -> None:
+    every_second = [100 + second for second in range(13)]
+    assert row(*every_second[:12]) == (100, 106)
+    assert not is_wedged(row(*every_second[:12]))
+    assert is_wedged(row(*every_second))
+
+
+def test_a_node_that_was_seen_to_start_late_gets_more_time() -> None:
+    assert not is_wedged(row(100, 106, 112, 118, start_delay=30), 30)
+    assert is_wedged(row(100, 131, 162, start_delay=30), 30)
+    # learned later: looks that were two by the old measure are one by the new
+    assert not is_wedged((100, 106, 112), 30)
+    assert is_wedged((100, 106, 112, 131, 140, 162), 30)
+
+
+@pytest.mark.parametrize(("pending", "running", "moved"), [(0, 0, False), (2, 1, False), (0, 3, False), (2, 0, True)])
+def test_anything_that_moves_ends_the_row(pending: int, running: int, moved: bool) -> None:
+    assert looked((100, 106), now=112, pending=pending, running=running, moved=moved) == ()
+
+
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    assert looked((5000, 5006), now=100, pending=1, running=0) == (100,)
+
+
+def test_not_more_looks_are_kept_than_needed() -> None:
+    assert len(row(*range(0, 6000, 6))) == health.KEPT
+
+
+@pytest.mark.parametrize(
+    ("at", "moved"),
+    [
+        ("2026-11-20 11:59:50", True),  # the node lives by UTC
+        ("2026-11-20 12:59:50", True),  # or by our own time
+        ("2026-11-20 11:58:00", False),
+        ("2026-11-20 06:59:50", False),
+        (None, False),
+    ],
+)
+def test_jobs_that_came_and_went_between_the_looks(at: str | None, moved: bool) -> None:
+    offsets, times = {timedelta(), timedelta(hours=1)}, [datetime.fromisoformat(at) if at else None]
+    assert health.moved_since(times, span=30, node_now=NOON, offsets=offsets) is moved
+    assert not health.moved_since(times, span=30, node_now=None, offsets=offsets)
+
+
+def test_the_longest_delay_by_one_clock() -> None:
+    assert health.start_delay_of([(100, 104), (100, 112)]) == 12
+    assert health.start_delay_of([(100, 3704)], skew=3600) == 4
+    # a clock that is wrong by an unknown hour tells nothing
+    assert health.start_delay_of([(100, 3704), (100, 90)]) == 0
+
+
+def test_the_clock_of_a_node() -> None:
+    ours = NOON.timestamp()
+    assert health.skew_of(NOON, ours + 0.5) == 0
+    assert health.skew_of(NOON + timedelta(hours=1), ours) == 3600.5
+    assert health.skew_of(None, ours) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (ConnectionRefused, State.DOWN),
+        (ConnectTimeout, State.DOWN),
+        (NoReply, State.BUSY),
+        (AuthRefused, State.REFUSED),
+        (TlsRefused, State.REFUSED),
+    ],
+)
+def test_the_state_of_one_that_does_not_answer(error: type[ConnectionRefused], state: State) -> None:
+    assert state_of(error.at("node1"), draining=True) is state
+
+
+def test_the_state_of_one_that_answers() -> None:
+    assert state_of(None) is State.UP
+    assert state_of(None, draining=True) is State.DRAINING
+    assert state_of(None, draining=True, wedged=True) is State.WEDGED

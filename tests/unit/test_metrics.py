@@ -1,0 +1,87 @@
+"""What `sdist metrics` tells of nodes and crawls, as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rig.prometheus import Metric, parse
+from scrapyd_dist.cli.nodes.looks import Seen
+from scrapyd_dist.cli.nodes.measured import RECENT, families
+
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Load
+from scrapyd_dist.upkeep.exposition import render
+
+NOW = 1_000_000.0
+SUMMARY = {
+    "urls_found": 120, "sealed": 100, "requests": {"done": 40}, "items": 38, "pages": 41, "duration_s": 12.3456,
+    "index": {"pages": 3, "total": 10}, "batches": {"total": 5, "done": 2, "sent": 4, "failed": 1},
+    "gone_urls": 2, "failed_urls": 1, "nodes": [{"name": "web 1", "jobs": 2, "running": 1, "items": 38}],
+}  # fmt: skip
+
+
+def crawl(name: str, state: CrawlState, **fields: Any) -> Crawl:
+    return Crawl(id=name, project="p", spider=fields.pop("spider", "shop"), created=NOW - 9999, state=state, **fields)
+
+
+def told(nodes: list[Seen], crawls: list[Crawl]) -> dict[str, Metric]:
+    return parse(render(families(nodes, crawls, now=NOW, took=0.25)))
+
+
+def test_nodes_that_answer_and_that_do_not() -> None:
+    good = Node.parse("http://me:hush@web1:6800", name='web "1"', slots=4)
+    load = Load(pending=1, running=2, finished=3, node_name="x", date=None)
+    seen = Seen(node=good, load=load, latency=0.01234, skew=-1.5, draining=5.0)
+    dead = Seen(node=Node.parse("http://web2:6800", name="web2"), error=ConnectionRefused("no"))
+    found = told([seen, dead], [])
+    assert found["sdist_node_up"].samples == [
+        ({"node": 'web "1"', "url": "http://web1:6800"}, 1), ({"node": "web2", "url": "http://web2:6800"}, 0),
+    ]  # fmt: skip
+    jobs = found["sdist_node_jobs"]
+    assert [jobs.value(state=state) for state in ("pending", "running", "finished")] == [1, 2, 3]
+    assert found["sdist_node_latency_seconds"].value() == 0.012
+    assert found["sdist_node_clock_skew_seconds"].value() == -1.5
+    assert (found["sdist_node_slots"].value(), found["sdist_node_draining"].value(node='web "1"')) == (4, 1)
+    assert "hush" not in str(found)
+    assert found["sdist_collect_duration_seconds"].value() == 0.25
+
+
+def test_a_crawl_that_runs_is_told_in_full_and_an_old_one_is_only_counted() -> None:
+    crawls = [
+        crawl("new", CrawlState.FINDING, summary=SUMMARY),
+        crawl("fresh", CrawlState.STARTING),
+        crawl("just", CrawlState.STOPPED, ended=NOW - 5, exit_code=3, spider="other", summary={"items": 7}),
+        crawl("old", CrawlState.FINISHED, ended=NOW - RECENT - 1, exit_code=0, summary={"items": 70}),
+        crawl("older", CrawlState.FINISHED, ended=NOW - RECENT - 2, exit_code=1),
+    ]
+    found = told([], crawls)
+    states = found["sdist_crawls"]
+    assert len(states.samples) == len(CrawlState)
+    assert (states.value(state="finished"), states.value(state="finding"), states.value(state="refused")) == (2, 1, 0)
+    values = {name: metric.value(crawl="new") for name, metric in found.items() if name.startswith("sdist_crawl_")
+              and not name.startswith("sdist_crawl_urls_missed")}  # fmt: skip
+    assert values == {
+        "sdist_crawl_urls_found_total": 120, "sdist_crawl_requests": 100, "sdist_crawl_requests_done": 40,
+        "sdist_crawl_items": 38, "sdist_crawl_pages": 41, "sdist_crawl_index_pages_total": 3,
+        "sdist_crawl_batches": 5, "sdist_crawl_batches_done_total": 2, "sdist_crawl_batches_dead_total": 0,
+        "sdist_crawl_batches_waiting": 0, "sdist_crawl_attempts_sent_total": 4, "sdist_crawl_attempts_failed_total": 1,
+        "sdist_crawl_attempts_out": 0, "sdist_crawl_index_pages": 10, "sdist_crawl_duration_seconds": 12.346,
+        "sdist_crawl_running": 1, "sdist_crawl_node_jobs": 2, "sdist_crawl_node_running": 1,
+        "sdist_crawl_node_items": 38,
+    }  # fmt: skip
+    assert found["sdist_crawl_urls_missed_total"].value(crawl="new", kind="gone") == 2
+    assert found["sdist_crawl_node_items"].samples[0][0]["node"] == "web 1"
+    running = {labels["crawl"]: value for labels, value in found["sdist_crawl_running"].samples}
+    assert running == {"new": 1, "fresh": 1, "just": 0}
+    assert found["sdist_last_crawl_exit_code"].samples == [
+        ({"project": "p", "spider": "other"}, 3), ({"project": "p", "spider": "shop"}, 0),
+    ]  # fmt: skip
+    assert found["sdist_last_crawl_items"].value(spider="shop") == 70
+
+
+def test_a_project_without_nodes_and_crawls_has_numbers_too() -> None:
+    found = told([], [])
+    assert sum(value for _, value in found["sdist_crawls"].samples) == 0
+    assert found["sdist_build_info"].value() == 1

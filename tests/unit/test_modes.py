@@ -1,0 +1,214 @@
+"""Push and pull: what is read, what is refused, and what travels to workers that lease."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer.fleet import check_reach
+from scrapyd_dist.middlewares.producer.modes import check_mode, worker_settings
+from scrapyd_dist.middlewares.producer.options import Options, read_options
+
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.coordination.fleet import Member, Out
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.managing.frontdesk import Worker
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.store.reach import Way
+
+
+def options(**values: Any) -> Options:
+    return read_options(settings(**values))
+
+
+def settings(**values: Any) -> Settings:
+    made = Settings()
+    for name, value in values.items():
+        made.set(f"DISTRIBUTED_{name}", value, priority="project")
+    return made
+
+
+# what is read
+
+
+def test_without_a_word_batches_are_pushed() -> None:
+    assert not options().pull
+    assert options().batch_size == 10_000
+
+
+def test_workers_lease_a_hundred_requests_at_a_time_unless_told_otherwise() -> None:
+    pulled = options(MODE="pull")
+    assert (pulled.pull, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
+    told = options(MODE="pull", BATCH_SIZE=7)
+    assert (told.batch_size, told.batch_adapt, told.staffing.terms.batch_size) == (7, False, 7)
+
+
+def test_the_limits_of_workers() -> None:
+    made = options(
+        MODE="pull", WORKERS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
+    )
+    terms = made.staffing.terms
+    assert (made.staffing.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
+    assert (terms.max_time, terms.idle, terms.lease, terms.start) == (2.5, 9.0, 30.0, "first")
+    assert options(MODE="pull", WORKERS=6, MAX_JOBS=2).staffing.most == 2
+    assert options(MODE="pull", MAX_JOBS=2).staffing.most == 2
+    assert options(MODE="pull").staffing.most == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MODE", "pulled", "push or pull"),
+        ("WORKERS", "-1", "0 or more"),
+        ("WORKERS", "many", "whole number"),
+        ("MAX_TIME", "-1", "0 seconds or more"),
+        ("IDLE", "soon", "number of seconds"),
+        ("LEASE", "0", "more than 0"),
+        ("START", "last", "skip or first"),
+    ],
+)
+def test_values_that_make_no_sense_are_named(name: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        options(**{"MODE": "pull", name: value})
+    assert f"DISTRIBUTED_{name}" in str(refused.value)
+
+
+# what is refused
+
+
+def test_feeds_that_are_uploaded_when_a_job_closes_do_not_go_with_workers_that_lease() -> None:
+    feeds = {"s3://key:secret@bucket/items.jl": {"format": "jsonlines"}, "items.jl": {"format": "jsonlines"}}
+    pulled, made = options(MODE="pull"), settings()
+    made.set("FEEDS", feeds)
+    with pytest.raises(ConfigError, match="s3://bucket/") as refused:
+        check_mode(pulled, made)
+    assert "secret" not in str(refused.value)
+    check_mode(options(), made)
+    made.set("FEEDS", {"items.jl": {"format": "jsonlines"}})
+    check_mode(pulled, made)
+
+
+def test_a_feed_url_does_not_go_with_workers_that_lease() -> None:
+    with pytest.raises(ConfigError, match="DISTRIBUTED_TARGET_FEED_URL"):
+        options(MODE="pull", TARGET_FEED_URL="ftp://files.example/items.jl")
+
+
+# what travels
+
+
+def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_find_targets() -> None:
+    made = settings(TARGET_RULE=1)
+    given = {
+        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_item", "parse_more"],
+        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_item": "p/4"},
+        "DISTRIBUTED_SLOTS": "8",
+        "DISTRIBUTED_STORE": "redis://:secret@host/0",
+    }
+    for name, value in given.items():
+        made.set(name, value, priority="cmdline")
+    sent = worker_settings(options(MODE="pull"), made)
+    assert sent == {
+        "DISTRIBUTED_TARGET_CALLBACKS": "parse_item,parse_more",
+        "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}',
+        "DISTRIBUTED_SLOTS": "8",
+    }
+    received = Settings(sent)
+    assert received.getlist("DISTRIBUTED_TARGET_CALLBACKS") == given["DISTRIBUTED_TARGET_CALLBACKS"]
+    assert json.loads(received["DISTRIBUTED_CALLBACK_SLOTS"]) == given["DISTRIBUTED_CALLBACK_SLOTS"]
+    assert worker_settings(options(), made) == {}
+
+
+# who reaches the store
+
+
+def members(*names: str) -> list[Member]:
+    return [Member(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
+
+
+def far(node: Node) -> Way:
+    return Way(reason="it is another machine.") if node.name.startswith("far") else Way(told={"store": "/x"})
+
+
+def test_nodes_that_do_not_reach_the_store_are_named_and_not_used() -> None:
+    here = members("far1", "near")
+    assert check_reach(here, far) == ["far1 gets no workers: it is another machine."]
+    assert [member.able for member in here] == [False, True]
+
+
+def test_without_any_node_that_reaches_the_store_nothing_is_started() -> None:
+    with pytest.raises(ConfigError, match="it is another machine") as refused:
+        check_reach(members("far1", "far2"), far)
+    assert str(refused.value).count("another machine") == 1
+
+
+def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:
+    away = members("far1")
+    away[0].missed("refused", 1.0)
+    assert check_reach(away, far) == []
+
+
+# a worker as a job that is out
+
+
+def worker(member: Member) -> Worker:
+    return Worker(batch=Batch(number=1, size=0), number=1, job="c.w1.a1", member=member, since=0, start_by=0, lane="")
+
+
+def report(**fields: Any) -> Report:
+    return Report(
+        **{"ended": False, "updated": 9.0, "requests": 9, "done": 5, "missed": 1, "pages": 6, "items": 5, **fields}
+    )
+
+
+def test_a_workers_progress_is_what_has_not_come_home() -> None:
+    (member,) = members("one")
+    out = worker(member)
+    member.out[out.job] = out
+    assert member.progress() == (0, 0, 0)
+    out.heard(report(), 1.0)
+    assert member.progress() == (6, 6, 5)
+    out.came_home(report(done=4, missed=0, pages=4, items=4))
+    assert member.progress() == (2, 2, 1)
+    out.came_home(report(done=4, missed=0, pages=4, items=4))  # its next report is still on the way
+    assert member.progress() == (0, 0, 0)
+
+
+def test_a_worker_that_died_without_a_word_may_have_died_of_its_batch() -> None:
+    (member,) = members("one")
+    job = Out(batch=Batch(number=1, size=5), number=1, job="c.b1.a1", member=member, since=0, start_by=0)
+    assert not job.to_blame
+    assert worker(member).to_blame
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"SEEDS": True}, {"SPIDER_CALLBACKS": {"enter": "login"}}, {"SPIDER_ATTRIBUTES": ["token"]},
+        {"LOGIN": "log_in"}, {"REQUEST_HOOK": "change"},
+    ],
+)  # fmt: skip
+def test_what_only_workers_that_lease_know_of_is_refused_without_them(own: dict[str, Any]) -> None:
+    (name,) = own
+    with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}: only workers that lease"):
+        check_mode(options(**own), settings(**own))
+    check_mode(options(**own, MODE="pull"), settings(**own))
+
+
+def test_settings_that_ask_for_nothing_are_no_reason() -> None:
+    nothing = {"SEEDS": "False", "SPIDER_CALLBACKS": "{}", "SPIDER_ATTRIBUTES": []}
+    check_mode(options(**nothing), settings(**nothing))
+
+
+def test_slots_that_cannot_be_are_refused_before_anything_is_started() -> None:
+    own = {"MODE": "pull", "SLOTS": "many"}
+    with pytest.raises(ConfigError, match="DISTRIBUTED_SLOTS"):
+        check_mode(options(**own), settings(**own))
+
+
+def test_index_pages_are_no_seeds() -> None:
+    own = {"MODE": "pull", "SEEDS": True, "INDEX": "http://web/%d", "PAGES": 3}
+    with pytest.raises(ConfigError, match="Leave out one of the two"):
+        check_mode(options(**own), settings(**own))

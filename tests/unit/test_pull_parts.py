@@ -1,0 +1,400 @@
+"""The parts of a pulling worker, each on its own: what is open, what a job was told, when no more work will come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request, Spider
+from scrapy.http import Response
+from scrapy.settings import Settings
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.distributed import is_producer, is_worker
+from scrapyd_dist.middlewares.pull.batchfilter import BatchFilter, put_in
+from scrapyd_dist.middlewares.pull.job import PullJob, spider_method, uploading_feeds
+from scrapyd_dist.middlewares.pull.leased import BATCH, LeasedBatch, Mark, OwnPages, attempt_over, mark_of
+from scrapyd_dist.middlewares.pull.leasing import MAY_RETURN, Leasing, StoreLost
+from scrapyd_dist.middlewares.pull.news import News
+from scrapyd_dist.middlewares.pull.report import PullReport
+from scrapyd_dist.middlewares.worker.part import Part
+from twisted.python.failure import Failure
+
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
+from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
+from scrapyd_dist.frontier.values import Backlog, Leased
+from scrapyd_dist.jobs.outcome import read_report, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+JOB = PullJob(crawl="c", worker=3, home="c.0", node="one", url="http://one")
+ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(20)
+
+
+@pytest.fixture
+def leased(tmp_path: Path) -> Iterator[Callable[[int], LeasedBatch]]:
+    """`leased(3)`: batch 7, attempt 2, of so many requests."""
+    made: list[LeasedBatch] = []
+
+    def make(size: int) -> LeasedBatch:
+        values = [{"url": f"http://web/{n}"} for n in range(size)]
+        one = Leased(batch=Batch(number=7, size=size), attempt=2, payload={})
+        part = Part(tmp_path, f"c.b7.a2-{len(made)}")
+        made.append(LeasedBatch(one, "c", values, None, part))  # type: ignore[arg-type]  # nothing is found
+        return made[-1]
+
+    yield make
+    for batch in made:
+        batch.part.discard()
+
+
+# what is open
+
+
+def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Callable[[int], LeasedBatch]) -> None:
+    batch = leased(1)
+    assert not batch.over
+    first = batch.begin(batch.todo.popleft())
+    assert first == Mark("c", 7, 2, position=0, serial=0)
+    followed = batch.begin()
+    batch.item_in()
+    batch.end(first)
+    batch.end(first)  # an errback and a middleware may both tell
+    assert (batch.requests, batch.over) == (1, False)
+    batch.end(followed)
+    assert not batch.over
+    batch.item_out()
+    assert batch.over
+
+
+def test_what_comes_of_a_page_after_its_end_opens_it_again(leased: Callable[[int], LeasedBatch]) -> None:
+    batch = leased(1)
+    mark = batch.begin(batch.todo.popleft())
+    batch.end(mark)
+    assert batch.over
+    batch.begin_again(mark)
+    assert not batch.over
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40)
+
+
+@given(STEPS)
+def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
+    pages = OwnPages("c", 1, None)  # type: ignore[arg-type]  # nothing is found
+    pages.making = False
+    marks: list[Mark] = []
+    open_: set[Mark] = set()
+    items = 0
+    for what, which in steps:
+        mark = marks[which % len(marks)] if marks else None
+        if what == "begin":
+            marks.append(pages.begin())
+            open_.add(marks[-1])
+        elif what == "end" and mark:
+            pages.end(mark)
+            open_.discard(mark)
+        elif what == "again" and mark:
+            pages.begin_again(mark)
+            open_.add(mark)
+        elif what == "in":
+            pages.item_in()
+            items += 1
+        elif what == "out":
+            pages.item_out()
+            items = max(0, items - 1)
+    assert pages.requests == len(open_)
+    assert pages.over is (not open_ and not items)
+
+
+def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure() -> None:
+    pages = OwnPages("c", 1, None)  # type: ignore[arg-type]  # nothing is found
+    assert not pages.over
+    pages.making = False
+    assert pages.over
+    mark = pages.begin()
+    pages.missed(mark, "failed", "HTTP 500")
+    pages.missed(mark, "gone", "HTTP 404")
+    assert pages.failed == "HTTP 500"
+
+
+def test_the_mark_is_found_on_requests_responses_and_failures() -> None:
+    mark = Mark("c", 1, 1, 0, 0)
+    request = Request("http://web/", meta={BATCH: mark})
+    failure = Failure(OSError())  # type: ignore[no-untyped-call]  # Twisted has no types
+    assert mark_of(failure) is None
+    failure.request = request  # type: ignore[attr-defined]  # as Scrapy does
+    pages = (request, Response("http://web/", request=request), failure)
+    assert [mark_of(page) for page in pages] == [mark] * 3
+    assert mark_of(Response("http://web/")) is None
+    assert mark_of(Request("http://web/")) is None
+    assert mark_of(None) is None
+
+
+# what it reports
+
+
+def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Callable[[int], LeasedBatch]) -> None:
+    batch, report = leased(2), PullReport(JOB)
+    for index in (0, 1):
+        batch.todo.popleft()
+        mark = batch.begin(index)
+        batch.item({"n": index}, mark)
+        batch.done(mark)
+    part = batch.part.close()
+    told = read_report(json.dumps(report.of_batch(batch, part, "finished")).encode())
+    assert refusal(told, 2, feed=False) == ""
+    assert (told.requests, told.done, told.items) == (2, 2, 2)
+    early = read_report(json.dumps(report.of_batch(batch, part, "shutdown")).encode())
+    assert refusal(early, 2, feed=False) == "the worker ended early (shutdown)"
+
+
+def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], LeasedBatch]) -> None:
+    report = PullReport(JOB)
+    acked, lost, held = (leased(size) for size in (2, 3, 4))
+    acked.account.done(0)
+    report.fate(acked, "acked")
+    report.fate(lost, "lost")
+    told = read_report(json.dumps(report.progress([held])).encode())
+    assert (told.ended, told.requests, told.done) == (False, 6, 1)
+    final = report.final("finished", "", "", {"a": 1, "b": object()})
+    assert final["batches"] == {"acked": 1, "lost": 1, "held": 0}
+    assert final["stats"] == {"a": 1}
+
+
+def test_a_part_that_counts_for_nothing_leaves_no_file(tmp_path: Path) -> None:
+    whole, growing = Part(tmp_path, "a"), Part(tmp_path, "b")
+    whole.close()
+    for part in (whole, growing):
+        part.discard()
+        part.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+# what it was told
+
+
+def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
+    order = {**ORDER, "slots": ["@login", "p0"], "store_sealed": "x", "newer": 1}
+    settings = Settings({"DISTRIBUTED_PULL": json.dumps(order)})
+    job = PullJob.from_settings(settings)
+    assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ("@login", "p0"), "@login")
+    assert (job.told, job.lease, job.ahead) == ({"store_sealed": "x"}, 60.0, 1)
+    assert is_worker(settings)
+    assert not is_producer(settings)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "uploads"),
+    [
+        ({}, []),
+        ({"items.jl": {}, "file:///tmp/x": {}, "stdout:": {}}, []),
+        ({"s3://key:secret@bucket/x.jl": {}, "ftp://host/y": {}}, ["s3://bucket/x.jl", "ftp://host/y"]),
+    ],
+)
+def test_feeds_that_are_uploaded_at_the_end_are_known(feeds: dict[str, Any], uploads: list[str]) -> None:
+    assert uploading_feeds(Settings({"FEEDS": feeds})) == uploads
+
+
+class Plain(Spider):
+    name = "plain"
+    price = 3
+
+    def log_in(self) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["log_inn", "price"])
+def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
+    crawler = get_crawler(Plain, {"A": "log_in", "B": name, "C": ""})
+    crawler.spider = Plain.from_crawler(crawler)
+    assert spider_method(crawler, "A") == crawler.spider.log_in
+    assert spider_method(crawler, "C") is None
+    with pytest.raises(ConfigError, match=f"B names '{name}', and the spider plain has no method"):
+        spider_method(crawler, "B")
+
+
+# its filter
+
+
+def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
+    settings = Settings()
+    put_in(settings)
+    put_in(settings)  # the add-on may be named, and the middleware as well
+    crawler = get_crawler(Plain, dict(settings.items()))
+    crawler.spider = Plain.from_crawler(crawler)
+    crawler._apply_settings()
+    seen = build_from_crawler(load_object(settings["DUPEFILTER_CLASS"]), crawler)
+    assert isinstance(seen, BatchFilter)
+
+    def of(batch: int) -> Request:
+        return Request("http://web/", meta={BATCH: Mark("c", batch, 1, 0, 0)})
+
+    asked = [of(1), of(1), of(2), Request("http://web/"), Request("http://web/")]
+    assert [seen.request_seen(request) for request in asked] == [False, True, False, False, True]
+    crawler.signals.send_catch_log(attempt_over, key=(1, 1))
+    assert [seen.request_seen(request) for request in (of(1), of(2))] == [False, True]
+    seen.close("finished")
+    assert settings["JOBDIR"] is None
+
+
+# news
+
+
+def test_news_wakes_all_who_wait_and_nobody_later() -> None:
+    async def wait() -> list[bool]:
+        news = News()
+        waiting = [asyncio.ensure_future(news.wait()) for _ in range(2)]
+        await asyncio.sleep(0)
+        news.tell()
+        news.tell()
+        await asyncio.gather(*waiting)
+        late = asyncio.ensure_future(news.wait())
+        await asyncio.sleep(0)
+        ended = [one.done() for one in (*waiting, late)]
+        late.cancel()
+        return ended
+
+    assert run(wait()) == [True, True, False]
+
+
+# the store
+
+
+class FakeStore:
+    """A store that answers what it was told to, in order; what is an exception is raised."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self._answers = answers
+
+    def __getattr__(self, verb: str) -> Any:
+        def answer(*_: Any, **__: Any) -> Any:
+            said = self._answers[verb].pop(0)
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+        return answer
+
+    def close(self) -> None: ...
+
+
+class FakeLeases:
+    """Remembers what is held."""
+
+    def __init__(self) -> None:
+        self.held: set[tuple[int, int]] = set()
+
+    def hold(self, batch: int, attempt: int, since: float) -> None:
+        self.held.add((batch, attempt))
+
+    def holds(self, batch: int, attempt: int) -> bool:
+        return (batch, attempt) in self.held
+
+    def release(self, batch: int, attempt: int) -> None:
+        self.held.discard((batch, attempt))
+
+
+def leasing(job: PullJob = JOB, **answers: list[Any]) -> Leasing:
+    return Leasing(job, FakeStore(**answers), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
+
+
+@pytest.mark.parametrize(
+    ("backlog", "slots", "over"),
+    [
+        ({}, (), True),
+        ({"producers": ("p",)}, (), False),
+        ({"standing": True}, (), False),
+        ({"leased": 1}, (), False),
+        ({"leased": 1}, ("p0",), True),
+        ({"waiting": 3}, ("p0",), True),
+        ({"lost": ("p",)}, (), True),
+        ({"expired": 1}, (), False),
+        ({"acked": 1}, (), False),
+        ({"acked": 1}, ("p0",), True),
+    ],
+)
+def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
+    told = Backlog(**{"waiting": 0, "leased": 0, "expired": 0, "acked": 0, **backlog})
+    job = PullJob(crawl="c", worker=1, home="c.0", node="one", slots=slots)
+    assert run(leasing(job, backlog=[told]).no_more()) is over
+
+
+def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Backlog(waiting=0, leased=0, expired=1, acked=0)
+    asked, now = leasing(backlog=[told, told, told]), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    now[0] = 100.0
+    assert not run(asked.no_more())
+    now[0] += MAY_RETURN - 1
+    assert not run(asked.no_more())
+    now[0] += 2
+    assert run(asked.no_more())
+
+
+ACKED = Attempt(batch=7, number=2, job="c.b7.a2", node="one", url="http://one", state=AttemptState.ACKED)
+DONE = Batch(number=7, size=1, state=BatchState.DONE, attempts=2)
+
+
+@pytest.mark.parametrize(
+    ("acked", "row", "was"),
+    [
+        ([], replace(DONE, state=BatchState.FAILED), False),
+        ([], replace(DONE, attempts=3), False),
+        ([ACKED], replace(DONE, state=BatchState.RUNNING), True),
+        ([], DONE, True),
+    ],
+)
+def test_an_ack_whose_answer_was_lost_was_an_ack(acked: list[Attempt], row: Batch, *, was: bool) -> None:
+    """The store has kept it, and the second time it says no."""
+    asked = leasing(ack=[StepRefused("over")], attempts=[acked], batch=[row])
+    assert run(asked.ack((7, 2), {}, [], {})) is was
+
+
+def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
+    with pytest.raises(StoreLost, match="no crawl"):
+        run(leasing(lease_next=[NothingMatched("no crawl c")]).next(1))
+
+
+def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scrapyd_dist.middlewares.pull import leasing as module
+
+    monkeypatch.setattr(module, "AGAIN", 0.0)
+    away = StoreError("away")
+    assert run(leasing(lease_next=[away, away, []]).next(1)) == []
+    now = iter(range(0, 1000, 50))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    with pytest.raises(StoreLost, match="away"):
+        run(leasing(lease_next=[away] * 9).next(1))
+
+
+@pytest.mark.parametrize(
+    ("order", "wished", "limit"),
+    [
+        ({}, 1000, ""),
+        ({"max_batches": 5}, 3, ""),
+        ({"max_batches": 2}, 0, "2 batches"),
+        ({"max_requests": 8}, 1, "8 requests"),
+    ],
+)
+def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
+    job = PullJob(crawl="c", worker=1, home="c.0", node="one", **order)
+    two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
+    asked = leasing(job, lease_next=[two])
+    run(asked.next(9))
+    assert (asked.batches, asked.requests) == (2, 8)
+    assert asked.limit == limit
+    assert asked._left() == wished

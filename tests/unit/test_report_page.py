@@ -1,0 +1,176 @@
+"""The page: whatever came over the wire is text on it, it fetches nothing, and its size is bounded."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rig.made_crawls import BEGUN, made_up
+
+from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState, Miss
+from scrapyd_dist.report import Facts, NodeNow, page
+from scrapyd_dist.report.document import series
+from scrapyd_dist.report.markup import NARROW, WIDE
+from scrapyd_dist.report.over_time import burn_up
+from scrapyd_dist.report.page import style
+
+HOSTILE = (
+    "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'-alert(1)-'", "</title></svg></style>",
+    "&lt;b&gt;", "javascript:alert(1)", "\x00\x1b[31m\u202eabc\ud800", "]]><!--", "url(http://evil/)",
+)  # fmt: skip
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Reads a page strictly: what is opened is closed, and only what we write is there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.names: set[str] = set()
+        self.ids: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.names |= {name for name, _ in attrs}
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+OURS = Reader(page(made_up(lives=True, batches=60, nodes=3)))
+
+
+def with_text(text: str) -> Facts:
+    """A crawl in which everything foreign is this text."""
+    facts = made_up(batches=30, nodes=2)
+    attempts = [
+        replace(one, node=text, reason=text, report={**one.report, "code": {"egg": text, "version": text}})
+        for one in facts.attempts
+    ]
+    samples = [(at, {**v, "nodes": {text: [n, 0, 0, text]}}) for n, (at, v) in enumerate(facts.samples)]
+    summary = {
+        **facts.crawl.summary, "warnings": [text], "output": [text], "misses": text,
+        "nodes": [{"name": text, "state": text}],
+    }  # fmt: skip
+    row = replace(facts.crawl, spider=text, project=text, version=text, message=text, summary=summary)
+    misses = [Miss(url=text, kind=kind, reason=text) for kind in ("gone", "failed", "index")]
+    now = [NodeNow(name=text, versions=(text,)), NodeNow(name=text, reason=text)]
+    dead = [Batch(number=1, size=2, state=BatchState.DEAD, reason=text)]
+    return replace(facts, crawl=row, attempts=attempts, samples=samples, misses=misses, batches=dead, nodes_now=now)
+
+
+def assert_harmless(text: str) -> None:
+    html = page(with_text(text))
+    read = Reader(html)
+    assert read.tags <= OURS.tags | {"ul", "li"}
+    assert read.names <= OURS.names
+    html.encode("utf-8")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_text(text: str) -> None:
+    assert_harmless(text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(alphabet=st.characters(), min_size=1, max_size=60))
+def test_any_text_stays_text(text: str) -> None:
+    assert_harmless(text)
+
+
+def test_it_fetches_nothing_and_runs_nothing() -> None:
+    html = page(with_text("http://evil/"))
+    assert not {"script", "img", "link", "iframe", "object", "image", "a", "use", "foreignobject"} & Reader(html).tags
+    assert not {name for name in OURS.names if name.startswith("on")} | {"src", "href", "xlink:href"} & OURS.names
+    assert set(re.findall(r"url\(([^)]*)\)", html)) <= {f"#{name}" for name in Reader(html).ids}
+    assert "@import" not in html
+    assert "default-src &#39;none&#39;" in html
+
+
+def test_every_picture_says_what_it_is_and_no_name_comes_twice() -> None:
+    assert len(OURS.ids) == len(set(OURS.ids))
+    html = page(made_up())
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        tree = ET.fromstring(svg)  # noqa: S314 - our own
+        assert [child.tag for child in tree][:2] == ["title", "desc"]
+        assert all(child.text for child in list(tree)[:2])
+        assert tree.get("aria-labelledby") == " ".join(child.get("id", "") for child in list(tree)[:2])
+
+
+def test_passwords_in_addresses_do_not_show() -> None:
+    facts = with_text("https://user:secret@web1.example.com/page")
+    assert "secret" not in page(facts)
+    assert "***@web1.example.com" in page(facts)
+
+
+@pytest.mark.parametrize("state", list(CrawlState))
+def test_a_crawl_of_which_nothing_is_known_has_a_page(state: CrawlState) -> None:
+    row = Crawl(id="c", project="", spider="s", created=BEGUN, state=state)
+    read = Reader(page(Facts(crawl=row, now=BEGUN)))
+    assert "svg" not in read.tags
+    assert "No job was sent to a node." in read.text
+
+
+@pytest.mark.parametrize(
+    ("state", "lives", "said"),
+    [
+        (CrawlState.FINDING, True, "sdist watch c"), (CrawlState.FINDING, False, "sdist resume c"),
+        (CrawlState.STOPPED, False, "sdist resume c"), (CrawlState.FINISHED, False, "sdist stats c"),
+    ],
+)  # fmt: skip
+def test_it_says_how_to_go_on(state: CrawlState, *, lives: bool, said: str) -> None:
+    row = Crawl(id="c", project="p", spider="s", created=BEGUN, state=state)
+    assert said in Reader(page(Facts(crawl=row, now=BEGUN + 5, lives=lives))).text
+
+
+def test_only_so_many_lost_addresses_are_named() -> None:
+    row = Crawl(id="c", project="p", spider="s", created=BEGUN, state=CrawlState.FINISHED)
+    misses = [Miss(url=f"http://shop/{n}.", kind="failed", reason="r") for n in range(80)]
+    text = Reader(page(Facts(crawl=row, now=BEGUN, misses=misses))).text
+    assert "80 failed" in text
+    assert "http://shop/49." in text
+    assert "http://shop/50." not in text
+
+
+def test_nonsense_in_the_store_is_no_reason_to_give_up() -> None:
+    row = Crawl(id="c", project="p", spider="s", created=BEGUN, summary={"items": "x", "nodes": [{}], "index": 3})
+    samples: list[tuple[float, Any]] = [
+        (BEGUN, {"nodes": {"web1": []}, "index": [None]}), (BEGUN, {"found": None, "nodes": {"web1": ["x"]}}),
+        (BEGUN - 5, {"shards": {"0": [1, 2, 3, "x"]}}),
+    ]  # fmt: skip
+    Reader(page(Facts(crawl=row, now=BEGUN - 9, samples=samples, lives=True)))
+
+
+def test_five_thousand_batches_on_forty_nodes_fit_into_a_page() -> None:
+    facts = made_up(nodes=40, batches=5000, seconds=7200, size=500, shards=200, runs=20)
+    assert len(page(facts)) < 1_000_000
+
+
+def test_a_picture_as_a_file_of_its_own() -> None:
+    data = series(made_up(lives=True)).burn_up
+    assert data is not None
+    for width in (WIDE, NARROW):
+        tree = ET.fromstring(burn_up(data, width).file(style("picture.css")))  # noqa: S314 - our own
+        assert tree.tag == "{http://www.w3.org/2000/svg}svg"

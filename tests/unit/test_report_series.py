@@ -1,0 +1,239 @@
+"""The series behind the report: growth, forecast, jobs on lanes, spreads, status codes, runs, versions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rig.made_crawls import BEGUN, made_up
+
+from scrapyd_dist.account.samples import due, sample_of
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, Shard
+from scrapyd_dist.report import Facts, document, gather, growth, work
+from scrapyd_dist.report.facts import natural, number
+from scrapyd_dist.store import open_store
+
+
+def crawl(**fields: Any) -> Crawl:
+    return Crawl(**{"id": "c", "project": "p", "spider": "s", "created": BEGUN, "state": CrawlState.FINISHED, **fields})
+
+
+def sampled(*rows: tuple[float, dict[str, Any]], **fields: Any) -> Facts:
+    samples = [(BEGUN + at, values) for at, values in rows]
+    return Facts(**{"crawl": crawl(), "now": BEGUN + rows[-1][0], "samples": samples, **fields})
+
+
+def attempt(number: int = 1, **fields: Any) -> Attempt:
+    told = {"batch": 1, "job": "j", "node": "web1", "url": "http://web1", "state": AttemptState.ACCEPTED}
+    return Attempt(**{**told, "number": number, "sent_at": BEGUN, "ended_at": BEGUN + 10, **fields})
+
+
+# samples
+
+
+def test_samples_get_rarer_as_the_crawl_gets_older() -> None:
+    assert due(5.0, None, 5.0)
+    assert not due(5.9, 5.0, 0.0)
+    assert due(6.0, 5.0, 0.0)
+    assert not due(5001.0, 5000.0, 0.0)
+    assert due(5010.1, 5000.0, 0.0)
+
+
+def test_a_sample_counts_what_goes_to_nodes_only() -> None:
+    summary = {
+        "state": "working", "urls_distinct": 12, "local": 1, "refused": 1,
+        "requests": {"total": 9, "sent": 7, "done": 3}, "pages": 5, "items": 4, "index": {"pages": 2, "total": None},
+        "nodes": [{"name": "web1", "pages": 3, "items": 2, "running": 1, "state": "up"}],
+    }  # fmt: skip
+    sample = sample_of(summary, {"0": [2, 9, 1.0, 2.0]})
+    assert (sample["found"], sample["sealed"], sample["sent"], sample["done"]) == (10, 9, 7, 3)
+    assert sample["nodes"] == {"web1": [3, 2, 1, "up"]}
+    assert json.loads(json.dumps(sample)) == sample
+    assert sample_of({}, {})["nodes"] == {}
+
+
+# growth
+
+
+def test_a_line_never_goes_back_though_a_batch_is_done_again() -> None:
+    data = growth.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6})))
+    assert data is not None
+    assert data.done == (5, 5, 6)
+    assert data.forecast is None
+
+
+def test_a_line_has_a_bounded_number_of_points_and_keeps_both_ends() -> None:
+    data = growth.burn_up(sampled(*((n, {"done": n}) for n in range(2000))))
+    assert data is not None
+    assert len(data.at) <= growth.POINTS
+    assert (data.done[0], data.done[-1]) == (0, 1999)
+
+
+def test_the_time_in_which_nobody_worked_is_marked() -> None:
+    data = growth.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {})))
+    assert data is not None
+    assert data.gaps == ((2, 500),)
+
+
+def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
+    rows = [(t, {"sealed": 1000, "done": 10 * t if t < 50 else 500 + 5 * (t - 50), "index": [5, 5]}) for t in range(81)]
+    running = crawl(state=CrawlState.WORKING)
+    data = growth.burn_up(sampled(*rows, crawl=running, lives=True))
+    assert data is not None
+    assert data.forecast is not None
+    assert data.forecast.requests == 1000
+    assert data.forecast.latest == pytest.approx(80 + 350 / 5, abs=1)
+    assert 80 + 350 / 10 <= data.forecast.soonest < data.forecast.latest
+
+
+def test_while_the_index_is_walked_the_goal_is_judged_by_it() -> None:
+    rows = [(t, {"sealed": 10 * t, "done": 5 * t, "index": [t, 40]}) for t in range(1, 21)]
+    data = growth.burn_up(sampled(*rows, crawl=crawl(state=CrawlState.FINDING), lives=True))
+    assert data is not None
+    assert data.forecast is not None
+    assert (data.forecast.requests, data.forecast.sure) == (400, "estimate")
+
+
+def test_pages_of_a_node_by_the_minute() -> None:
+    rows = [(t, {"nodes": {"web2": [10 * t, 0, 1, "up"], "web10": [0, 0, 0, "down"]}}) for t in range(21)]
+    data = growth.heat(sampled(*rows))
+    assert data is not None
+    assert data.nodes == ("web2", "web10")
+    assert set(data.cells[0]) == {600.0}
+    assert set(data.cells[1]) == {0.0}
+    assert (data.pages, data.most) == ((200.0, 0.0), 600.0)
+
+
+def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() -> None:
+    rows = [(t, {"nodes": {f"n{i}": [i * t, 0, 0, "up"] for i in range(200)}}) for t in range(3)]
+    data = growth.heat(sampled(*rows))
+    assert data is not None
+    assert (len(data.nodes), data.hidden, data.nodes[0]) == (growth.ROWS, 200 - growth.ROWS, "n0")
+
+
+# jobs
+
+
+def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
+    times = ((0, 10), (2, 5), (6, 9), (11, 12))
+    rows = [attempt(n, sent_at=BEGUN + a, ended_at=BEGUN + b) for n, (a, b) in enumerate(times)]
+    data = work.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")]))
+    assert data is not None
+    assert data.lanes == ("web0", "web1", "web1")
+    assert [bar.lane for bar in data.bars] == [0, 1, 2, 2, 1]
+
+
+def test_an_attempt_that_a_node_refused_was_no_job() -> None:
+    facts = Facts(crawl=crawl(), now=BEGUN, attempts=[attempt(state=AttemptState.REFUSED)])
+    assert work.gantt(facts) is None
+
+
+@pytest.mark.parametrize(
+    ("started", "updated", "expected"),
+    [
+        (BEGUN + 2, BEGUN + 8, (2, 8)),  # the clocks agree
+        (BEGUN + 3602, BEGUN + 3608, (4, 10)),  # the node's is an hour ahead: as late as it can have been
+        (BEGUN - 3600, BEGUN - 3594, (0, 6)),
+        (BEGUN, BEGUN + 11, (0, 10)),  # longer than it can have been
+        (None, BEGUN, (0, 10)),
+        (float("nan"), float("inf"), (0, 10)),
+        ("soon", [], (0, 10)),
+    ],
+)
+def test_a_nodes_clock_does_not_move_its_jobs(started: Any, updated: Any, expected: tuple[float, float]) -> None:
+    begin, end = work.span_of(attempt(report={"started": started, "updated": updated}), BEGUN + 20)
+    assert (begin - BEGUN, end - BEGUN) == pytest.approx(expected)
+
+
+def test_a_job_that_runs_ends_now() -> None:
+    begin, end = work.span_of(attempt(state=AttemptState.RUNNING, ended_at=None), BEGUN + 20)
+    assert (begin, end) == (BEGUN, BEGUN + 20)
+
+
+def test_the_straggler_factor_is_the_greatest_by_the_median() -> None:
+    data = work.spread([("a", 2.0), ("b", 8.0), ("c", 4.0)])
+    assert data is not None
+    assert (data.names, data.values, data.median, data.factor) == (("b", "c", "a"), (8, 4, 2), 4, 2)
+    zeros = work.spread([("a", 0.0)])
+    assert zeros is not None
+    assert zeros.factor is None
+    assert work.spread([]) is None
+
+
+def test_a_shard_is_as_it_was_told_of_last() -> None:
+    first, later = {"0": [1, 5, BEGUN, BEGUN + 1], "1": [1, 9, BEGUN, BEGUN + 1]}, {"0": [2, 11, BEGUN, BEGUN + 3]}
+    facts = sampled((1, {"shards": first}), (2, {"shards": later}), (3, {"shards": {"2": "nonsense", "3": [1]}}))
+    sizes, times = work.shard_sizes(facts), work.shard_times(facts)
+    assert sizes is not None
+    assert times is not None
+    assert dict(zip(sizes.names, sizes.values, strict=True)) == {"shard 0": 11, "shard 1": 9}
+    assert dict(zip(times.names, times.values, strict=True)) == {"shard 0": 3, "shard 1": 1}
+
+
+def test_status_codes_are_added_up_by_node() -> None:
+    stats = {
+        "downloader/response_status_count/200": 8, "downloader/response_status_count/403": 1,
+        "downloader/response_status_count/999": 1, "downloader/response_status_count/x": 5,
+        "downloader/request_count": 20, "downloader/exception_count": 2, "retry/count": 5,
+    }  # fmt: skip
+    rows = [attempt(n, node=node, report={"stats": stats}) for n, node in enumerate(("web1", "web1", "web0"))]
+    web0, web1 = work.statuses(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
+    assert (web0.node, web1.node) == ("web0", "web1")
+    assert web1.codes == {"200": 16, "403": 2, "999": 2}
+    assert web1.groups == {"2xx": 16, "3xx": 0, "403 and 429": 2, "other 4xx": 0, "5xx": 2, "no answer": 4}
+    assert web1.retry_rate == 0.25
+
+
+def test_runs_are_compared_with_those_that_came_to_their_end() -> None:
+    rows = [crawl(id=str(n), summary={"items": n}) for n in (10, 12, 30)]
+    data = work.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})]))
+    assert data is not None
+    assert (data.items, data.median, data.mad) == ((10, 12, 30, 3), 12, 2)
+    assert work.runs(Facts(crawl=crawl(), now=BEGUN, runs=[crawl(summary={"items": 3})])) is None
+
+
+def test_versions_by_node() -> None:
+    rows = [
+        attempt(n, node=node, report={"code": {"egg": egg, "version": "1"}})
+        for n, (node, egg) in enumerate((("web1", "a"), ("web1", "b"), ("web0", "a")))
+    ]
+    data = work.versions(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
+    assert data is not None
+    assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
+
+
+# all of it
+
+
+def test_names_are_sorted_as_people_do() -> None:
+    assert sorted(["web10", "web2", "a", "10"], key=natural) == ["10", "a", "web2", "web10"]
+
+
+@given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
+def test_a_number_is_finite_whatever_came(value: Any) -> None:
+    assert abs(number(value)) <= 1e18
+
+
+def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:
+    store = open_store(tmp_path / "store.db")
+    for n, state in enumerate((CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.FINISHED, CrawlState.STOPPED)):
+        store.add_crawl(crawl(id=f"c{n}", created=BEGUN + n, state=state, summary={"items": n}))
+    store.add_crawl(crawl(id="other", spider="o", summary={"items": 1}))
+    store.add_shards("c3", [Shard(number=0, url="http://x")])
+    store.add_sample("c3", BEGUN + 5, {"found": 1})
+    facts = gather(store, "c3", now=BEGUN + 9, lives=False)
+    assert [run.id for run in facts.runs] == ["c0", "c2", "c3"]
+    assert (len(facts.shards), facts.samples) == (1, ((BEGUN + 5, {"found": 1}),))
+    store.close()
+
+
+def test_the_document_is_json_and_tells_no_password() -> None:
+    facts = made_up(lives=True, batches=20)
+    told = replace(facts, crawl=replace(facts.crawl, message="at http://u:secret@web1/ and ftp://v:secret@x"))
+    text = json.dumps(document(told))
+    assert "secret" not in text
+    assert "http://***@web1/" in text

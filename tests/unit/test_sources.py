@@ -1,0 +1,183 @@
+"""Where a crawl learns of its nodes, and what it does when a list cannot be read."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapyd_dist.middlewares.producer.options import Options
+from scrapyd_dist.middlewares.producer.preflight import find_project
+from scrapyd_dist.middlewares.producer.sources import Sources, nodes_of
+
+from scrapyd_dist import config
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.nodes import Node, NodeRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CFG = "[settings]\ndefault = p.settings\n[deploy:one]\nurl = http://web1:6800/\nslots = 3\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "scrapy.cfg").write_text(CFG)
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sources(**options: Any) -> Sources:
+    return Sources(Options(**options), find_project("p.settings", "p"))
+
+
+def names(nodes: tuple[Node, ...]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def command(folder: Path, body: str) -> str:
+    script = folder / "list_nodes.py"
+    script.write_text(body)
+    return f"{sys.executable} {script}"
+
+
+def test_scrapy_cfg_is_read_again_when_it_has_changed(folder: Path) -> None:
+    found = sources()
+    assert names(found.read()) == ["one"]
+    (folder / "scrapy.cfg").write_text(f"{CFG}[deploy:two]\nurl = http://web2:6800/\n")
+    assert names(found.read()) == ["one", "two"]
+
+
+def test_a_scrapy_cfg_that_is_broken_meanwhile_changes_nothing_and_is_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = sources()
+    found.read()
+    with caplog.at_level(logging.WARNING):
+        for text in ("[deploy:two]\npassword = s3cret\n", "[deploy:two]\npassword = s3cret\n\n"):
+            (folder / "scrapy.cfg").write_text(f"{CFG}{text}")
+            assert names(found.read()) == ["one"]
+    assert len(caplog.messages) == 1
+    assert "has no url" in caplog.messages[0]
+    assert "s3cret" not in caplog.messages[0]
+    (folder / "scrapy.cfg").write_text(f"{CFG}[deploy:two]\nurl = http://web2:6800/\n")
+    assert names(found.read()) == ["one", "two"]
+
+
+def test_a_file_has_a_node_per_line_and_is_read_again_when_it_has_changed(folder: Path) -> None:
+    (folder / "nodes.txt").write_text("one\nweb7:6800 name=seven slots=2  # new\n\n# web8\nhttp://me:pw@web9:6800/\n")
+    found = sources(nodes_file="nodes.txt")
+    nodes = found.read()
+    assert names(nodes) == ["one", "seven", "web9:6800"]
+    assert [node.slots for node in nodes] == [3, 2, None]
+    assert nodes[2].password == "pw"
+    (folder / "nodes.txt").write_text("web7:6800\n")
+    assert names(found.read()) == ["web7:6800"]
+    (folder / "nodes.txt").write_text("")
+    assert found.read() == ()
+
+
+def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
+    (folder / "nodes.cfg").write_text("[deploy:a]\nurl = http://a:6800/\n[deploy:b]\nurl = http://b:6800/\nslots = 2\n")
+    nodes = sources(nodes_file="nodes.cfg").read()
+    assert [(node.name, node.slots) for node in nodes] == [("a", None), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nobody\n", r"line 1: There is no target \[deploy:nobody\]"),
+        ("web1:6800 four\n", "line 1: behind the address"),
+        ("web1:6800 slots=0\n", "line 1: slots must be a whole number"),
+        ("\nftp://web1/\n", "line 2: .*only http and https"),
+        ("[deploy:a]\nslots = 2\n", "has no url"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(text: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=why):
+        nodes_of(text, "the list", (), tmp_path)
+
+
+def test_a_list_that_is_not_there_at_the_start_is_an_error(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nodes\.txt \(DISTRIBUTED_NODES_FILE\) cannot be read: No such file"):
+        sources(nodes_file="nodes.txt").read()
+
+
+def test_a_command_prints_nodes_and_is_run_again_after_a_while(folder: Path) -> None:
+    (folder / "now").write_text("web1:6800")
+    run = command(folder, "print(open('now').read())")
+    found = sources(nodes_command=run, nodes_every=1e-6)
+    assert names(found.read()) == ["web1:6800"]
+    (folder / "now").write_text("web1:6800\nweb2:6800")
+    assert names(found.read()) == ["web1:6800", "web2:6800"]
+    patient = sources(nodes_command=run, nodes_every=1e9)
+    patient.read()
+    (folder / "now").write_text("web3:6800")
+    assert names(patient.read()) == ["web1:6800", "web2:6800"]
+
+
+def test_a_command_that_fails_meanwhile_changes_nothing_and_its_words_are_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = command(folder, "import os, sys\nsys.exit('no cloud today') if os.path.exists('bad') else print('web1:6800')")
+    found = sources(nodes_command=run, nodes_every=1e-6)
+    found.read()
+    (folder / "bad").touch()
+    with caplog.at_level(logging.WARNING):
+        assert [names(found.read()) for _ in range(3)] == [["web1:6800"]] * 3
+    assert len(caplog.messages) == 1
+    assert "ended with code 1 and said: no cloud today" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "why"), [("/not/there", "cannot be run: .*No such file"), ("'half a quote", "cannot be run: No closing")]
+)
+def test_a_command_that_cannot_be_run(folder: Path, run: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        sources(nodes_command=run).read()
+
+
+def test_nodes_that_were_added_to_the_store_are_there_unless_nodes_were_named(folder: Path) -> None:
+    records = [NodeRecord(name="extra", url="http://web5:6800"), NodeRecord(name="one", draining=1.0)]
+    assert names(sources().read(records)) == ["one", "extra"]
+    assert names(sources(nodes=("one",)).read(records)) == ["one"]
+
+
+def test_a_name_with_several_addresses_is_a_node_at_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "scrapy.cfg").write_text(
+        "[settings]\ndefault = p.settings\n"
+        "[deploy:pool]\nurl = dns+https://pool.example:6800/base/\nusername = u\npassword = p\n"
+    )
+    addresses = ["10.0.0.2", "10.0.0.1", "fe80::1"]
+
+    def look(host: str, _port: object, **_options: object) -> list[tuple[object, ...]]:
+        assert host == "pool.example"
+        return [(0, 0, 0, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    found = sources(nodes_every=1e-6)
+    nodes = found.read()
+    assert names(nodes) == ["pool/10.0.0.1", "pool/10.0.0.2", "pool/fe80::1"]
+    assert [node.url for node in nodes] == [
+        "https://10.0.0.1:6800/base", "https://10.0.0.2:6800/base", "https://[fe80::1]:6800/base",
+    ]  # fmt: skip
+    assert {(node.tls_name, node.password, node.host_header) for node in nodes} == {
+        ("pool.example", "p", "pool.example:6800")
+    }
+    assert names(config.load(folder).nodes) == names(nodes)  # every command sees them so
+    addresses.remove("10.0.0.2")
+    assert names(found.read()) == ["pool/10.0.0.1", "pool/fe80::1"]
+
+
+def test_a_name_that_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(ConfigError, match=r"pool\.example of the node .* has no address: Name or service not known"):
+        config.addresses_of(Node.parse("dns+http://pool.example/"))
