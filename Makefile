@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PYTEST  = .venv-test/bin/python -m pytest
 
-.PHONY: demo servers test acceptance faults lowest bench pictures docs lint types check clean help
+.PHONY: demo servers test acceptance again faults lowest bench pictures docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -18,6 +18,9 @@ test: .venv-test/ready servers  ## unit and contract tests, and one acceptance p
 
 acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (under 40 minutes)
 	$(PYTEST) -m black_box
+
+again: .venv-test/ready servers  ## what failed in the last run of either, and nothing else
+	$(PYTEST) --last-failed --last-failed-no-failures none
 
 faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and counts what was lost (about 15 minutes; root for the full disk)
 	.venv-test/bin/python tests/faults

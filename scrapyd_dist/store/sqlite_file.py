@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -56,9 +57,12 @@ class SqliteFile:
         try:
             self._check_ours(database)
             database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # it takes in a file that has no tables yet
-            database.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(database)
             database.execute("PRAGMA synchronous = FULL")  # what is posted was written down, even if the power fails
             database.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.OperationalError as error:  # it is in use, or cannot be read or written
+            database.close()
+            raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
         except sqlite3.DatabaseError as error:
             database.close()
             raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}.") from error
@@ -132,6 +136,23 @@ class SqliteFile:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """Switch the file to a write-ahead log; the file remembers it.
+
+    Of several processes that open a new file in one moment, one does it. SQLite does not let the others wait, as it does
+    elsewhere, but refuses them at once: so they wait here.
+    """
+    end = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -131,7 +131,7 @@ def test_the_name_of_a_crawl_or_no_name_is_refused(store: Store, name: str) -> N
 
 def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Callable[[], Store]) -> None:
     count, each = 4, 600
-    barrier = Barrier(count)
+    barrier = Barrier(count, timeout=60)  # a thread that fails must not leave the others waiting
 
     def work(number: int) -> dict[str, int]:
         mine = producer(opened(), f"p{number}")

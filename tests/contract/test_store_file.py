@@ -7,8 +7,10 @@ import json
 import os
 import sqlite3
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.resources import files
+from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
@@ -213,3 +215,16 @@ def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:
     with contextlib.closing(open_store(path)) as store:
         store.forget("c")
     assert path.stat().st_size < full / 4
+
+
+def test_processes_that_open_a_new_file_in_one_moment_wait_for_one_another(tmp_path: Path) -> None:
+    count = 8
+    together = Barrier(count, timeout=60)
+
+    def open_it(path: Path) -> None:
+        together.wait()
+        open_store(path).close()
+
+    with ThreadPoolExecutor(count) as pool:
+        for number in range(20):  # SQLite refused one of them about once in forty such rounds
+            list(pool.map(open_it, [tmp_path / f"{number}.db"] * count))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]) -> None:
     """Do all of it at the same time, each with a connection of its own."""
-    start, errors = Barrier(len(work)), []
+    start, errors = Barrier(len(work), timeout=60), []
 
     def run(store: Store, some: Callable[[Store], None]) -> None:
         start.wait()

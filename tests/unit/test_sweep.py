@@ -42,7 +42,7 @@ def test_an_error_of_a_node_is_its_answer() -> None:
 
 def test_no_more_threads_than_said_and_every_one_is_asked() -> None:
     lock, now, most = threading.Lock(), 0, 0
-    together = threading.Barrier(MAX_THREADS)
+    together = threading.Barrier(MAX_THREADS, timeout=60)
 
     def ask(_: int) -> None:
         nonlocal now, most
