@@ -141,14 +141,13 @@ class SqliteFile:
 def _write_ahead(database: sqlite3.Connection) -> None:
     """Switch the file to a write-ahead log; the file remembers it.
 
-    Of several processes that open a new file in one moment, one does it. SQLite does not let the others wait, as it does
-    elsewhere, but refuses them at once: so they wait here.
+    Of several processes that open a new file in one moment, one does it. SQLite refuses the others at once, where it
+    would let them wait anywhere else: so they wait here.
     """
     end = time.monotonic() + BUSY_TIMEOUT
-    while True:
+    while database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
             database.execute("PRAGMA journal_mode = WAL")
-            return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > end:
                 raise
