@@ -57,6 +57,7 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.pull.report",
     "scrapyd_dist.middlewares.pull.settling",
     "scrapyd_dist.middlewares.targets",
+    "scrapyd_dist.middlewares.throttle",
     "scrapyd_dist.middlewares.worker",
     "scrapyd_dist.middlewares.worker.account",
     "scrapyd_dist.middlewares.worker.closing",
@@ -67,6 +68,8 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.worker.reach",
     "scrapyd_dist.nodes",
     "scrapyd_dist.payload",
+    "scrapyd_dist.throttle",
+    "scrapyd_dist.throttle.values",
 )
 #: the package that travels whole, with the scripts that it reads
 STORE_PACKAGE, STORE_ENDINGS = "scrapyd_dist.store", (".py", ".lua", ".sql")

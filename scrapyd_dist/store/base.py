@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard
     from scrapyd_dist.frontier.values import Backlog, Leased, Lessee, NewBatch, SlotCount
     from scrapyd_dist.nodes import NodeRecord
+    from scrapyd_dist.throttle.values import Ask, DomainState, Permit, Rule, Rules, SiteNews, Taken
 
 
 class Store(Protocol):
@@ -202,7 +203,15 @@ class Store(Protocol):
         """Those of them that are there already."""
 
     def lease_next(
-        self, crawl: str, lessee: Lessee, *, slots: Collection[str] = (), seconds: float, limit: int = 1, now: float
+        self,
+        crawl: str,
+        lessee: Lessee,
+        *,
+        slots: Collection[str] = (),
+        seconds: float,
+        limit: int = 1,
+        fair: bool = False,
+        now: float,
     ) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
 
@@ -215,6 +224,8 @@ class Store(Protocol):
             slots: names of slots; none: all but those of other spiders.
             seconds: how long the lease is good, by the store's clock.
             limit: batches at most.
+            fair: each comes from the slot with the fewest requests under way in the whole fleet, ties in turn; the
+                priority then orders the batches of one slot only.
             now: for people.
         """
 
@@ -276,6 +287,34 @@ class Store(Protocol):
 
     def misses(self, crawl: str) -> list[Miss]:
         """Those of batches, then the producer's own; each in the order they came."""
+
+    # the throttle: one budget per key for all workers of this store; its moments are those of the store's clock
+    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+        """Charge each ask's key for its permits, and say when each may be used; one step for all of them.
+
+        Of the permits of a key, never more than the limit's hits lie within any of its windows.
+        """
+
+    def return_permits(self, permits: Sequence[Permit]) -> None:
+        """These were not used: nothing left for the site. The budgets of pages get theirs back, too."""
+
+    def tell_sites(self, news: Sequence[SiteNews]) -> int:
+        """Slow domains down as their sites ask, or let them be; the rules' version is the answer. No news: only that."""
+
+    def rules(self) -> Rules: ...
+
+    def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
+        """Set or remove (None) the rules of these domains, all or none of them; the new version is the answer.
+
+        Args:
+            replace: all other domains lose their rules.
+        """
+
+    def domain_states(self) -> list[DomainState]:
+        """Every domain that anything is known of, by name."""
+
+    def forget_permits(self, before: float) -> None:
+        """Remove what is known of domains that nobody has asked for since `before` (the store's clock)."""
 
 
 def open_store(where: str | Path, *, durable: bool = True) -> Store:

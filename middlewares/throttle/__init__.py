@@ -1,0 +1,1 @@
+"""The throttle inside a Scrapy process: which request may leave when."""

@@ -1,0 +1,1 @@
+"""The throttle: one limit of requests per domain for all workers of a store."""
