@@ -51,7 +51,9 @@ class Ask:
     key: str  #: whose budget: `[spider|][address|]domain`
     domain: str
     count: int = 1  #: permits wanted; as many are given, each with its moment
-    limit: Limit | None = None  #: what the worker's settings say, for a domain without a rule of its own; None: no limit
+    limit: Limit | None = (
+        None  #: what the worker's settings say, for a domain without a rule of its own; None: no limit
+    )
     pages: int | None = None  #: the domain's budget of pages in `budget`; None: none. Each permit here is for one page
     budget: str = ""  #: whose pages are counted together, such as a crawl
 
