@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The others are parts of them, or run by hand.
 PYTHON ?= python3
-PYTEST  = .venv-test/bin/python -m pytest
+TESTS   = .venv-test/bin/python tests/side_by_side.py
 
 .PHONY: demo servers test acceptance again faults lowest bench pictures docs lint types check clean help
 
@@ -14,13 +14,13 @@ servers:  ## a Redis server and a browser for the tests (apt as root, else it na
 	@sh tests/servers.sh
 
 test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (under 10 minutes)
-	$(PYTEST) -m "not black_box"
+	$(TESTS) -m "not black_box"
 
 acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (under 40 minutes)
-	$(PYTEST) -m black_box
+	$(TESTS) -m black_box
 
 again: .venv-test/ready servers  ## what failed in the last run of either, and nothing else
-	$(PYTEST) --last-failed --last-failed-no-failures none
+	$(TESTS) --again
 
 faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and counts what was lost (about 15 minutes; root for the full disk)
 	.venv-test/bin/python tests/faults

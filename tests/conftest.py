@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="1/1", help="the first half of the test modules: 1/2; see side_by_side.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test module belongs to one part; those of one folder are dealt out in turn."""
+    number, parts = map(int, config.getoption("part").split("/"))
+    part_of = {path: at % parts + 1 for at, path in enumerate(sorted({item.path for item in items}))}
+    others = [item for item in items if part_of[item.path] != number]
+    items[:] = [item for item in items if part_of[item.path] == number]
+    config.hook.pytest_deselected(items=others)
+
+
 @pytest.fixture(scope="session")
 def node_python(pytestconfig: pytest.Config) -> Path:
     """An interpreter with Scrapy and Scrapyd, and without this project."""
