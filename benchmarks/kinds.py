@@ -6,9 +6,13 @@ import re
 from dataclasses import dataclass
 
 #: what `--ways` takes
-FORMS = "plain, bound, sdistN, pullN, pullN-redis, scrapy-redisN; N nodes, or processes; -fast: with the profile"
+FORMS = (
+    "plain, bound, sdistN, pullN, pullN-redis, scrapy-redisN; N nodes, or processes; -none, -usual or -fast behind it:"
+    " with the settings of that profile, ours and others' alike"
+)
 _FORM = re.compile(
-    r"plain|bound|scrapy-redis(?P<processes>\d+)|(?P<ours>sdist|pull)(?P<nodes>\d+)(?P<redis>-redis)?(?P<fast>-fast)?"
+    r"(?P<kind>plain|bound|scrapy-redis(?P<processes>\d+)|(?P<ours>sdist|pull)(?P<nodes>\d+)(?P<redis>-redis)?)"
+    r"(-(?P<profile>none|usual|fast))?"
 )
 
 
@@ -19,7 +23,7 @@ class Way:
     kind: str  #: "plain", "bound", "sdist", "pull" or "scrapy-redis"
     count: int = 0  #: nodes; with scrapy-redis, processes beside the one that walks the index
     redis: bool = False  #: the store is a Redis server
-    fast: bool = False  #: with the profile
+    profile: str = ""  #: what others than ours get the settings of; empty: nothing is said of it
 
     @classmethod
     def named(cls, name: str) -> Way:
@@ -31,9 +35,9 @@ class Way:
         form = _FORM.fullmatch(name)
         if form is None:
             raise ValueError(f"no way is called {name!r}; there are {FORMS}")
-        kind = form["ours"] or ("scrapy-redis" if form["processes"] else name)
+        kind = form["ours"] or ("scrapy-redis" if form["processes"] else form["kind"])
         count = int(form["nodes"] or form["processes"] or 0)
-        return cls(kind=kind, count=count, redis=bool(form["redis"]), fast=bool(form["fast"]))
+        return cls(kind=kind, count=count, redis=bool(form["redis"]), profile=form["profile"] or "")
 
     @property
     def ours(self) -> bool:
@@ -49,10 +53,11 @@ class Way:
         """The name as a table has it."""
         if not self.ours:
             plain = {"plain": "plain Scrapy, one process", "bound": "the bound, by hand"}
-            return plain.get(self.kind) or f"scrapy-redis, {self.count} processes and the index"
+            settings = f", settings of `{self.profile}`" if self.profile else ""
+            return (plain.get(self.kind) or f"scrapy-redis, {self.count} processes and the index") + settings
         words = [
             "sdist crawl",
             *(["--pull"] if self.kind == "pull" else []),
-            *(["--profile fast"] if self.fast else []),
+            *([f"--profile {self.profile}"] if self.profile else []),
         ]
         return f"`{' '.join(words)}` on {self.count} nodes{', Redis' if self.redis else ''}"

@@ -21,6 +21,7 @@ from rig.projects import Project
 from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site, UrlStyle
+from scrapyd_dist.middlewares.profile import PROFILE_SETTINGS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +157,18 @@ class Bench:
         if way.kind == "scrapy-redis":
             crawls = rival.commands(output / "shares", self.site, self.options.shards, way.count, self._redis_url)
         feeds = [output / f"items{at}.jl" for at in range(len(crawls))]
-        return feeds, [[*SCRAPY, "crawl", *crawl, "-O", str(feed)] for crawl, feed in zip(crawls, feeds, strict=True)]
+        same = [
+            word for name, value in PROFILE_SETTINGS.get(way.profile, {}).items() for word in ("-s", f"{name}={value}")
+        ]
+        return feeds, [
+            [*SCRAPY, "crawl", *crawl, *same, "-O", str(feed)] for crawl, feed in zip(crawls, feeds, strict=True)
+        ]
 
     def _sdist(self, way: Way, feed: Path) -> list[str]:
         return [
             "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
             "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(way),
-            *(["--pull"] if way.kind == "pull" else []), *(["--profile", "fast"] if way.fast else []),
+            *(["--pull"] if way.kind == "pull" else []), *(["--profile", way.profile] if way.profile else []),
             *self.options.extra,
         ]  # fmt: skip
 

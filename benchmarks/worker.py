@@ -1,4 +1,4 @@
-"""What a worker's page costs in CPU seconds, and what each element of the profile "fast" takes off it.
+"""What a worker's page costs in CPU seconds, and what the profiles and each of their elements take off it.
 
     python benchmarks/worker.py --pages 2000 --pairs 7
 
@@ -49,7 +49,7 @@ class Elements:
     def opened(self, spider):
         elements = spider.settings.getlist("ELEMENTS")
         if "log" in elements:
-            profile.log_from(spider.settings["LOG_LEVEL"])
+            profile.log_no_more(spider)
         if "gc" in elements:
             profile.leave_what_stays()
 '''
@@ -64,29 +64,27 @@ class Way(NamedTuple):
     settings: Mapping[str, str]
 
 
-#: "none" is what all others are compared with
+#: a way that names no profile has none; "none" is what all others are compared with
 WAYS = {
-    "none": Way("without the profile", {}),
-    "items": Way("`CONCURRENT_ITEMS` 4 instead of 100", {"CONCURRENT_ITEMS": "4"}),
+    "none": Way("Scrapy as it is", {}),
+    "items16": Way("`CONCURRENT_ITEMS` 16 instead of 100", {"CONCURRENT_ITEMS": "16"}),
+    "items": Way("`CONCURRENT_ITEMS` 4", {"CONCURRENT_ITEMS": "4"}),
     "item": Way("`CONCURRENT_ITEMS` 1", {"CONCURRENT_ITEMS": "1"}),
     "gc": Way("what stays is left out of garbage collection", {"ELEMENTS": "gc"}),
     "log": Way("no log records below `LOG_LEVEL`", {"ELEMENTS": "log"}),
-    "fast": Way("**the profile**", {"DISTRIBUTED_PROFILE": "fast"}),
-    "debug": Way("`LOG_LEVEL` DEBUG, without the profile", {"LOG_LEVEL": "DEBUG"}),
-    "uvloop": Way("the profile, and uvloop", {"DISTRIBUTED_PROFILE": "fast", "ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
+    "usual": Way("**the profile `usual`**", {"DISTRIBUTED_PROFILE": "usual"}),
+    "fast": Way("**the profile `fast`**", {"DISTRIBUTED_PROFILE": "fast"}),
+    "debug": Way("`LOG_LEVEL` DEBUG", {"LOG_LEVEL": "DEBUG"}),
+    "uvloop": Way("`fast`, and uvloop", {"DISTRIBUTED_PROFILE": "fast", "ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
     "reactorless": Way(
-        "the profile, and no Twisted reactor",
+        "`fast`, and no Twisted reactor",
         {"DISTRIBUTED_PROFILE": "fast", "TWISTED_REACTOR_ENABLED": "0", "TELNETCONSOLE_ENABLED": "0"},
     ),
-    "aiohttp": Way(
-        "the profile, and aiohttp downloads", {"DISTRIBUTED_PROFILE": "fast", "DOWNLOAD_HANDLERS": _AIOHTTP}
-    ),
-    "queue": Way(
-        "the profile, and a simple queue", {"DISTRIBUTED_PROFILE": "fast", "SCHEDULER_PRIORITY_QUEUE": _QUEUE}
-    ),
+    "aiohttp": Way("`fast`, and aiohttp downloads", {"DISTRIBUTED_PROFILE": "fast", "DOWNLOAD_HANDLERS": _AIOHTTP}),
+    "queue": Way("`fast`, and a simple queue", {"DISTRIBUTED_PROFILE": "fast", "SCHEDULER_PRIORITY_QUEUE": _QUEUE}),
 }
 #: what needs nothing but Scrapy 2.13 or later
-USUAL = "none,item,items,gc,log,fast,debug"
+MEASURED = "none,items16,items,gc,log,usual,fast,debug"
 
 
 class Runs(NamedTuple):
@@ -122,7 +120,7 @@ class Worker:
         log.parent.mkdir(parents=True)
         batch = encode([{"url": self.site.detail(number), "rule": 1} for number in range(pages)])
         job = json.dumps({"crawl": "c", "batch": 1, "attempt": 1})
-        given = {**settings, **batch, "DISTRIBUTED_JOB": job, "LOG_FILE": str(log)}
+        given = {"DISTRIBUTED_PROFILE": "none", **settings, **batch, "DISTRIBUTED_JOB": job, "LOG_FILE": str(log)}
         environment = [f"PYTHONPATH={self._folder / 'worker.egg'}", f"SCRAPY_SETTINGS_MODULE={self._boot}"]
         command = ["env", *environment, sys.executable, "-m", "scrapy", "crawl", "easy"]
         command += [word for name, value in given.items() for word in ("-s", f"{name}={value}")]
@@ -190,7 +188,9 @@ def table(rows: Mapping[str, Mapping[str, dict[str, float]]]) -> str:
 def main() -> int:
     """Run the program; 0 when every run brought exactly its items home, else 1."""
     parser = argparse.ArgumentParser(prog="python benchmarks/worker.py", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--ways", default=USUAL, help=f"what to measure, of {','.join(WAYS)}; always begins with none")
+    parser.add_argument(
+        "--ways", default=MEASURED, help=f"what to measure, of {','.join(WAYS)}; always begins with none"
+    )
     parser.add_argument("--pages", type=int, default=2000, help="pages of the batch")
     parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
     parser.add_argument("--timeout", type=float, default=600, help="seconds until a run is given up")

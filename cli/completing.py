@@ -1,7 +1,7 @@
 """What may stand at a place of the command line; rule: only what this machine knows, and never a call over the network.
 
 Commands and options come from the code. Values are told by what an option or argument is called: names of targets, of
-local nodes, of crawls in the local store, of spiders in the project's files.
+local nodes, of crawls and throttled domains in the local store, of spiders in the project's files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from .described import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from scrapyd_dist.store import Store
 
     from .described import Described, Parameter
 
@@ -164,7 +166,8 @@ def _nodes() -> list[Choice]:
     return [Choice(value=node.name, help=node.url) for node in local.running(found.root / STATE_FOLDER)]
 
 
-def _crawls() -> list[Choice]:
+def _local_store() -> Store | None:
+    """The project's store if it is a file; a server may be far away."""
     from scrapyd_dist.config import load
     from scrapyd_dist.store import open_store
     from scrapyd_dist.store.address import is_url
@@ -172,14 +175,26 @@ def _crawls() -> list[Choice]:
     from .storing import where
 
     address = where(load().root)
-    # A file only: a server may be far away.
-    if is_url(address) or not Path(address).exists():
+    return None if is_url(address) or not Path(address).exists() else open_store(address)
+
+
+def _crawls() -> list[Choice]:
+    store = _local_store()
+    if store is None:
         return []
-    with closing(open_store(address)) as store:
+    with closing(store):
         return [
             Choice(value=crawl.id, help=f"{crawl.spider or crawl.kind}, {crawl.state.value}", kind=crawl.kind)
             for crawl in store.crawls()
         ]
+
+
+def _domains() -> list[Choice]:
+    store = _local_store()
+    if store is None:
+        return []
+    with closing(store):
+        return [Choice(value=domain) for domain in sorted(store.rules().rules)]
 
 
 def _frontiers() -> list[Choice]:
@@ -220,5 +235,6 @@ _SOURCES: dict[str, Callable[[], list[Choice]]] = {
     "TARGET": _quietly(_nodes),
     "CRAWL": _quietly(_crawls),
     "FRONTIER": _quietly(_frontiers),
+    "DOMAIN": _quietly(_domains),
     "SPIDER": _quietly(_spiders),
 }

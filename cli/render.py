@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "up": "green", "down": "red", "unfit": "red", "failed": "red", "refused": "red", "died": "red",
-    "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow",
+    "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow", "incomplete": "yellow",
 }  # fmt: skip
 
 

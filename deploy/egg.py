@@ -11,7 +11,8 @@ import hashlib
 import io
 import re
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.resources import files as resource_files
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,14 +20,15 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from scrapyd_dist.errors import ConfigError
 
+from .bytecode import compiled
 from .tree import read_project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from importlib.resources.abc import Traversable
 
-#: All of scrapyd_dist that a worker may import. A node compiles what is imported at each start of a job: a job that has
-#: no way to the store imports nothing of it.
+#: All of scrapyd_dist that a worker may import. Each start of a job pays for what it imports: a job that has no way to
+#: the store imports nothing of it.
 WORKER_MODULES = (
     "scrapyd_dist",
     "scrapyd_dist.batches",
@@ -56,8 +58,27 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.pull.puller",
     "scrapyd_dist.middlewares.pull.report",
     "scrapyd_dist.middlewares.pull.settling",
+    "scrapyd_dist.middlewares.pull.sweeping",
+    "scrapyd_dist.middlewares.reading",
     "scrapyd_dist.middlewares.targets",
     "scrapyd_dist.middlewares.throttle",
+    "scrapyd_dist.middlewares.throttle.alarms",
+    "scrapyd_dist.middlewares.throttle.budgets",
+    "scrapyd_dist.middlewares.throttle.charging",
+    "scrapyd_dist.middlewares.throttle.egress",
+    "scrapyd_dist.middlewares.throttle.gate",
+    "scrapyd_dist.middlewares.throttle.install",
+    "scrapyd_dist.middlewares.throttle.lines",
+    "scrapyd_dist.middlewares.throttle.moments",
+    "scrapyd_dist.middlewares.throttle.opening",
+    "scrapyd_dist.middlewares.throttle.options",
+    "scrapyd_dist.middlewares.throttle.passes",
+    "scrapyd_dist.middlewares.throttle.queue",
+    "scrapyd_dist.middlewares.throttle.robots",
+    "scrapyd_dist.middlewares.throttle.room",
+    "scrapyd_dist.middlewares.throttle.sites",
+    "scrapyd_dist.middlewares.throttle.talk",
+    "scrapyd_dist.middlewares.throttle.waiting",
     "scrapyd_dist.middlewares.worker",
     "scrapyd_dist.middlewares.worker.account",
     "scrapyd_dist.middlewares.worker.closing",
@@ -69,7 +90,9 @@ WORKER_MODULES = (
     "scrapyd_dist.nodes",
     "scrapyd_dist.payload",
     "scrapyd_dist.throttle",
+    "scrapyd_dist.throttle.standing",
     "scrapyd_dist.throttle.values",
+    "scrapyd_dist.throttle.windows",
 )
 #: the package that travels whole, with the scripts that it reads
 STORE_PACKAGE, STORE_ENDINGS = "scrapyd_dist.store", (".py", ".lua", ".sql")
@@ -89,14 +112,19 @@ _MODE_FILE, _MODE_FOLDER = 0o100644 << 16, 0o040755 << 16 | 0x10
 class Egg:
     """A built egg."""
 
-    #: the zip file, as it is uploaded
-    data: bytes
+    #: makes the zip file; most crawls find their code on the nodes, and need none
+    make: Callable[[], bytes] = field(repr=False, compare=False)
     #: 12 hexadecimal digits over names and contents, the key included
     content_hash: str
     #: dotted names of all Python modules in it, sorted
     modules: tuple[str, ...]
     #: paths below the project folder that a reader may miss: hidden files, environments, loose modules
     left_out: tuple[str, ...]
+
+    @cached_property
+    def data(self) -> bytes:
+        """The zip file, as it is uploaded."""
+        return self.make()
 
 
 class _Loader(Protocol):
@@ -150,8 +178,9 @@ def pack(
     if key is not None and not worker_half:
         raise ValueError("a key travels only with the worker half that reads it")
     files, entry, boot = dict(files), settings_module, b""
+    ours = worker_files(key) if worker_half else {}
+    files.update(ours)
     if worker_half:
-        files.update(worker_files(key))
         boot = _module_source(_BOOT_SOURCE)[1] + _boot_call(settings_module)
     sources = {name: content for name, content in files.items() if not name.endswith(".pyc")}
     content_hash = _hash_of({**sources, "": boot + settings_module.encode()})
@@ -161,7 +190,13 @@ def pack(
     modules = _modules_in(files)
     files.update(info)
     files.update(_egg_info(info, entry=entry, content_hash=content_hash, modules=modules))
-    return Egg(data=_zipped(files), content_hash=content_hash, modules=modules, left_out=())
+    return Egg(
+        # Not the project's byte code: that may be written for another Python than this one.
+        make=lambda: _zipped({**files, **_byte_code(ours)}),
+        content_hash=content_hash,
+        modules=modules,
+        left_out=(),
+    )
 
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
@@ -245,6 +280,10 @@ def _entry_points(given: bytes, settings: str) -> bytes:
     parser["scrapy"] = {"settings": settings}
     lines = [f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items()) for name in parser]
     return "\n".join(lines[1:]).encode()
+
+
+def _byte_code(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {f"{name}c": compiled(source, name) for name, source in files.items() if name.endswith(".py")}
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:

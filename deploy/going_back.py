@@ -63,7 +63,8 @@ def egg_of(saved: SavedEgg) -> Egg:
     content_hash = saved.content_hash
     if content_hash is None:
         raise NothingMatched(f"{saved.path} is no egg that this program has built, so it is not sent. Deploy anew.")
-    return Egg(data=saved.path.read_bytes(), content_hash=content_hash, modules=(), left_out=())
+    data = saved.path.read_bytes()
+    return Egg(make=lambda: data, content_hash=content_hash, modules=(), left_out=())
 
 
 def _content(kept: Sequence[SavedEgg], version: str | None) -> str | None:

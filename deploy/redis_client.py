@@ -1,27 +1,26 @@
 """The Redis client for an egg whose workers use a store on Redis: the one that is installed here, licence included.
 
 An egg is the last place where Python looks: where a node has a client of its own, that one is used. Its byte code
-travels along, since every job would compile it anew; a node with another version of Python takes the source.
+travels along.
 """
 
 from __future__ import annotations
 
-import marshal
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
-from importlib.util import MAGIC_NUMBER, find_spec, source_hash
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store.address import is_url
+
+from .bytecode import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
 _PACKAGE = "redis"
-#: the newest form of byte code that does not depend on what else this process has in memory
-_SAME_BYTES = 2
 #: Before Python 3.11.3 the client imports async-timeout, for the half of it that is asyncio's and that no worker uses.
 _STAND_IN_NAME = "async_timeout/__init__.py"
 _STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a worker never calls."""
@@ -55,13 +54,7 @@ def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
         elif entry.name.endswith(".py"):
             source = entry.read_bytes()
             yield f"{path}/{entry.name}", source
-            yield f"{path}/{entry.name}c", _compiled(source, f"{path}/{entry.name}")
-
-
-def _compiled(source: bytes, path: str) -> bytes:
-    """The byte code as Python keeps it in a file, of the kind that is never compared with the source."""
-    code = compile(source, path, "exec", dont_inherit=True, optimize=0)
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code, _SAME_BYTES)
+            yield f"{path}/{entry.name}c", compiled(source, f"{path}/{entry.name}")
 
 
 def _licence() -> Iterator[tuple[str, bytes]]:

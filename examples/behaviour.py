@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal["gone", "fail", "status", "hang", "slow", "reset", "cut", "redirect", "header", "cookie", "setcookie"]
+Kind = Literal[
+    "gone", "fail", "status", "busy", "hang", "slow", "reset", "cut", "redirect", "header", "cookie", "setcookie",
+    "says",
+]  # fmt: skip
 
 #: kinds that mean nothing without an argument
-_NEED_ARGUMENT = {"status", "slow", "redirect", "header", "cookie", "setcookie"}
+_NEED_ARGUMENT = {"status", "slow", "redirect", "header", "cookie", "setcookie", "says"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
     """What one page does instead of simply answering.
 
-    As text: `gone` (404), `fail` (500 always), `fail:2` (500 for the first two visits), `status:503`, `hang` (no answer
-    ever), `slow:1.5` (seconds), `reset` (connection reset), `cut` (half a body, then closed), `redirect:/path`,
-    `header:Name=value` or `cookie:name=value` (403 without it), `setcookie:name=value` (the page, and a cookie).
+    As text: `gone` (404), `fail` (500 always), `fail:2` (500 for the first two visits), `status:503`, `busy` (429),
+    `busy:3` (the same with `Retry-After: 3`), `hang` (no answer ever), `slow:1.5` (seconds), `reset` (connection
+    reset), `cut` (half a body, then closed), `redirect:/path`, `header:Name=value` or `cookie:name=value` (403 without
+    it), `setcookie:name=value` (the page, and a cookie), `says:any text` (plain text, and not the page).
     """
 
     kind: Kind
@@ -44,7 +48,7 @@ class Behaviour:
         Raises:
             ValueError: when it does not fit the kind.
         """
-        if self.kind in {"fail", "status"} and self.argument:
+        if self.kind in {"fail", "status", "busy"} and self.argument:
             int(self.argument)
         if self.kind == "slow":
             float(self.argument)
@@ -61,9 +65,15 @@ class Behaviour:
             return 404
         if self.kind == "status":
             return int(self.argument)
+        if self.kind == "busy":
+            return 429
         if self.kind == "fail" and (not self.argument or visits <= int(self.argument)):
             return 500
         return None
+
+    def error_headers(self) -> dict[str, str]:
+        """What an error answer says besides its status."""
+        return {"Retry-After": self.argument} if self.kind == "busy" and self.argument else {}
 
     def lets_in(self, headers: dict[str, str]) -> bool:
         """Whether a request with these headers (names in lower case) may see the page."""

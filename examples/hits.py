@@ -20,7 +20,8 @@ class Hit(NamedTuple):
     #: method and target (path with query), as in the request line
     method: str
     target: str
-    #: the client's port: tells connections apart
+    #: the client's address and port, which tells connections apart
+    address: str
     port: int
     #: the headers, as bytes, without the request line
     head: bytes
@@ -39,6 +40,7 @@ class Hit(NamedTuple):
             "host": headers.get("host", ""),
             "method": self.method,
             "target": self.target,
+            "address": self.address,
             "port": self.port,
             "body_sha256": _sha(self.body) if self.body else None,
             **shown,
@@ -70,9 +72,9 @@ class Log:
         self._with_headers = with_headers
         self._file = path.open("a", encoding="utf-8") if path else None
 
-    def add(self, method: str, target: str, port: int, head: bytes, body: bytes) -> Hit:
-        """Keep one request."""
-        hit = Hit(time.monotonic(), method, target, port, head, body)
+    def add(self, method: str, target: str, peer: tuple[str, int], head: bytes, body: bytes) -> Hit:
+        """Keep one request; `peer` is the client's address and port."""
+        hit = Hit(time.monotonic(), method, target, *peer, head, body)
         self._hits.append(hit)
         return hit
 

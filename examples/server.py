@@ -129,11 +129,11 @@ class Server:
             connection.close()
         self.log.close()
 
-    def answer(self, request: Request, port: int) -> Answer:
-        """Find the answer to one request from a client's port."""
+    def answer(self, request: Request, peer: tuple[str, int]) -> Answer:
+        """Find the answer to one request from a client's address and port."""
         if request.target.startswith("/__"):
             return self._control(request)
-        self.log.add(request.method, request.target, port, request.head, request.body)
+        self.log.add(request.method, request.target, peer, request.head, request.body)
         path, _, query = request.target.partition("?")
         behaviour = self.behaviours.of(path)
         if behaviour is None and "behave=" not in query:
@@ -160,7 +160,9 @@ class Server:
         if behaviour.kind in {"hang", "reset"}:
             return Answer(b"", after="hang" if behaviour.kind == "hang" else "reset")
         if status is not None:
-            page = Answer(response(status, b"<h1>Not today</h1>"))
+            page = Answer(response(status, b"<h1>Not today</h1>", behaviour.error_headers()))
+        elif behaviour.kind == "says":
+            page = Answer(response(200, behaviour.argument.encode(), kind="text/plain; charset=utf-8"))
         elif not behaviour.lets_in(parse_headers(request.head)):
             page = Answer(response(403, b"<h1>Not for you</h1>"))
         elif behaviour.kind == "redirect":
@@ -204,13 +206,13 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._connections = connections
         self._buffer = b""
-        self._port = 0
+        self._peer = ("", 0)
         self._waiting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._port = transport.get_extra_info("peername")[1]
+        self._peer = transport.get_extra_info("peername")[:2]
         self._connections.add(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -228,7 +230,7 @@ class _Connection(asyncio.Protocol):
                 if taken is None:
                     return
                 request, self._buffer = taken
-                answer = self._server.answer(request, self._port)
+                answer = self._server.answer(request, self._peer)
             except (BadRequestError, ValueError):
                 answer, request = Answer(response(400, b"<h1>Bad request</h1>"), after="close"), None
             if request is not None and request.method == "HEAD":

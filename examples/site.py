@@ -21,8 +21,9 @@ FLUSH_INTERVAL = 0.5
 _EPILOG = """
 While it runs: GET /__hits__ (counts per path), GET /__log__ (all hits, JSON lines), POST /__reset__ (forget them),
 POST /__behave__ (a JSON object path -> behaviour, replacing what there is). /echo answers with what was sent to it.
-Behaviours: gone, fail, fail:TIMES, status:CODE, hang, slow:SECONDS, reset, cut, redirect:/PATH, header:NAME=VALUE,
-cookie:NAME=VALUE, setcookie:NAME=VALUE; a path that ends in * is a prefix; ?behave=TEXT works for one request.
+Behaviours: gone, fail, fail:TIMES, status:CODE, busy, busy:SECONDS, hang, slow:SECONDS, reset, cut, redirect:/PATH,
+header:NAME=VALUE, cookie:NAME=VALUE, setcookie:NAME=VALUE, says:TEXT; a path that ends in * is a
+prefix; ?behave=TEXT works for one request.
 """
 
 

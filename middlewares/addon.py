@@ -19,12 +19,15 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from .distributed import Distributed, is_filler, is_producer, is_pulling, is_worker
 from .profile import apply_profile
+from .throttle.install import put_in as put_in_throttle
 from .worker.job import Job
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
+#: has a queue for each site, and takes the next request from that with the fewest under way
+SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
 #: close to the engine, so that what it sees already has its depth, its referer and its rule
 PRIORITY = 100
 #: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that lacks it. What a
@@ -44,10 +47,13 @@ class Addon:
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy before the crawl's components are made."""
+        put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
+        if is_worker(settings):
+            _pin_queue(settings)
         if is_pulling(settings):
             from .pull.batchfilter import put_in
 
@@ -81,6 +87,12 @@ def apply_late(crawler: Crawler) -> None:
     with contextlib.suppress(NotConfigured):  # no feed is left to this process
         others.append((type(old) if old is not None else FeedExporter).from_crawler(crawler))
     crawler.extensions.middlewares = tuple(others)  # the signals hold it only weakly
+
+
+def _pin_queue(settings: BaseSettings) -> None:
+    """The queue that lets no slow site fill the downloader, where nobody has set one: before 2.14 it is no default."""
+    if str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":  # it refuses any other; and get() would warn
+        settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
 
 
 def _give_feed(settings: BaseSettings) -> None:

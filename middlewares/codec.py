@@ -15,6 +15,10 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
+from scrapyd_dist.frontier.values import MAX_PRIORITY
+
+from .throttle.passes import AGAIN, PERMIT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 #: request meta that says how a request comes into a frontier
 SLOT_META = frozenset({"frontier_slot_prefix", "frontier_number_of_slots", "frontier_fingerprint"})
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"depth", "is_start_request", "distribute"}) | SLOT_META
+LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN}) | SLOT_META
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
 #: the callback of a request that names none
@@ -83,6 +87,8 @@ def _fields(request: Request, left: frozenset[str]) -> RequestValue:
     """All but address and callbacks; of meta all but what is `left` here."""
     if type(request) not in PLAIN_CLASSES:
         raise CannotTravel(f"{type(request).__name__} is a class of its own, which may mean more than its fields")
+    if abs(request.priority) > MAX_PRIORITY:
+        raise CannotTravel(f"its priority is {request.priority}, and none beyond {MAX_PRIORITY} can be kept")
     value: RequestValue = {}
     if request.method != "GET":
         value["method"] = request.method

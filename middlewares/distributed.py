@@ -38,7 +38,7 @@ def is_pulling(settings: BaseSettings) -> bool:
 
 def is_producer(settings: BaseSettings) -> bool:
     """A crawl that is not a worker is spread, unless it is one of Scrapy's looks at a page."""
-    return not is_worker(settings) and settings.getbool("DISTRIBUTED_ENABLED", True) and not _looks_only()
+    return not is_worker(settings) and settings.getbool("DISTRIBUTED_ENABLED", True) and not looks_only()
 
 
 def is_filler(settings: BaseSettings) -> bool:
@@ -46,7 +46,8 @@ def is_filler(settings: BaseSettings) -> bool:
     return is_producer(settings) and bool(settings.get(FRONTIER))
 
 
-def _looks_only() -> bool:
+def looks_only() -> bool:
+    """Whether this is one of Scrapy's looks at a page."""
     program = Path(sys.argv[0] or "").name
     if program not in {"scrapy", "scrapy.exe", "__main__.py", "cmdline.py", "runner.py"}:
         return False
@@ -78,9 +79,12 @@ class Distributed:
             NotConfigured: this process is neither.
         """
         from .addon import Addon, apply_late
+        from .throttle.install import put_in_late
 
-        if (is_worker(crawler.settings) or is_producer(crawler.settings)) and crawler.get_addon(Addon) is None:
-            apply_late(crawler)
+        if crawler.get_addon(Addon) is None:
+            if is_worker(crawler.settings) or is_producer(crawler.settings):
+                apply_late(crawler)
+            put_in_late(crawler)
         if is_pulling(crawler.settings):
             from .pull.puller import Puller
 

@@ -32,12 +32,13 @@ class CrawlState(str, Enum):
     COLLECTING = "collecting"  #: every batch has ended; parts are being merged
     FINISHED = "finished"  #: the output is closed
     STOPPED = "stopped"  #: ended early; `sdist resume` goes on from here
+    INCOMPLETE = "incomplete"  #: all that was found is done, but who was finding more is lost; goes on as STOPPED does
     REFUSED = "refused"  #: never started: the configuration, the nodes or the code were not right
 
     @property
     def ended(self) -> bool:
         """Whether no process works on this crawl any more."""
-        return self in {CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.REFUSED}
+        return self in {CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.INCOMPLETE, CrawlState.REFUSED}
 
 
 class BatchState(str, Enum):
@@ -240,8 +241,8 @@ class Miss:
     """A URL that gave no result, and why."""
 
     url: str
-    #: `gone` (the site says it is not there), `failed` (it may be), `dead` (its batch was given up), or `index`: a
-    #: failed index page
+    #: `gone` (the site says it is not there), `failed` (it may be), `dead` (nobody can make it: its batch was given up,
+    #: or its spider has no such callback), or `index`: a failed index page
     kind: str
     reason: str
     batch: int = 0  #: 0 for the producer's own requests

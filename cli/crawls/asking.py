@@ -42,6 +42,7 @@ SETTINGS = {
     "feed": "DISTRIBUTED_TARGET_FEED_URL",
     "profile": "DISTRIBUTED_PROFILE",
     "workers": "DISTRIBUTED_WORKERS",
+    "fair": "DISTRIBUTED_FAIR",
 }
 
 
@@ -127,6 +128,11 @@ class Asked:
         Optional[int],
         _option(_NODES, "With --pull: most workers at once; without it, one for each process slot.", metavar="N"),
     ] = None
+    fair: Annotated[
+        Optional[str],
+        _option(_BATCHES, "Share the work out by sites, so that nobody waits for a slow one: spread, or by-domain (a site "
+                "stays with one worker).", metavar="KIND"),
+    ] = None  # fmt: skip
     max_jobs: Annotated[Optional[int], _option(_NODES, "Most jobs at once, over all nodes.", metavar="N")] = None
     placement: Annotated[
         Optional[str], _option(_NODES, "by-capacity (the default), round-robin or least-loaded.", metavar="KIND")
@@ -159,7 +165,7 @@ class Asked:
     ] = None  # fmt: skip
     profile: Annotated[
         Optional[str],
-        _option(_SPIDER, "fast: settings that make each page cheaper and change no result; what is set stays.",
+        _option(_SPIDER, "fast: each page is cheaper and logs less; none: Scrapy as it is. No result changes.",
                 metavar="NAME"),
     ] = None  # fmt: skip
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
 DAY = 86400.0
+#: days for which the throttle remembers a domain that nobody asks for
+DOMAINS_STAY = 90.0
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +44,8 @@ def clean(
 
     The merged item files stay; so do files on the nodes, which have a term of
     their own. A removed crawl cannot be resumed. One that runs is not removed.
+    With --older-than the throttle also forgets domains that nobody has asked
+    for in that time, and in 90 days.
 
     Example: sdist clean --older-than 30
     """
@@ -62,6 +66,8 @@ def clean(
             _confirm(told, yes=yes)
             for row in rows:
                 remove(store, root, row.id)
+            if older_than is not None:
+                store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
     if as_json:
         put_json({"dry_run": dry_run, "removed": told})
     else:

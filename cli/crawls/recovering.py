@@ -7,7 +7,6 @@ what is asked of one that has ended is a new start of its producer.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -16,8 +15,10 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
+from ..frontier.naming import requests_in
 from ..grouping import asks
 from .crawl import CrawlId, Detach, Json, Watched
+from .missed import try_again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +72,7 @@ def batches(
         rows = _chosen(store, crawl, _states(state or []), batch or [])
         if urls:
             for row in rows:
-                for value in _requests(store, root, crawl, row.number):
+                for value in requests_in(store, root, crawl, row):
                     put(str(value["url"]))
             return
         tries: dict[int, list[Attempt]] = {}
@@ -108,7 +109,14 @@ def _document(row: Batch, tries: Sequence[Attempt]) -> dict[str, Any]:
         "reason": row.reason,
         "split_from": row.parent or None,
         "attempts": [
-            {"number": one.number, "job": one.job, "node": one.node, "state": one.state.value, "reason": one.reason}
+            {
+                "number": one.number,
+                "job": one.job,
+                "worker": one.worker or None,
+                "node": one.node,
+                "state": one.state.value,
+                "reason": one.reason,
+            }
             for one in tries
         ],
     }
@@ -124,20 +132,6 @@ def _show(rows: Sequence[Batch], tries: dict[int, list[Attempt]]) -> None:
     table(("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed"), cells)
 
 
-def _requests(store: Store, root: Path, crawl: str, number: int) -> list[dict[str, Any]]:
-    from scrapyd_dist.payload import decode
-
-    return decode(store.payload(crawl, number).get, key=_key(root))
-
-
-def _key(root: Path) -> bytes:
-    from scrapyd_dist.deploy.key import state_key
-
-    from scrapyd_dist.config import state_dir
-
-    return state_key(state_dir(root))
-
-
 def retry(
     crawl: CrawlId,
     watched: Watched,
@@ -147,11 +141,12 @@ def retry(
     batch: Numbers = None,
     detach: Detach = False,
 ) -> None:
-    """Try again what a crawl gave up: its dead batches and, if asked for, its failed URLs.
+    """Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs.
 
-    A dead batch gets as many attempts as a new one. Failed URLs go into new
-    batches. What came home stays, and the merged file is written anew with what
-    comes in addition. Pages that are gone (404) are left alone.
+    A dead batch gets as many attempts as a new one. URLs of batches that are
+    done go into new batches. What came home stays, and the merged file is written
+    anew with what comes in addition. Pages that are gone (404) are left alone.
+    `sdist misses` lists all of these.
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
@@ -172,7 +167,7 @@ def retry(
         store.update_crawl(crawl, options=_anew(row))
         dead, urls = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
     if not watched.quiet:
-        say(f"Trying again: {dead} dead batches, {urls} failed URLs.")
+        say(f"Trying again: {dead} dead batches, {urls} URLs of others.")
     again, process = producing.begin_again(root, crawl, finished=True)
     if detach:
         leave(again, process, watched)
@@ -199,7 +194,7 @@ def _anew(row: Crawl) -> dict[str, Any]:
 def _give_new_attempts(
     store: Store, root: Path, crawl: Crawl, numbers: Sequence[int], *, failed_urls: bool
 ) -> tuple[int, int]:
-    """How many dead batches and failed URLs wait again.
+    """How many dead batches, and URLs of batches that are done, wait again.
 
     Raises:
         NothingMatched: there is nothing to try again.
@@ -208,34 +203,12 @@ def _give_new_attempts(
 
     dead = [row.number for row in store.batches(crawl.id, {BatchState.DEAD}) if not numbers or row.number in numbers]
     requeued = store.requeue(crawl.id, dead) if dead else []
-    urls = _retry_urls(store, root, crawl.id, numbers) if failed_urls else 0
+    kinds = {"dead", "failed"} if failed_urls else {"dead"}
+    urls = sum(try_again(store, root, crawl.id, kinds, numbers=numbers).values())
     if not requeued and not urls:
         hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
         raise NothingMatched(f"The crawl {crawl.id} has nothing to try again: no batch of it is dead.{hint}")
     return len(requeued), urls
-
-
-def _retry_urls(store: Store, root: Path, crawl: str, numbers: Sequence[int]) -> int:
-    from scrapyd_dist.payload import fit
-
-    failed: dict[int, Counter[str]] = {}
-    for miss in store.misses(crawl):
-        if miss.kind == "failed" and miss.batch and (not numbers or miss.batch in numbers):
-            failed.setdefault(miss.batch, Counter())[miss.url] += 1
-    count = 0
-    for number, urls in failed.items():
-        values = [value for value in _requests(store, root, crawl, number) if _taken(urls, str(value["url"]))]
-        if values:
-            pieces = fit(values, key=_key(root))
-            store.retry(crawl, number, [(settings, len(piece)) for piece, settings in pieces], time.time())
-            count += len(values)
-    return count
-
-
-def _taken(urls: Counter[str], url: str) -> bool:
-    """Whether this URL was still to be found; two requests may have the same one."""
-    urls[url] -= 1
-    return urls[url] >= 0
 
 
 def pause(crawl: CrawlId) -> None:

@@ -21,7 +21,7 @@ SHOWN = 5
 _KINDS = {
     "gone": "gone (the site says they are not there)",
     "failed": "failed (they may be there; see the reason)",
-    "dead": "given up with their batch",
+    "dead": "given up: with their batch, or since no spider can make them",
     "index": "index pages that failed, so URLs on them are unknown",
 }
 

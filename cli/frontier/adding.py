@@ -15,15 +15,15 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.filling import check_frontier_name, open_frontier
+from scrapyd_dist.frontier.values import MAX_PRIORITY
 
 from ..choosing import Json
-from .moving import By
 from .naming import FrontierName, key_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapyd_dist.middlewares.frontier.worklist import Added, Worklist
+    from scrapyd_dist.middlewares.frontier.worklist import Added, AnyWorklist
 
     from scrapyd_dist.frontier.producing import FrontierProducer
     from scrapyd_dist.frontier.worklists import AnyRow
@@ -37,6 +37,21 @@ TELL, QUICK = 10.0, 2.0
 FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
 
 _SLOTS = "Slots"
+
+
+class Rows(str, Enum):
+    """What a row of a list is."""
+
+    requests = "requests"
+    arguments = "arguments"
+
+
+class SlotBy(str, Enum):
+    """What decides about a request's slot."""
+
+    fingerprint = "fingerprint"
+    domain = "domain"
+    site = "site"
 
 
 class Format(str, Enum):
@@ -56,6 +71,9 @@ def add(
         Optional[Format],
         typer.Option("--format", metavar="KIND", help="urls, jsonl or csv; by the name of the file if left out."),
     ] = None,
+    as_: Annotated[
+        Rows, typer.Option("--as", metavar="WHAT", help="What a row is: requests, or arguments of a spider.")
+    ] = Rows.requests,
     column: Annotated[
         Optional[str], typer.Option(metavar="C", help="Of a CSV: the column with the URLs, by name or number.")
     ] = None,
@@ -72,8 +90,10 @@ def add(
         Optional[str], typer.Option(metavar="P", help="What the slots' names begin with.", rich_help_panel=_SLOTS)
     ] = None,
     slot_by: Annotated[
-        Optional[By],
-        typer.Option(metavar="KIND", help="fingerprint or domain: what decides.", rich_help_panel=_SLOTS),
+        Optional[SlotBy],
+        typer.Option(
+            metavar="KIND", help="fingerprint or domain: what decides; site: a slot for each.", rich_help_panel=_SLOTS
+        ),
     ] = None,
     standing: Annotated[
         Optional[bool],
@@ -89,6 +109,10 @@ def add(
     (DISTRIBUTED_SLOTS, ...). Once it was interrupted, the same command adds the
     rest.
 
+    With --as arguments a row is no request, but the arguments of one run of a
+    spider: a CSV whose columns are their names, or JSON lines. `sdist consume`
+    then starts a job for each.
+
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
     """
     from scrapyd_dist.config import load
@@ -102,25 +126,32 @@ def add(
     }
     if spider_callback is not None and not spider_callback.isidentifier():
         raise ConfigError(f"--spider-callback {spider_callback!r} cannot be the name of a method.")
+    arguments = as_ is Rows.arguments
+    if arguments and (spider_callback is not None or any(it is not None for it in asked.values())):
+        raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
+    if abs(priority) > MAX_PRIORITY:
+        raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
     root = load().root
     with ExitStack() as stack:
-        rows = _rows(stack, file, format_, column)
+        rows = _rows(stack, file, format_, column, arguments=arguments)
         settings = settings_of(
             {"DISTRIBUTED_MODE": "pull", **{name: it for name, it in asked.items() if it is not None}}
         )
-        worklist = _worklist(settings, key_of(root), spider_callback, priority)
+        worklist = _worklist(settings, key_of(root), spider_callback, priority, arguments=arguments)
         store = stack.enter_context(closing(project_store(root)))
-        producer = _producer(store, settings, key_of(root), frontier, file)
+        producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)
         _set_standing(producer, standing)
         account, interrupted = _fill(producer, worklist, rows)
     _tell(frontier, account, interrupted=interrupted, as_json=as_json)
 
 
-def _rows(stack: ExitStack, name: str, format_: Format | None, column: str | None) -> Iterator[AnyRow]:
+def _rows(
+    stack: ExitStack, name: str, format_: Format | None, column: str | None, *, arguments: bool
+) -> Iterator[AnyRow]:
     from scrapyd_dist.frontier.worklists import format_of, rows
 
     kind = format_.value if format_ else format_of(name)
-    return rows(_opened(stack, name), kind=kind, column=column)
+    return rows(_opened(stack, name), kind=kind, column=column, arguments=arguments)
 
 
 def _opened(stack: ExitStack, name: str) -> BinaryIO:
@@ -134,10 +165,12 @@ def _opened(stack: ExitStack, name: str) -> BinaryIO:
         raise ConfigError(f"The list {name} cannot be read: {error.strerror}.") from error
 
 
-def _worklist(settings: Any, key: bytes, callback: str | None, priority: int) -> Worklist:
+def _worklist(settings: Any, key: bytes, callback: str | None, priority: int, *, arguments: bool) -> AnyWorklist:
     from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
-    from scrapyd_dist.middlewares.frontier.worklist import Worklist
+    from scrapyd_dist.middlewares.frontier.worklist import ArgumentList, Worklist
 
+    if arguments:
+        return ArgumentList(priority=priority)
     slotting = Slotting.from_settings(settings, home=Home(project=_project(settings)))
     return Worklist(settings, slotting, key=key, callback=callback, priority=priority)
 
@@ -148,7 +181,9 @@ def _project(settings: Any) -> str:
     return find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME")).name
 
 
-def _producer(store: Store, settings: Any, key: bytes, frontier: str, file: str) -> FrontierProducer:
+def _producer(
+    store: Store, settings: Any, key: bytes, frontier: str, file: str, *, arguments: bool
+) -> FrontierProducer:
     from scrapyd_dist.middlewares.producer.options import read_options
 
     from scrapyd_dist.frontier.producing import FrontierProducer
@@ -159,8 +194,9 @@ def _producer(store: Store, settings: Any, key: bytes, frontier: str, file: str)
         project=_project(settings),
         work=f"add {Path(file).name or file}",
         process=f"{gethostname()}.{os.getpid()}",
-        size=read_options(settings).batch_size,
-        key=key,
+        size=1 if arguments else read_options(settings).batch_size,
+        key=None if arguments else key,  # a job's arguments can be read on its node anyway
+        arguments=arguments,
     )
 
 
@@ -168,12 +204,15 @@ def _set_standing(producer: FrontierProducer, standing: bool | None) -> None:
     """Whether the frontier stands, where that was said; one that is new is made now."""
     if standing is None:
         return
-    row = open_frontier(producer.store, producer.frontier, project=producer.project, now=time.time(), standing=standing)
+    row = open_frontier(
+        producer.store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
+        arguments=producer.arguments,
+    )  # fmt: skip
     if row.standing is not standing:
         producer.store.update_crawl(row.id, standing=standing)
 
 
-def _fill(producer: FrontierProducer, worklist: Worklist, rows: Iterator[AnyRow]) -> tuple[Added, bool]:
+def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[Added, bool]:
     """What has become of the rows, and whether somebody had enough of it."""
     from scrapyd_dist.middlewares.frontier.worklist import Added, fill
 

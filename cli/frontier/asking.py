@@ -35,6 +35,11 @@ class Wanted:
     ] = None
     max_running: Annotated[int, _option(_WORKERS, "Workers at one time, over all nodes.", metavar="N", min=0)] = 8
     per_slot: Annotated[int, _option(_WORKERS, "Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
+    fair: Annotated[
+        Optional[str],
+        _option(_WORKERS, "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no "
+                "worker to a slot.", metavar="KIND"),
+    ] = None  # fmt: skip
     loop: Annotated[
         Optional[float],
         _option(_WORKERS, "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
@@ -97,6 +102,23 @@ class Wanted:
             max_time=seconds("--max-time", self.max_time) or 0.0,
         )
 
+    def check_rows(self) -> None:
+        """Refuse what is for workers, at a frontier where each row is a job.
+
+        Raises:
+            ConfigError: there is such an option.
+        """
+        asked = {
+            "--slots": self.slots, "--loop": self.loop is not None, "--max-batches": self.max_batches,
+            "--max-requests": self.max_requests, "--idle": self.idle,
+        }  # fmt: skip
+        there = [name for name, it in asked.items() if it]
+        if there:
+            raise ConfigError(
+                f"The rows of {self.frontier} are arguments, and each is a job of its own: {', '.join(there)} is for"
+                " workers that lease requests. Leave it out."
+            )
+
     def settings(self) -> dict[str, Any]:
         """What else is asked for, as settings of ours."""
         from ..crawls.crawl import seconds
@@ -104,6 +126,7 @@ class Wanted:
         asked = {
             "DISTRIBUTED_MAX_BATCHES": self.max_batches,
             "DISTRIBUTED_MAX_REQUESTS": self.max_requests,
+            "DISTRIBUTED_FAIR": self.fair,
             "DISTRIBUTED_IDLE": seconds("--idle", self.idle),
             "DISTRIBUTED_NODES": self.node,
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.filling import has_arguments
 
 from ..crawls.asking import pairs
 from ..grouping import asks
@@ -42,6 +43,10 @@ def consume(wanted: Wanted) -> None:
     always fail is given up and named (exit code 1). At a standing frontier it
     runs on until it is ended, or --max-time is up (exit code 124).
 
+    Where the rows are arguments (`sdist frontier add --as arguments`), each is
+    one job of the spider with these arguments; one that fails is tried again,
+    and dead after DISTRIBUTED_MAX_ATTEMPTS.
+
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
     from scrapyd_dist.config import load
@@ -54,8 +59,11 @@ def consume(wanted: Wanted) -> None:
     outputs = wanted.outputs()
     with opened(root, wanted.frontier) as (store, row):
         _check_free(row)
+        rows = has_arguments(row)
+        if rows:
+            wanted.check_rows()
         _check_slots(store, row, wanted.slots)
-    code = _manage(root, wanted, outputs)
+    code = _manage(root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     with opened(root, wanted.frontier) as (_, row):
         ended = row
     if wanted.as_json:
@@ -99,7 +107,9 @@ def _check_slots(store: Store, row: Crawl, prefix: str | None) -> None:
         with_prefix(slots_in(store, row.id), row.id, prefix)
 
 
-def _manage(root: Path, wanted: Wanted, outputs: list[dict[str, Any]]) -> int:
+def _manage(
+    root: Path, wanted: Wanted, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
+) -> int:
     """Run the manager in this process; its exit code."""
     from scrapyd_dist.middlewares.frontier.consuming import Consuming, Errand
 
@@ -118,8 +128,11 @@ def _manage(root: Path, wanted: Wanted, outputs: list[dict[str, Any]]) -> int:
         given=given,
         labels=wanted.labels(),
         merge=bool(outputs),
+        rows=rows,
+        before=before,
     )
-    ours = {"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
+    # A row of arguments is a job of its own, which has no need to reach the store.
+    ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
     asked = {**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs}
     settings = settings_of(asked)
 

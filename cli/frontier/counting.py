@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
 
+#: slots that are shown on a terminal, at most: where each site has one there are thousands
+SCREEN = 50
 #: what requests of a slot can be -> the states of their batches
 KINDS = {
     "waiting": ("sealed", "failed"),
@@ -87,9 +91,20 @@ def count(
             "not_empty": filled,
         })  # fmt: skip
         return
-    rows = [(one.slot, *requests_of(one).values()) for one in counts]
+    shown = fullest(counts) if sys.stdout.isatty() else counts
+    rows = [(one.slot, *requests_of(one).values()) for one in shown]
     table(("slot", *KINDS), [*rows, ("total", *total.values())])
+    if len(shown) < len(counts):
+        left = len(counts) - len(shown)
+        say(f"The {len(shown)} with the most to do; and {left:,} more (--prefix, --regex, or a pipe shows them).")
     say(f"{filled:,} of {len(counts):,} slots have requests that wait.")
+
+
+def fullest(counts: Sequence[SlotCount]) -> Sequence[SlotCount]:
+    """As many as a screen has room for, those with the most to do first; all of them in their order when they fit."""
+    if len(counts) <= SCREEN:
+        return counts
+    return nlargest(SCREEN, counts, key=lambda one: (one.waiting, requests_of(one)["leased"]))
 
 
 def slot_document(count: SlotCount) -> dict[str, Any]:

@@ -29,7 +29,9 @@ def list_(
     """List the frontiers of this project; or the slots of one, or of all.
 
     A frontier is open while somebody may still fill or crawl it, standing when
-    it waits for more for ever, and finished when nothing will come any more.
+    it waits for more for ever, and finished when nothing will come any more. It
+    is incomplete when all that came is done, and a producer was lost before it
+    was through.
 
     Example: sdist frontier list
     """
@@ -77,6 +79,8 @@ class _Entry:
     def state(self) -> str:
         if self.row.standing:
             return "standing"
+        if self.backlog.incomplete:
+            return "incomplete"
         return "finished" if self.backlog.finished else "open"
 
     @property

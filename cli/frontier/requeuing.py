@@ -1,4 +1,4 @@
-"""`sdist frontier requeue`: batches that were given up wait again. Rule: nothing is started by it."""
+"""`sdist frontier requeue`: what was given up waits again. Rule: nothing is started by it."""
 
 from __future__ import annotations
 
@@ -13,54 +13,63 @@ from ..choosing import Json
 from .naming import FrontierName, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapyd_dist.batches import Batch
+    from collections.abc import Collection
 
 
 def requeue(
     frontier: FrontierName,
     batch: Annotated[
-        Optional[list[int]], typer.Argument(metavar="BATCH", help="Numbers of dead batches; all of them if left out.")
+        Optional[list[int]], typer.Argument(metavar="BATCH", help="Numbers of batches; all of them if left out.")
     ] = None,
+    failed_urls: Annotated[
+        bool, typer.Option("--failed-urls", help="What failed in batches that are done waits again, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Let dead batches wait again, in their slots, with as many attempts as new ones.
+    """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
 
-    Dead is a batch that no worker could bring to its end. `sdist batches
-    FRONTIER --state dead` lists them, with the reasons.
+    Dead is a batch that no worker could bring to its end, and a request for a
+    callback that the spider did not have. `sdist misses FRONTIER --kind dead`
+    lists them, with the reasons.
 
     Example: sdist frontier requeue shop 7 9
     """
     from scrapyd_dist.config import load
 
+    from ..crawls.missed import try_again
     from ..crawls.words import counted
     from ..speaking import put_json, say
 
-    with opened(load().root, frontier) as (store, _):
-        dead = _dead(store.batches(frontier, {BatchState.DEAD}), frontier, batch or [])
-        back = set(store.requeue(frontier, [one.number for one in dead]))
-    again = [one for one in dead if one.number in back]
+    root, kinds = load().root, {"dead", "failed"} if failed_urls else {"dead"}
+    with opened(root, frontier) as (store, _):
+        dead = store.batches(frontier, {BatchState.DEAD})
+        missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
+        _check(frontier, {one.number for one in dead} | missed, batch or [])
+        wanted = [one for one in dead if not batch or one.number in batch]
+        back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
+        urls = sum(try_again(store, root, frontier, kinds, numbers=batch or ()).values())
+    again = [one for one in wanted if one.number in back]
     requests = sum(one.size for one in again)
     if as_json:
-        put_json({"frontier": frontier, "batches": [one.number for one in again], "requests": requests})
+        numbers = [one.number for one in again]
+        put_json({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls})
         return
-    say(f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')} wait again in {frontier}.")
+    told = [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"] if again else []
+    told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
+    say(f"{' and '.join(told) or 'Nothing'} waits again in {frontier}.")
 
 
-def _dead(dead: Sequence[Batch], frontier: str, numbers: Sequence[int]) -> list[Batch]:
-    """Those that were named, or all.
+def _check(frontier: str, there: Collection[int], numbers: Collection[int]) -> None:
+    """Refuse batches that have nothing that was given up.
 
     Raises:
-        NothingMatched: a batch that was named is not dead, or none is.
+        NothingMatched: a batch that was named is one of these, or all are.
     """
-    look = f"`sdist batches {frontier} --state dead` lists those that are."
-    others = sorted(set(numbers) - {one.number for one in dead})
+    others = sorted(set(numbers) - set(there))
     if others:
         raise NothingMatched(
             f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; nothing was done."
-            f" {look}"
+            f" `sdist batches {frontier} --state dead` lists those that are."
         )
-    if not dead:
+    if not there:
         raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")
-    return [one for one in dead if not numbers or one.number in numbers]

@@ -51,17 +51,26 @@ _OF_NODE = (
 )
 
 
-def families(nodes: Sequence[Seen], crawls: Sequence[Crawl], *, now: float, took: float) -> list[Family]:
+def families(
+    nodes: Sequence[Seen],
+    crawls: Sequence[Crawl],
+    throttled: Mapping[str, int] | None = None,
+    *,
+    now: float,
+    took: float,
+) -> list[Family]:
     """Everything that is told.
 
     Args:
         nodes: one look at each.
         crawls: all of the store, the newest first.
+        throttled: how many domains stand how, where the throttle knows any.
         now: seconds since the epoch.
         took: seconds that the looking took.
     """
     told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
-    return [*_own(now, took), *_nodes(nodes), *_states(crawls), *_told(told), *_by_node(told), *_last(crawls)]
+    of_crawls = [*_states(crawls), *_told(told), *_by_node(told), *_last(crawls)]
+    return [*_own(now, took), *_nodes(nodes), *of_crawls, *_throttle(throttled or {})]
 
 
 def _own(now: float, took: float) -> Iterator[Family]:
@@ -146,6 +155,13 @@ def _last(crawls: Sequence[Crawl]) -> Iterator[Family]:
     yield _gauge("last_crawl_items", "Items of the spider's last crawl that ended.", items)
     ends: list[Sample] = [(labels, round(crawl.ended or 0.0, 3)) for labels, crawl in rows]
     yield _gauge("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)
+
+
+def _throttle(throttled: Mapping[str, int]) -> Iterator[Family]:
+    states: list[Sample] = [({"state": word}, count) for word, count in throttled.items() if word != "slowed"]
+    yield _gauge("throttle_domains", "Domains that the throttle knows, by state.", states)
+    slowed: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
+    yield _gauge("throttle_slowed_domains", "Of these, how many are slower than their limits, for their sites.", slowed)
 
 
 def _labels(crawl: Crawl) -> dict[str, str]:

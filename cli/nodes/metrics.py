@@ -44,9 +44,9 @@ def metrics(
     """Print how the nodes and the crawls stand, in the text format of Prometheus.
 
     Nodes: up, jobs, latency, clock skew. Crawls: how many of each state, and of
-    each that runs what was found, sent, done and failed. A node that is down is a
-    number too, so the exit code is 0. A textfile is replaced as a whole: run this
-    from cron or a timer.
+    each that runs what was found, sent, done and failed. Domains of the throttle:
+    how many stand how. A node that is down is a number too, so the exit code is
+    0. A textfile is replaced as a whole: run this from cron or a timer.
 
     Example: sdist metrics --textfile /var/lib/node_exporter/sdist.prom
     """
@@ -60,7 +60,7 @@ def metrics(
     if textfile is not None and not textfile.absolute().parent.is_dir():
         raise ConfigError(f"There is no folder {textfile.absolute().parent} for the textfile; make it first.")
     began = time.time()
-    text = render(families(_nodes(found, node, timeout), _crawls(found), now=began, took=time.time() - began))
+    text = render(families(_nodes(found, node, timeout), *_stored(found), now=began, took=time.time() - began))
     if textfile is None:
         typer.echo(text, nl=False)
         return
@@ -85,14 +85,17 @@ def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float)
     return answered
 
 
-def _crawls(found: ProjectConfig) -> list[Crawl]:
+def _stored(found: ProjectConfig) -> tuple[list[Crawl], dict[str, int]]:
+    """The crawls of the project's store, and how many domains of its throttle stand how."""
     from ..storing import maybe_store
+    from ..throttle.showing import rows_of, standing
 
     store = maybe_store(found.root)
     if store is None:
-        return []
+        return [], {}
     with closing(store):
-        return store.crawls()
+        rows, _ = rows_of(store)
+        return store.crawls(), standing(rows) if rows else {}
 
 
 def _replace(path: Path, text: str) -> None:

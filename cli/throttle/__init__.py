@@ -1,1 +1,1 @@
-"""The commands about the throttle."""
+"""The commands about the throttle: the limit of each domain, which gets none, and how all of them stand."""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import CrawlState
     from scrapyd_dist.items.delivery import Delivered
-    from scrapyd_dist.managing.manager import Manager
 
     from ..producer.record import Record
+    from .managers import AnyManager
 
 
 @dataclass(kw_only=True)
@@ -25,7 +25,7 @@ class Bulletin:
     """Tells of one run of the manager."""
 
     record: Record
-    manager: Manager
+    manager: AnyManager
     show: Callable[[dict[str, Any]], None]  #: is given each summary
     begun: float  #: by the monotonic clock
     message: str = ""  #: one paragraph for people: why it stopped

@@ -12,27 +12,27 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.account.summary import exit_code
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.coordination.posting import JobSpec, check_args, passed_on
-from scrapyd_dist.errors import StoreError
+from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.managing.manager import Manager
 from scrapyd_dist.transports.threads import ThreadTransport
 
 from ..producer.asked import WORKER_SETTINGS, Asked, job_settings
 from ..producer.fleet import Fleet, in_thread
-from ..producer.modes import check_mode, worker_settings
+from ..producer.modes import check_mode, stop_code, worker_settings
 from ..producer.options import read_options
 from ..producer.preflight import find_project
 from ..producer.produce import check_known
 from ..producer.record import Record
 from .bulletin import Bulletin
 from .holding import Hold
+from .managers import new_manager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two looks at the clock, and two summaries
 TICK = 0.5
-#: exit codes: a node or a slot gave out, the time was up, Ctrl-C
+#: exit codes: it failed, not all was found, the time was up, Ctrl-C
 FAILED, PARTIAL, TIME_UP, INTERRUPTED = 1, 3, 124, 130
 
 
@@ -59,6 +59,8 @@ class Errand:
     given: Mapping[str, str] = field(default_factory=dict)  #: of -s
     labels: Sequence[str] = ()
     merge: bool = False  #: whether outputs were named
+    rows: bool = False  #: the frontier's rows are arguments, each of which is a job
+    before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
 
 
 class Consuming:
@@ -94,7 +96,8 @@ class Consuming:
         self._record, self._sender = Record(self._options, self._project), ThreadTransport()
         try:
             self._hold = Hold(self._record)
-            await self._hold.take(self._errand.spider, self._asked)
+            frontier = str(self._options.crawl)
+            await self._hold.take(frontier, self._errand.spider, self._asked, self._errand.before)
             try:
                 await self._begin()
                 return await self._keep()
@@ -110,23 +113,17 @@ class Consuming:
     async def _begin(self) -> None:
         self._listen()
         options, spider = self._options, self._errand.spider
-        check_mode(options, self._settings)
+        if not self._errand.rows:
+            check_mode(options, self._settings)
         self._fleet = fleet = Fleet(options, self._project, spider, self._record.where)
         prepared = await fleet.prepare(await self._record.nodes())
-        self._manager = Manager(
-            spec=await self._spec(prepared.version),
-            members=await fleet.members(),
-            store=self._record.thread,
+        spec, members = await self._spec(prepared.version), await fleet.members()
+        self._manager = new_manager(
+            options, spec, staffing=self._errand.staffing, fleet=fleet, members=members, record=self._record,
             sender=self._sender,
-            folder=self._record.parts,
-            prepare=fleet.bring,
-            reach=fleet.ways,
-            staffing=replace(self._errand.staffing, terms=options.staffing.terms),
-            limits=options.limits,
-            key=prepared.key,
-            listed=fleet.listed,
-        )
+        )  # fmt: skip
         await self._hold.check()
+        await self._check_parts()
         await self._manager.recover()
         bulletin = Bulletin(record=self._record, manager=self._manager, show=self._show, begun=self._begun)
         await bulletin.begin()
@@ -137,6 +134,21 @@ class Consuming:
         await bulletin.tell(CrawlState.WORKING, version=prepared.version, spider=spider)
         if not self._interrupted.is_set():
             self._manager.start()
+
+    async def _check_parts(self) -> None:
+        """Refuse to merge what came home to another machine.
+
+        Raises:
+            ConfigError: some of it did.
+        """
+        parts = [self._record.parts / one.part for one in await self._record.accepted() if one.part]
+        away = await in_thread(lambda: sum(not part.is_file() for part in parts)) if self._errand.merge else 0
+        if away:
+            raise ConfigError(
+                f"{away:,} of the {len(parts):,} parts of {self._record.id} are not in {self._record.parts}: they came"
+                " home to the machine where it was worked on before. Consume it there, or bring that folder here; or"
+                " leave out -o, and merge them later."
+            )
 
     def _listen(self) -> None:
         """From now on Ctrl-C ends the managing in good order; a second one ends this process as it stands."""
@@ -161,6 +173,7 @@ class Consuming:
             settings={**asked, **labels},
             args=self._errand.args,
             collected=await self._record.collected(),
+            rows=self._errand.rows,
         )
 
     # keep workers running
@@ -204,13 +217,11 @@ class Consuming:
         manager = self._manager
         if self._interrupted.is_set():
             return await self._stop("Interrupted", INTERRUPTED)
-        if not manager.stopped:
+        if not manager.stopped or manager.incomplete:
             return await self._good_end()
-        if manager.failed:
-            return await self._stop(manager.stopped, FAILED)
         limit = self._errand.staffing.max_time
-        time_up = limit and time.monotonic() - self._begun > limit
-        return await self._stop(manager.stopped, TIME_UP if time_up else PARTIAL)
+        time_up = limit and not manager.failed and time.monotonic() - self._begun > limit
+        return await self._stop(manager.stopped, TIME_UP if time_up else stop_code(manager))
 
     async def _good_end(self) -> int:
         """Nothing is left to do here: merge what came home, if that was asked for."""
@@ -224,6 +235,8 @@ class Consuming:
         outputs = self._record.outputs() if self._errand.merge else []
         work = partial(deliver, self._record.folder, own=[], outputs=outputs, feed_url=None, **stored)
         self._bulletin.delivered = await in_thread(work)
+        if self._manager.incomplete:
+            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, self._how_to_complete())
         code = exit_code(self._bulletin.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
@@ -237,7 +250,13 @@ class Consuming:
 
     def _how_to_go_on(self) -> str:
         return (
-            "Workers that run go on by themselves; the same command takes them up again, and brings their items home:"
+            "Jobs that run go on by themselves; the same command takes them up again, and brings their items home:"
+            f" sdist consume {self._errand.spider} {self._record.id}"
+        )
+
+    def _how_to_complete(self) -> str:
+        return (
+            f"{self._manager.stopped} All that it left here is done. Start it again, it goes on in its place; and then:"
             f" sdist consume {self._errand.spider} {self._record.id}"
         )
 

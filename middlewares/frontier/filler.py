@@ -21,7 +21,7 @@ from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.frontier.cutting import SlotCutter
-from scrapyd_dist.frontier.filling import BATCH_SIZE, check_frontier_name
+from scrapyd_dist.frontier.filling import BATCH_SIZE, FAIR_SIZE, check_frontier_name
 from scrapyd_dist.frontier.producing import FrontierProducer
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -130,13 +130,15 @@ class Filler:
         self._target = find_target(spider, settings)
         shards_of(options, spider)
         project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
-        size = options.batch_size if settings.get("DISTRIBUTED_BATCH_SIZE") else BATCH_SIZE
+        size = (
+            options.batch_size if settings.get("DISTRIBUTED_BATCH_SIZE") else FAIR_SIZE if options.fair else BATCH_SIZE
+        )
         age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
         key = await asyncio.to_thread(state_key, project.state)
         self._capture = Capture(
             self._crawler,
             spider,
-            SlotCutter(size=size, max_age=age),
+            SlotCutter(size=size, max_age=age, many_slots=bool(options.fair)),
             key=key,
             stay=options.stay,
             slotting=Slotting.from_settings(settings, home=Home(project=project.name)),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.misc import load_object
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.slotting import WAYS, Slots, slot_of_spider, spider_of_slot
+from scrapyd_dist.frontier.slotting import SITE, WAYS, Slots, slot_of_spider, spider_of_slot
 from scrapyd_dist.frontier.values import OTHER_SPIDER
 
 from ..codec import CannotTravel
@@ -95,7 +95,7 @@ class Slotting:
         Raises:
             ConfigError: a value is not of its kind.
         """
-        by = str(settings.get("DISTRIBUTED_SLOT_BY") or WAYS[0])
+        by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if settings.get("DISTRIBUTED_FAIR") else WAYS[0]))
         prefix = str(settings.get("DISTRIBUTED_SLOT_PREFIX") or "")
         of_callbacks = _mapping(settings, "DISTRIBUTED_CALLBACK_SLOTS")
         return cls(

@@ -10,13 +10,14 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from scrapyd_dist.frontier.arguments import found
 from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.frontier.worklists import BadRow, Row
@@ -99,6 +100,20 @@ class Worklist:
         return Found(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArgumentList:
+    """Makes rows of arguments into what a frontier keeps."""
+
+    priority: int
+
+    def found(self, row: Row) -> Found:
+        """The row on its way into the frontier."""
+        return found(row.value, self.priority)
+
+
+AnyWorklist: TypeAlias = "Worklist | ArgumentList"
+
+
 def _travelling(value: RequestValue, request: Request) -> RequestValue:
     """The value without what only says how it comes into the frontier; its address as Scrapy writes it."""
     meta = {name: item for name, item in value.get("meta", {}).items() if name not in LOCAL_META}
@@ -107,7 +122,7 @@ def _travelling(value: RequestValue, request: Request) -> RequestValue:
     return {**rest, **own, **({"priority": request.priority} if request.priority else {}), "url": request.url}
 
 
-def fill(producer: FrontierProducer, worklist: Worklist, rows: Iterable[AnyRow]) -> Generator[Added, None, None]:
+def fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterable[AnyRow]) -> Generator[Added, None, None]:
     """Add all rows to the frontier; the same account again and again while it grows, and at the end.
 
     A list that comes slowly (standard input) is written as it comes.
@@ -134,7 +149,7 @@ def fill(producer: FrontierProducer, worklist: Worklist, rows: Iterable[AnyRow])
 class _Filling:
     """What has been read and is not written yet."""
 
-    def __init__(self, producer: FrontierProducer, worklist: Worklist) -> None:
+    def __init__(self, producer: FrontierProducer, worklist: AnyWorklist) -> None:
         self._producer = producer
         self._worklist = worklist
         self._cutter = SlotCutter(size=producer.size, max_age=MAX_AGE)

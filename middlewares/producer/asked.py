@@ -17,6 +17,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
 
 from ..profile import SETTING as PROFILE
+from ..throttle.options import OURS as THROTTLE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,7 @@ def asked_for(settings: BaseSettings) -> Asked:
     args = {**_pairs(words.args), **settings.getdict("DISTRIBUTED_SPIDER_ARGS")}
     check_args(args)
     given = _pairs(words.settings)
-    ours = {name: given[name] for name in WORKER_SETTINGS if name in given}
+    ours = {name: given[name] for name in (*WORKER_SETTINGS, *THROTTLE_SETTINGS) if name in given}
     return Asked(args=args, settings={**passed_on(given), **ours}, given=given)
 
 

@@ -56,19 +56,25 @@ class Fleet:
         return self.prepared
 
     async def members(self) -> list[Member]:
-        """The nodes at the start. When workers lease, those that do not reach the store are not used.
+        """The nodes at the start. Where workers need the store, those that do not reach it are not used.
 
         Raises:
             ConfigError: no node's workers reach it.
         """
         members = members_of(self.prepared)
-        if self._options.pull:
-            self.warnings += await in_thread(partial(check_reach, members, self.ways))
+        needs = self._options.why_reach
+        if needs:
+            self.warnings += await in_thread(partial(check_reach, members, self.ways, needs))
         return members
 
     async def bring(self, member: Member) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
-        return await in_thread(partial(bring, self._options, self._project, member.node, self.prepared, self._spider))
+        node = member.node
+        work = partial(bring, self._options, self._project, node, self.prepared, self._spider)
+        wrong = await in_thread(work)
+        if not wrong and self._options.throttled:  # a manager looks for itself
+            wrong = (await in_thread(partial(self.ways, node))).reason
+        return wrong
 
     async def listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
         """The nodes that are listed now; None when that cannot be told at the moment."""
@@ -79,8 +85,13 @@ class Fleet:
             return None
 
 
-def check_reach(members: Sequence[Member], ways: Callable[[Node], Way]) -> list[str]:
+def check_reach(members: Sequence[Member], ways: Callable[[Node], Way], needs: str) -> list[str]:
     """Mark the nodes whose workers do not reach the store; what is to be said of them. Blocking.
+
+    Args:
+        members: the nodes.
+        ways: to the store.
+        needs: which settings make that workers need it.
 
     Raises:
         ConfigError: that is so with all of them.
@@ -91,8 +102,8 @@ def check_reach(members: Sequence[Member], ways: Callable[[Node], Way]) -> list[
     if usable and not any(member.able for member in usable):
         why = "; ".join(dict.fromkeys(member.unfit.rstrip(".") for member in usable))
         raise ConfigError(
-            "Workers that lease (--pull, DISTRIBUTED_MODE) need a store that they reach, and from no node they do:"
-            f" {why}. Nothing was started. Without --pull the nodes need not reach the store."
+            f"Workers need a store that they reach ({needs}), and from no node they do: {why}. Nothing was started."
+            f" Without {needs.partition(',')[0]} the nodes need not reach the store."
         )
     return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
 

@@ -44,6 +44,7 @@ WORKERS_TOO = (
     "DISTRIBUTED_TARGET_CALLBACKS",
     "DISTRIBUTED_TARGET_BY_META",
     "DISTRIBUTED_UNSENDABLE",
+    "DISTRIBUTED_FAIR",
     "DISTRIBUTED_SLOTS",
     "DISTRIBUTED_SLOT_PREFIX",
     "DISTRIBUTED_SLOT_BY",
@@ -120,9 +121,10 @@ def new_capture(
     assert spider
     size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
     if not options.pull:
-        cutter = Cutter(size=size, max_age=age, demand=demand if adapt else None)
+        cutter = Cutter(size=size, max_age=age, demand=demand if adapt else None, fair=options.fair)
         return Capture(crawler, spider, cutter, key=key, stay=options.stay)
-    slots = SlotCutter(size=size, max_age=age, idle=(lambda: demand().idle) if adapt else None)
+    idle = (lambda: demand().idle) if adapt else None
+    slots = SlotCutter(size=size, max_age=age, idle=idle, many_slots=bool(options.fair))
     slotting = Slotting.from_settings(crawler.settings, home=Home(project=project, spider=spider.name))
     return Capture(crawler, spider, slots, key=key, stay=options.stay, slotting=slotting)
 
@@ -141,3 +143,10 @@ def new_coordinator(
         spec=spec, members=members, store=record.thread, sender=sender, folder=record.parts, prepare=fleet.bring,
         listed=fleet.listed, key=fleet.prepared.key, limits=options.limits, placement=Placement(options.placement),
     )  # fmt: skip
+
+
+def stop_code(coordinator: AnyCoordinator) -> int:
+    """The exit code of a coordinator that has stopped before the end: what there is to be set right, or to go on."""
+    if coordinator.unreached:
+        return 2
+    return 1 if coordinator.failed else 3

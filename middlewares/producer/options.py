@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,10 +11,14 @@ from scrapyd_dist.coordination.desk import Limits
 from scrapyd_dist.coordination.placement import Placement
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.filling import BATCH_SIZE as LEASED
+from scrapyd_dist.frontier.filling import FAIR_SIZE
+from scrapyd_dist.frontier.values import FAIR, UNFAIR
 from scrapyd_dist.managing.staffing import Staffing
 from scrapyd_dist.managing.terms import WorkerTerms
 
-from ..profile import NONE, PROFILES
+from ..profile import PROFILES, USUAL
+from ..reading import Reader
+from ..throttle.options import ThrottleOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,18 +66,25 @@ class Options:
     deploy: str = "if-missing"
     stay: str = "local"
     placement: str = Placement.KINDS[0]
-    profile: str = NONE
+    profile: str = USUAL
     max_failed: int = 0
     store: str | None = None
     lease: float = 60.0  #: for which a worker that reaches the store has its work
     limits: Limits = field(default_factory=Limits)
     mode: str = MODES[0]
+    fair: str = UNFAIR  #: how sites share batches and workers, one of `frontier.values.FAIR`
     staffing: Staffing = field(default_factory=Staffing)  #: of workers that lease
+    throttled: bool = False  #: workers ask the store for permits
 
     @property
     def pull(self) -> bool:
         """Whether workers lease the batches."""
         return self.mode == "pull"
+
+    @property
+    def why_reach(self) -> str:
+        """Which of the settings makes that workers need the store; empty when they can do without."""
+        return "--pull, DISTRIBUTED_MODE" if self.pull else "DISTRIBUTED_THROTTLE" if self.throttled else ""
 
     @property
     def sharded(self) -> bool:
@@ -87,7 +97,7 @@ def read_options(settings: BaseSettings) -> Options:
     Raises:
         ConfigError: a value is not of its kind, or two do not go together.
     """
-    reader = _Reader(settings)
+    reader = Reader(settings)
     feed_url = settings.get("DISTRIBUTED_TARGET_FEED_URL")
     options = Options(
         crawl=check_crawl_name(settings["DISTRIBUTED_CRAWL"]) if settings.get("DISTRIBUTED_CRAWL") else None,
@@ -117,26 +127,39 @@ def read_options(settings: BaseSettings) -> Options:
         lease=reader.seconds("DISTRIBUTED_LEASE", 60.0),
         limits=_limits(reader),
         mode=reader.one_of("DISTRIBUTED_MODE", MODES),
+        fair=_fair(reader),
         staffing=_staffing(reader),
+        throttled=ThrottleOptions.from_settings(settings).on,
     )
     _check_together(options)
     return options
 
 
-def _adapts(reader: _Reader) -> bool:
+def _adapts(reader: Reader) -> bool:
     """A size that somebody has given is meant, unless they say so; and who leaves at once cannot see what fits."""
     given = reader.whole("DISTRIBUTED_BATCH_SIZE", None) is not None
     adapts = reader.yes_no("DISTRIBUTED_BATCH_ADAPT", not given)
     return adapts and reader.settings.getbool("DISTRIBUTED_WAIT", True)
 
 
-def _batch_size(reader: _Reader) -> int:
+def _batch_size(reader: Reader) -> int:
     pull = reader.one_of("DISTRIBUTED_MODE", MODES) == "pull"
-    usual = LEASED if pull else LARGEST if _adapts(reader) else BATCH_SIZE
+    usual = _leased(reader) if pull else LARGEST if _adapts(reader) else BATCH_SIZE
     return reader.at_least("DISTRIBUTED_BATCH_SIZE", usual, 1)
 
 
-def _staffing(reader: _Reader) -> Staffing:
+def _leased(reader: Reader) -> int:
+    return FAIR_SIZE if _fair(reader) else LEASED
+
+
+def _fair(reader: Reader) -> str:
+    value = str(reader.settings.get("DISTRIBUTED_FAIR") or UNFAIR)
+    if value not in FAIR:
+        raise ConfigError(f"DISTRIBUTED_FAIR is {value!r}; it can be {' or '.join(filter(None, FAIR))}.")
+    return value
+
+
+def _staffing(reader: Reader) -> Staffing:
     """How many workers there may be, and what each is told."""
     most = reader.at_least("DISTRIBUTED_WORKERS", 0, 0)
     jobs = reader.at_least("DISTRIBUTED_MAX_JOBS", 0, 0)
@@ -146,13 +169,14 @@ def _staffing(reader: _Reader) -> Staffing:
         max_requests=reader.at_least("DISTRIBUTED_MAX_REQUESTS", 0, 0),
         max_time=reader.seconds("DISTRIBUTED_MAX_TIME", 0.0, least=0.0),
         idle=reader.seconds("DISTRIBUTED_IDLE", 0.0, least=0.0),
-        batch_size=reader.at_least("DISTRIBUTED_BATCH_SIZE", LEASED, 1),
+        batch_size=reader.at_least("DISTRIBUTED_BATCH_SIZE", _leased(reader), 1),
+        fair=_fair(reader),
         start=reader.one_of("DISTRIBUTED_START", START_MODES),
     )
     return Staffing(most=min(filter(None, (most, jobs)), default=0), terms=terms)
 
 
-def _limits(reader: _Reader) -> Limits:
+def _limits(reader: Reader) -> Limits:
     usual = Limits()
     return Limits(
         poll=reader.seconds("DISTRIBUTED_POLL_INTERVAL", usual.poll),
@@ -218,50 +242,3 @@ def _has_password(feed_url: str) -> bool:
             " name or a password, write : as %3A, @ as %40 and / as %2F."
         ) from None
     return parts.password is not None
-
-
-class _Reader:
-    """Reads one setting at a time; what is wrong is told with its name."""
-
-    def __init__(self, settings: BaseSettings) -> None:
-        self.settings = settings
-
-    def whole(self, name: str, default: int | None) -> Any:
-        value = self.settings.get(name)
-        if value is None or value == "":
-            return default
-        if not re.fullmatch(r"-?\d+", str(value).strip()):
-            raise ConfigError(f"{name} is {value!r}, and must be a whole number.")
-        return int(value)
-
-    def at_least(self, name: str, default: int, least: int) -> int:
-        value: int = self.whole(name, default)
-        if value < least:
-            raise ConfigError(f"{name} is {value}, and must be {least} or more.")
-        return value
-
-    def yes_no(self, name: str, default: bool) -> bool:
-        if self.settings.get(name) in (None, ""):
-            return default
-        try:
-            return self.settings.getbool(name)
-        except ValueError:
-            raise ConfigError(f"{name} is {self.settings.get(name)!r}, and must be True or False.") from None
-
-    def seconds(self, name: str, default: float, *, least: float | None = None) -> float:
-        """More than 0 seconds; with `least`, at least so many."""
-        try:
-            value = self.settings.getfloat(name, default)
-        except (TypeError, ValueError):
-            raise ConfigError(f"{name} is {self.settings.get(name)!r}, and must be a number of seconds.") from None
-        if least is None and not value > 0:
-            raise ConfigError(f"{name} is {value}, and must be more than 0 seconds.")
-        if least is not None and not value >= least:
-            raise ConfigError(f"{name} is {value}, and must be {least:g} seconds or more.")
-        return value
-
-    def one_of(self, name: str, known: tuple[str, ...]) -> str:
-        value = str(self.settings.get(name, known[0]))
-        if value not in known:
-            raise ConfigError(f"{name} is {value!r}; it can be {' or '.join(known)}.")
-        return value

@@ -85,9 +85,8 @@ def _shard(shard: Shard) -> dict[str, Any]:
 
 def _reach_warnings(options: Options, project: Project, prepared: Prepared) -> list[str]:
     """Of nodes that would get no workers."""
-    return (
-        check_reach(members_of(prepared), Ways(store_address(options, project), prepared.key)) if options.pull else []
-    )
+    ways = Ways(store_address(options, project), prepared.key)
+    return check_reach(members_of(prepared), ways, options.why_reach) if options.why_reach else []
 
 
 def _batch_bytes(options: Options, prepared: Prepared) -> dict[str, Any]:

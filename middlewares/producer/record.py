@@ -165,38 +165,35 @@ class Record:
         """What an earlier process had accepted."""
         return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
 
-    async def seal(self, cut: Cut, key: bytes | None, counts: dict[str, int]) -> list[Batch]:
-        """Keep a cut, in as many batches as its encoded size needs; what the frontier has seen is left out of it."""
-        if cut.slot is not None:
-            return await self._add_batches(cut, key, counts)
-        batches, start = [], 0
-        for values, payload in fit(cut.values, key=key):
-            prints = cut.fingerprints[start : start + len(values)]
-            start += len(values)
-            counts = {**counts, "sealed": len(values)}
-            batch = await self.thread(
-                self._db.seal,
-                self.id,
-                payload,
-                size=len(values),
-                fingerprints=prints,
-                now=time.time(),
-                counts=counts,
-            )
-            self._add(counts)
-            counts = {}
-            self.batches += 1
-            batches.append(batch)
+    async def seal(self, cuts: Sequence[Cut], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
+        batches = []
+        for cut in cuts:
+            start = 0
+            for values, payload in fit(cut.values, key=key):
+                prints = cut.fingerprints[start : start + len(values)]
+                start += len(values)
+                batches.append(await self._seal(payload, prints, {**counts, "sealed": len(values)}))
+                counts = {}
         return batches
 
-    async def _add_batches(self, cut: Cut, key: bytes | None, counts: dict[str, int]) -> list[Batch]:
-        """Keep a cut for workers to lease: they and other producers may have found some of it before."""
+    async def _seal(self, payload: dict[str, str], prints: Sequence[bytes], counts: dict[str, int]) -> Batch:
+        batch = await self.thread(
+            self._db.seal, self.id, payload, size=len(prints), fingerprints=prints, now=time.time(), counts=counts
+        )
+        self._add(counts)
+        self.batches += 1
+        return batch
+
+    async def add_batches(self, cuts: Sequence[Cut], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
 
         def add(new: Sequence[NewBatch], told: Mapping[str, int]) -> list[Batch]:
             return self._db.add_batches(self.id, new, now=time.time(), counts=told)
 
-        work = partial(add_unseen, add, cut.found, size=len(cut.values), key=key, counts=counts)
-        batches, told = await self.thread(work)
+        found = [one for cut in cuts for one in cut.found]
+        size = max(len(cut.values) for cut in cuts)
+        batches, told = await self.thread(partial(add_unseen, add, found, size=size, key=key, counts=counts))
         self._add(told)
         self.batches += len(batches)
         return batches

@@ -16,16 +16,18 @@ from scrapyd_dist.account.finishing import Wishes
 from scrapyd_dist.account.summary import exit_code
 from scrapyd_dist.batches import CrawlState, Miss
 from scrapyd_dist.coordination.posting import JobSpec
-from scrapyd_dist.errors import DistError, StoreError
+from scrapyd_dist.errors import ConfigError, DistError, StoreError
+from scrapyd_dist.frontier.cutting import portions
 from scrapyd_dist.items.delivery import deliver
 
 from ..targets import Target, find_target
+from ..throttle.install import problem_of as throttle_problem
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
 from .exits import exit_code as process_exit
 from .finishing import judge_items, read_wishes, refusal, tell_of_end
 from .fleet import Fleet, in_thread
 from .index import Index
-from .modes import check_mode, new_capture, new_coordinator, worker_settings
+from .modes import check_mode, new_capture, new_coordinator, stop_code, worker_settings
 from .options import Options, read_options
 from .orders import Orders
 from .own_items import OwnItems
@@ -35,6 +37,8 @@ from .tasks import Tasks
 from .telling import Scene, Telling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy.crawler import Crawler
 
     from scrapyd_dist.coordination.cutting import Cut, Demand
@@ -90,6 +94,8 @@ class Run:
         self._wishes = read_wishes(settings)
         self.options = options = read_options(settings)
         check_mode(options, settings)
+        if problem := throttle_problem(self._crawler):
+            raise ConfigError(problem)
         self._sender = loop_sender(settings)
         check_spider(spider)
         self.target = find_target(spider, settings)
@@ -173,12 +179,14 @@ class Run:
 
     # find
 
-    def seal(self, cut: Cut) -> None:
-        """Keep a cut in the store and hand it to the coordinator; in order, beside the crawl."""
-        self._tasks.add(self._seal(cut))
+    def seal(self, *cuts: Cut) -> None:
+        """Keep cuts in the store and hand them to the coordinator; in order, beside the crawl."""
+        for some in portions(cuts):
+            self._tasks.add(self._seal(some))
 
-    async def _seal(self, cut: Cut) -> None:
-        for batch in await self.record.seal(cut, self._prepared.key, self.capture.take_counts()):
+    async def _seal(self, cuts: Sequence[Cut]) -> None:
+        keep = self.record.add_batches if self.options.pull else self.record.seal
+        for batch in await keep(cuts, self._prepared.key, self.capture.take_counts()):
             self.coordinator.add(batch)
 
     def own_item(self, item: Any, shard: int, url: str) -> None:
@@ -225,15 +233,13 @@ class Run:
         self._walked = True
         held_back = self.options.batch_adapt and not self.options.pull  # what workers lease may wait in the store
         while held_back and not (self.coordinator.stopped or self._tasks.fault):
-            for cut in self.capture.due():
-                self.seal(cut)
+            self.seal(*self.capture.due())
             if not self.capture.buffered:
                 return
             await asyncio.sleep(TICK / 2)
 
     async def _seal_rest(self) -> None:
-        for cut in self.capture.rest():
-            self.seal(cut)
+        self.seal(*self.capture.rest())
         await self._tasks.settle()  # what could not be sealed is found again: its shard stays unfinished
         await self._telling.write_down()
 
@@ -249,8 +255,9 @@ class Run:
 
     async def _end(self) -> None:
         if self.coordinator.stopped:
-            code = INTERRUPTED if self._orders.cancelled else 1 if self.coordinator.failed else 3
-            await self._stop(self.coordinator.stopped, code)
+            code = INTERRUPTED if self._orders.cancelled else stop_code(self.coordinator)
+            state = CrawlState.INCOMPLETE if self.coordinator.incomplete else CrawlState.STOPPED
+            await self._stop(self.coordinator.stopped, code, state)
         elif not self.options.limits.wait:
             await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
         else:
@@ -302,10 +309,10 @@ class Run:
         self._sender.close()
         self.record.close()
 
-    async def _stop(self, reason: str, code: int) -> None:
+    async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
         self._telling.message = f"{reason} What was found is kept; go on with: sdist resume {self.record.id}"
         logger.warning(self._telling.message)
-        await self._close_row(CrawlState.STOPPED, code)
+        await self._close_row(state, code)
 
     async def _close_row(self, state: CrawlState, code: int) -> None:
         process_exit.set(code)
@@ -334,8 +341,7 @@ class Run:
     async def _tick(self) -> None:
         while not self._done:
             await asyncio.sleep(TICK)
-            for cut in self.capture.due():
-                self.seal(cut)
+            self.seal(*self.capture.due())
             self._own.flush()
             await self._telling.write_down()
             if not self._done:

@@ -7,7 +7,9 @@ Scrapy and the standard library only.
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from collections import Counter
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two questions whether there is work
 POLL = 0.5
+#: batches that a worker which has read none yet fails for that reason, before it ends
+UNREADABLE = 3
+#: batches that a worker has at one time, more or less: each has a file open
+MOST_HELD = 400
 #: requests that are made at one time, where the project sets no limit
 UNLIMITED = 100
 
@@ -79,25 +85,37 @@ class Feeder:
         self._leasing, self._carrier, self._settling, self._news = leasing, carrier, settling, news
         self._finds, self._broken = finds, broken
         self._ready = (crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED) * (1 + max(0, job.ahead))
+        self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
+        self._enough = max(self._of_a_site, most_of_a_site(crawler))
         self._hook = spider_method(crawler, "DISTRIBUTED_REQUEST_HOOK")
         self._attributes: Any = None
         self._worked = time.monotonic()
-        self._size = self._ready  #: requests that a batch is thought to have
+        #: requests that a batch is thought to have, as far as they can be made
+        self._size = min(self._ready, job.batch_size, self._of_a_site) if job.fair else self._ready
+        self._unread: int | None = 0  #: batches that could not be read; None when one could
         self.stopped = False  #: nothing more is leased
 
     @property
     def room(self) -> int:
-        """How many requests Scrapy should have beyond those that it has."""
-        return self._ready - sum(batch.requests for batch in self._settling.held.values())
+        """How many requests Scrapy should have beyond those that it has, and can make."""
+        return self._ready - sum(min(number, self._of_a_site) for number in self._of_sites().values())
+
+    def _of_sites(self) -> Counter[str]:
+        """Slot -> requests of it that Scrapy has; where slots are not shared fairly, all as if they were of one."""
+        of_sites: Counter[str] = Counter()
+        for batch in self._settling.held.values():
+            of_sites[batch.slot if self._job.fair else ""] += batch.requests
+        return of_sites
 
     async def requests(self) -> AsyncIterator[Request]:
         """All that this worker makes; ends when the last batch of it is settled."""
         while not self.stopped and not self._leasing.limit:
             # Items that a component swallows keep batches open without a request: then Scrapy has to run dry once.
-            if self.room <= 0 or len(self._settling.held) > 2 * self._ready:
+            if self.room <= 0 or len(self._settling.held) > min(2 * self._ready, MOST_HELD):
                 await self._news.wait()
                 continue
-            leased = await self._leasing.next(-(-self.room // self._size))
+            enough = {slot for slot, number in self._of_sites().items() if number > self._enough}
+            leased = await self._leasing.next(-(-self.room // self._size), enough)
             # Opened all at once: told to end, the worker has to know of each.
             for one, batch in [(one, self._open(one)) for one in leased]:
                 if is_suspect(one):
@@ -132,18 +150,27 @@ class Feeder:
         number = leased.batch.number
         values, problem = _values(leased)
         # One small batch among large ones must not make this worker take all the rest from the others.
-        self._size = max(1, len(values), self._size // 2)
+        self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = Part(self._folder, f"{self._job.crawl}.b{number}.a{leased.attempt}")
         batch = LeasedBatch(leased, self._job.crawl, values, self._finds(f"b{number}:"), part)
         self._settling.held[batch.key] = batch
         self._carrier.enter(batch)
         self._count("batches_leased")
         self._count("requests_leased", leased.batch.size)
+        self._note(number, problem)
         if problem:
             batch.problem = problem
             self._settling.changed(batch)
-            self._broken(f"Batch {number} cannot be crawled: {problem}.")
         return batch
+
+    def _note(self, number: int, problem: str) -> None:
+        """Whether a batch could be read. A worker that can read none ends: it is not the batches that are wrong."""
+        if not problem:
+            self._unread = None
+        elif self._unread is not None:
+            self._unread += 1
+            if self._unread >= UNREADABLE:
+                self._broken(f"Batch {number} cannot be crawled, and none before it could be: {problem}.")
 
     async def _of(self, batch: LeasedBatch) -> AsyncIterator[Request]:
         while batch.todo:
@@ -165,7 +192,7 @@ class Feeder:
         try:
             request = from_value(with_target(batch.values[index], self._crawler), spider)
         except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
-            batch.account.missed(index, "failed", f"it cannot be made here: {error}")
+            batch.account.missed(index, "dead", f"it cannot be made here: {error}")
             return None
         return request if self._hook is None else await self._hooked(request, batch, index)
 
@@ -202,6 +229,24 @@ class Feeder:
 
     def _count(self, name: str, number: int = 1) -> None:
         self._crawler.stats.inc_value(f"distributed/{name}", number)
+
+
+def of_a_site(crawler: Crawler) -> int:
+    """How many requests of one site keep this process busy: one, where there are pauses between them.
+
+    A worker that shares slots fairly takes work of so many sites that its downloader is busy all the same.
+    """
+    settings = crawler.settings
+    pause = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
+    if pause or settings.getbool("AUTOTHROTTLE_ENABLED") or settings.getbool("DISTRIBUTED_THROTTLE"):
+        return 1
+    return most_of_a_site(crawler)
+
+
+def most_of_a_site(crawler: Crawler) -> int:
+    """How many requests of one site may be under way in this process."""
+    most = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
+    return most if most > 0 else UNLIMITED
 
 
 def _values(leased: Leased) -> tuple[list[RequestValue], str]:

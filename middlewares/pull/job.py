@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.values import OTHER_SPIDER, Lessee
+from scrapyd_dist.frontier.values import OTHER_SPIDER, UNFAIR, Lessee
 
 from ..distributed import PULL
 
@@ -46,6 +46,7 @@ class PullJob:
     max_time: float = 0.0  #: seconds
     idle: float = 0.0  #: seconds without work
     batch_size: int = 100  #: requests in a batch of what it finds, at most
+    fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
     told: dict[str, Any] = field(default_factory=dict)  #: of the store
 
     @property

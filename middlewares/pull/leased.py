@@ -142,6 +142,7 @@ class LeasedBatch(Begun):
 
     def __init__(self, leased: Leased, crawl: str, values: list[RequestValue], finds: Finds, part: Part) -> None:
         super().__init__(crawl, leased.batch.number, leased.attempt, finds)
+        self.slot = leased.batch.slot
         self.values = values
         self.account = Account([value["url"] for value in values])
         self.part = part

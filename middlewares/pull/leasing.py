@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapyd_dist.batches import AttemptState, BatchState
-from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.filling import add_unseen
 from scrapyd_dist.frontier.values import SeenBefore
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -20,9 +21,9 @@ from scrapyd_dist.store.worker_thread import StoreThread
 from ..worker.lease import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from scrapyd_dist.batches import Crawl, Miss
+    from scrapyd_dist.batches import Batch, Crawl, Miss
     from scrapyd_dist.frontier.filling import Found
     from scrapyd_dist.frontier.values import Leased, NewBatch
     from scrapyd_dist.store.base import Store
@@ -74,13 +75,13 @@ class Leasing:
         """The crawl's row."""
         return await self._ask(self._db.crawl, self._job.crawl)
 
-    async def next(self, limit: int) -> list[Leased]:
-        """The next batches, at most `limit`.
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        """The next batches, at most `limit`; if they are shared fairly, none of the slots of which there is enough.
 
         Raises:
             StoreLost: as all of these.
         """
-        self._asking = asyncio.ensure_future(self._next(limit))
+        self._asking = asyncio.ensure_future(self._next(limit, enough))
         leased = await asyncio.shield(self._asking)
         if self._ends:
             return []
@@ -92,8 +93,8 @@ class Leasing:
         """What the store gave while the one who had asked was told to end."""
         return [] if self._asking is None else await self._asking
 
-    async def _next(self, limit: int) -> list[Leased]:
-        leased = await self._ask(self._lease, min(limit, self._left()))
+    async def _next(self, limit: int, enough: Collection[str]) -> list[Leased]:
+        leased = await self._ask(self._lease, min(limit, self._left()), enough)
         first = next((at for at, one in enumerate(leased) if is_suspect(one)), len(leased))
         for one in leased[first + 1 :]:  # what kills its worker is to take nothing with it
             await self.give_back((one.batch.number, one.attempt), "one before it is worked on alone")
@@ -104,7 +105,7 @@ class Leasing:
         self.requests += sum(one.batch.size for one in leased)
         return leased
 
-    def _lease(self, limit: int) -> list[Leased]:
+    def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
         since = clock()
         leased = self._db.lease_next(
             self._job.crawl,
@@ -112,6 +113,8 @@ class Leasing:
             slots=self._job.slots,
             seconds=self._job.lease,
             limit=limit,
+            fair=self._job.fair,
+            enough=enough,
             now=time.time(),
         )
         for one in leased:
@@ -168,6 +171,12 @@ class Leasing:
             return True
         row = await self._ask(self._db.batch, self._job.crawl, batch)
         return row.state is BatchState.DONE and row.attempts == attempt
+
+    async def batch(self, number: int) -> Batch | None:
+        """The batch as the store has it; None when that is not to be had now."""
+        with suppress(DistError):
+            return await self._thread(self._db.batch, self._job.crawl, number)
+        return None
 
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
         """No request of it was made."""

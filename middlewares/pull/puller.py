@@ -18,6 +18,7 @@ from scrapyd_dist.errors import ConfigError
 from ..frontier.filling import Fate, Finds, Sorter
 from ..frontier.slotting import Home, Slotting
 from ..targets import Target, find_target
+from ..throttle.install import problem_of as throttle_problem
 from ..worker.closing import close_spider, under_way
 from ..worker.job import egg_key
 from ..worker.lease import Leases, guard
@@ -32,6 +33,7 @@ from .login import Asking, Login
 from .news import News
 from .report import PullReport
 from .settling import Settling
+from .sweeping import keep_sweeping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -69,7 +71,7 @@ class Puller:
         self._settling.carrier = self._carrier
         self._asking: Asking
         self._login: Login
-        self._looks: asyncio.Task[None] | None = None
+        self._looks: list[asyncio.Task[None]] = []
         self._slotting: Slotting
         self._leases: Leases | None = None
         self._leasing: Leasing | None = None
@@ -176,12 +178,13 @@ class Puller:
             await self._open_store()
         except OutOfReach as why:
             self._problem = f"The store is out of this worker's reach: {why}."
+            self._report.unreached = why.lasting
         except (ConfigError, StoreLost) as error:
             self._problem = str(error)
         else:
-            self._looks = asyncio.ensure_future(self._look_around())
-            return True
-        return False
+            self._looks.append(asyncio.ensure_future(self._look_around()))
+            self._problem = throttle_problem(self._crawler)
+        return not self._problem
 
     async def _open_store(self) -> None:
         job, spider, settings = self._job, self._crawler.spider, self._crawler.settings
@@ -195,6 +198,9 @@ class Puller:
         self._leasing = self._settling.leasing = Leasing(job, store, self._leases, egg_key())
         row = await self._leasing.crawl()
         self._carrier.rules_lead_away = row.kind == "crawl"
+        if row.kind == "frontier":  # the folder of a crawl is removed as a whole
+            work = keep_sweeping(self._folder, job.crawl, self._leasing.batch)
+            self._looks.append(asyncio.ensure_future(work))
         home = Home(project=row.project, spider=row.spider)
         self._slotting = Slotting.from_settings(settings, home=home, own=job.other_slot)
         self._asking = Asking(
@@ -262,8 +268,8 @@ class Puller:
         self._reason = self._reason or ("refused" if self._problem else reason)
 
     async def _stopped(self) -> None:
-        if self._looks is not None:
-            self._looks.cancel()
+        for task in self._looks:
+            task.cancel()
         if self._feeder is not None:
             self._feeder.stopped = True
             self._news.tell()  # Scrapy 2.13 would let the spider's start go on

@@ -32,6 +32,7 @@ class PullReport:
         self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
         self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
         self.trouble = ""  #: of a batch that could not be ended
+        self.unreached = False  #: the store cannot be used from here, and that will stay so
 
     def fate(self, batch: LeasedBatch, fate: str) -> None:
         """What became of a batch; only an acked one counts in the worker's totals from now on."""
@@ -71,6 +72,7 @@ class PullReport:
             "finish_reason": reason,
             "problem": problem or self.trouble,
             "limit": limit,
+            "unreached": self.unreached,
             "part": None,
             "stats": {name: value for name, value in stats.items() if isinstance(value, (int, float, str))},
         }

@@ -1,4 +1,4 @@
-"""What became of each request of a batch; the rule: each ends as done, gone or failed, or is told as not ended.
+"""What became of each request of a batch; the rule: each ends as done, gone, failed or dead, or is told as not ended.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scrapy.spidermiddlewares.httperror import HttpError
+
+from ..throttle.budgets import PagesUsedUp
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -43,14 +45,14 @@ class Account:
             "requests": len(self._urls),
             "done": len(self._done),
             "missed": len(self._missed),
-            "errors": sum(kind == "failed" for kind, _ in list(self._missed.values())),  # a thread reports
+            "errors": sum(kind != "gone" for kind, _ in list(self._missed.values())),  # a thread reports
             "pages": self.pages,
             "items": self.items,
         }
 
     def close(self) -> dict[str, Any]:
         """The account at the end; `unended` are requests that nothing was heard of."""
-        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "unended": []}
+        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": []}
         for index, (kind, reason) in sorted(self._missed.items()):
             kinds[kind].append({"url": self._urls[index], "reason": reason})
         for index, url in enumerate(self._urls):
@@ -65,8 +67,10 @@ class Account:
 
 
 def judge(failure: Failure) -> tuple[str, str]:
-    """Whether a failed request is gone (the site said so) or failed, and why in one line."""
+    """Whether a failed request is gone (the site said so, or it was not wanted) or failed, and why in one line."""
     error = failure.value
+    if isinstance(error, PagesUsedUp):
+        return "gone", str(error)
     if isinstance(error, HttpError):
         status = error.response.status
         gone = 400 <= status < 500 and status not in NOT_NOW

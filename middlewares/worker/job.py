@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 KEY_FILE = "_key.txt"
 
 
+@cache
 def egg_key() -> bytes | None:
-    """The key that travelled in this egg, if this code came from one."""
+    """The key that travelled in this egg, if this code came from one; each look reads the egg's whole list of files."""
     try:
         return files(scrapyd_dist.__name__).joinpath(KEY_FILE).read_bytes().strip() or None
     except (OSError, KeyError):  # a zip says KeyError
@@ -46,6 +48,7 @@ class Job:
     feed: bool = False  #: items go to the project's feed URL instead of the log folder
     collected: list[str] = field(default_factory=list)  #: folders of other crawls, which may go
     version: str = ""
+    row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
     lease: float = 0.0  #: seconds of its lease; 0 for none
     store: str = ""  #: the address of the crawl's store, where it has no secret
     store_sealed: str = ""  #: the same, encrypted with the egg's key

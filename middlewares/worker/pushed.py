@@ -22,6 +22,7 @@ import scrapyd_dist
 from scrapyd_dist.errors import DistError
 
 from ..codec import Watched
+from ..throttle.install import problem_of as throttle_problem
 from .account import Account, judge
 from .closing import close_spider
 from .job import Job, requests_of
@@ -56,7 +57,8 @@ class Worker:
         self._requests = requests
         self._job = job
         self._problem = problem
-        self.account = Account([request.url for request in requests])
+        self._row = job.row if job is not None else ""
+        self.account = Account([self._row] if self._row else [request.url for request in requests])
         self._started = time.time()
         self._reason = ""
         self._feeds: list[str] = []
@@ -70,8 +72,8 @@ class Worker:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Worker:
         job = Job.from_settings(crawler.settings)
-        requests, problem = requests_of(crawler)
-        worker = cls(crawler, requests, job, problem)
+        requests, problem = ([], "") if job is not None and job.row else requests_of(crawler)
+        worker = cls(crawler, requests, job, problem or throttle_problem(crawler))
         worker._connect()
         return worker
 
@@ -88,12 +90,25 @@ class Worker:
     # what goes in
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The batch instead of the spider's own start, which is never entered."""
+        """The batch instead of the spider's own start, which is entered for a row of arguments only."""
         if self._problem:
             logger.error(self._problem)
             return
+        if self._row:
+            async for one in self._whole(start):
+                yield one
+            return
         for index, request in enumerate(self._requests):
             yield self._watched(request, index)
+
+    async def _whole(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The spider's own start. Scrapy would only log that it failed, and end as if all were done."""
+        try:
+            async for one in start:
+                yield one
+        except Exception as error:
+            self._problem = self._problem or f"The spider's start failed: {type(error).__name__}: {str(error)[:200]}."
+            raise
 
     def _watched(self, request: Request, index: int) -> Request:
         # Nobody else has this request, and to change it is cheaper than to make another one.
@@ -136,7 +151,7 @@ class Worker:
     def _leads_away(self, request: Request) -> bool:
         """A link that a CrawlSpider rule follows belongs to the producer: following it here would crawl on and on."""
         spider = self._crawler.spider
-        if not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - how Scrapy marks its own
+        if self._row or not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - how Scrapy marks its own
             return False
         self._crawler.stats.inc_value("distributed/links_not_followed")
         return True
@@ -241,6 +256,8 @@ class Worker:
 
     def _closed(self, reason: str) -> None:
         self._reason = self._reason or ("refused" if self._problem else reason)
+        if self._row and self._reason == "finished":
+            self.account.done(0)
 
     def _stopped(self) -> None:
         if self._leases is not None:

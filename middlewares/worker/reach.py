@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 class OutOfReach(Exception):
-    """The store cannot be used from here; the text says why."""
+    """The store cannot be used from here; the text says why.
+
+    Attributes:
+        lasting: it will not be otherwise by itself, as that of a server may be which is just being started.
+    """
+
+    lasting = True
 
 
 def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
@@ -44,13 +50,19 @@ def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
     try:
         store = open_store(where, durable=False)
     except (DistError, ImportError, OSError) as error:
-        raise OutOfReach(str(error)) from None
+        raise _perhaps_later(str(error)) from None
     try:
         _check_same(store, crawl, home, shown(where))
     except BaseException:
         store.close()
         raise
     return store
+
+
+def _perhaps_later(why: str) -> OutOfReach:
+    error = OutOfReach(why)
+    error.lasting = False
+    return error
 
 
 def _address(told: Mapping[str, Any]) -> str:
@@ -100,6 +112,6 @@ def _check_same(store: Store, crawl: str, home: str, place: str) -> None:
     except NothingMatched:
         raise OutOfReach(f"{place}, as this worker sees it, is another store: it has no crawl {crawl}") from None
     except DistError as error:
-        raise OutOfReach(str(error)) from None
+        raise _perhaps_later(str(error)) from None
     if home_of(row.id, row.created) != home:
         raise OutOfReach(f"{place}, as this worker sees it, is another store: its crawl {crawl} is another one")

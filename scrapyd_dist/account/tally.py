@@ -58,9 +58,9 @@ class Tally:
             self.items += attempt.report.get("items", 0)
             self.requests_done += attempt.report.get("done", 0)
         self._missed([miss for miss in misses if miss.batch])
-        # Of a dead batch the misses are made at the end: these are requests for spiders that are nowhere.
-        self.dead_urls += sum(miss.kind == "dead" and miss.batch > 0 for miss in misses)
 
     def _missed(self, misses: Sequence[Miss]) -> None:
         self.gone += sum(miss.kind == "gone" for miss in misses)
         self.failed_urls += sum(miss.kind == "failed" for miss in misses)
+        # Those of a dead batch are made at the end: these are for spiders or callbacks that are nowhere.
+        self.dead_urls += sum(miss.kind == "dead" for miss in misses)

@@ -17,6 +17,8 @@ class AtDesk:
 
     desk: Desk
     members: list[Member]
+    #: whether it stopped because all is done but for what nobody looks for any more
+    incomplete = False
 
     @property
     def tally(self) -> Tally:
@@ -27,6 +29,11 @@ class AtDesk:
     def stopped(self) -> str:
         """Why it stopped before the end, in words."""
         return self.desk.stopped
+
+    @property
+    def unreached(self) -> bool:
+        """Whether nothing was done, since workers do not reach the store from any node that answers."""
+        return False
 
     @property
     def fault(self) -> BaseException | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.coordination.buffers import buffer_for
 from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.values import UNFAIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,8 @@ SHARE = 0.5
 FIRST_AFTER = 0.5
 #: full batches that are held back at most, for when the fleet can use them
 HELD = 50
+#: the same, where sizes are given, and there have to be several sites to choose from
+COMPOSED = 5
 #: requests that are held back at most
 HELD_REQUESTS = 50_000
 
@@ -98,24 +101,31 @@ class Cutter:
     With `demand`, `size` is only the largest batch: one is cut when the fleet can use it, in a size that fits.
     """
 
-    def __init__(self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None) -> None:
+    def __init__(
+        self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
+    ) -> None:
+        """A cutter without any requests.
+
+        Args:
+            size: requests in the largest batch.
+            max_age: seconds that a request waits at most.
+            demand: what the fleet could take now.
+            fair: how sites share the batches: as they come, `SPREAD` over all, or each in as few as possible.
+        """
         self._size = size
         self._max_age = max_age
         self._demand = demand
-        self._hold = size if demand is None else max(size, min(size * HELD, HELD_REQUESTS))
+        held = HELD if demand is not None else COMPOSED if fair else 1
+        self._hold = max(size, min(size * held, HELD_REQUESTS))
         self._usual = size  #: what a batch is when it has to be cut at once
-        self._waiting: deque[tuple[RequestValue, bytes]] = deque()
-        self._taken = 0  #: requests that are in batches
-        self._marks: deque[tuple[int, float]] = deque()  #: how many requests had come, and when
+        self._waiting = buffer_for(fair)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, found: Found, now: float) -> Cut | None:
         """Take a request in; a full batch when it completes one."""
-        if not self._waiting:
-            self._marks = deque([(self._taken + 1, now)])
-        self._waiting.append((found.value, found.fingerprint))
+        self._waiting.add(found, now)
         return self._cut(self._usual) if len(self._waiting) >= self._hold else None
 
     def due(self, now: float) -> list[Cut]:
@@ -123,8 +133,7 @@ class Cutter:
         if not self._waiting:
             return []
         if self._demand is None:
-            return [self._cut(self._size)] if now - self._marks[0][1] >= self._max_age else []
-        self._marks.append((self._taken + len(self._waiting), now))
+            return self._overdue(now)
         sizes = self._sizes(self._demand())
         self._usual = sizes.next(sizes.left)
         cuts = self._for_idle_slots(sizes, now)
@@ -136,11 +145,18 @@ class Cutter:
     def take(self) -> list[Cut]:
         """Whatever is there: nothing comes after it."""
         if self._demand is None:
-            return [self._cut(self._size)] if self._waiting else []
+            return self._overdue(math.inf)
         sizes = self._sizes(replace(self._demand(), more=0.0))
         cuts = []
         while self._waiting:
             cuts.append(self._cut(sizes.next(len(self._waiting))))
+        return cuts
+
+    def _overdue(self, now: float) -> list[Cut]:
+        """What has waited long enough, in batches of the given size."""
+        cuts = []
+        while self._waiting and now - self._waiting.oldest() >= self._max_age:
+            cuts.append(self._cut(self._size))
         return cuts
 
     def _sizes(self, demand: Demand) -> Sizes:
@@ -148,7 +164,7 @@ class Cutter:
         return Sizes(most=self._size, demand=demand, left=len(self._waiting) + more)
 
     def _for_idle_slots(self, sizes: Sizes, now: float) -> list[Cut]:
-        if sizes.demand.more != 0 and now - self._since() < FIRST_AFTER:
+        if sizes.demand.more != 0 and now - self._waiting.oldest() < FIRST_AFTER:
             return []
         size = sizes.first(len(self._waiting))
         count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
@@ -162,18 +178,11 @@ class Cutter:
             left = len(self._waiting) + (math.inf if sizes.demand.more is None else sizes.demand.more)
             size = sizes.next(left)
             wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
-            if not wanted and now - self._since() < self._max_age:
+            if not wanted and now - self._waiting.oldest() < self._max_age:
                 break
             cuts.append(self._cut(size))
         return cuts
 
-    def _since(self) -> float:
-        """When the first of those that wait came, at the latest."""
-        while len(self._marks) > 1 and self._marks[0][0] <= self._taken:
-            self._marks.popleft()
-        return self._marks[0][1]
-
     def _cut(self, size: int) -> Cut:
-        pairs = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
-        self._taken += len(pairs)
-        return Cut(values=[value for value, _ in pairs], fingerprints=[fingerprint for _, fingerprint in pairs])
+        found = self._waiting.take(size)
+        return Cut(values=[one.value for one in found], fingerprints=[one.fingerprint for one in found])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.coordination.poison import Cuts, blames
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import NodeError, StepRefused
 from scrapyd_dist.items.collect import PartLost, fetch_part
 from scrapyd_dist.jobs.outcome import Report, kept, misses, refusal
 
@@ -106,6 +106,9 @@ class Endings:
             self.desk.lost_touch(member, error)
         await self.give_up(out.batch, out.number, reason, member.node.name, blame=blame)
 
+    async def cancelled(self, job: str) -> None:
+        """Its batch has waited for its next attempt since it was given up."""
+
     async def give_up(
         self,
         batch: Batch,
@@ -156,7 +159,11 @@ class Endings:
         """Some request of it kills its workers: smaller batches take its requests over."""
         desk, db, crawl = self.desk, self.desk.store.store, self.desk.spec.crawl
         payload = await desk.store(db.payload, crawl, batch.number)
-        pieces = await desk.store(db.split, crawl, batch.number, self.cuts.halves(batch, payload))
+        try:
+            pieces = await desk.store(db.split, crawl, batch.number, self.cuts.halves(batch, payload))
+        except StepRefused:  # a worker has leased it in between: it is cut when that one has died as well
+            logger.warning("batch %d is crawled once more before it is cut", batch.number)
+            return
         names = " and ".join(str(piece.number) for piece in pieces)
         logger.warning(
             "batch %d is cut after %d attempts: its requests are now batches %s", batch.number, number, names

@@ -37,6 +37,9 @@ class Ends(Protocol):
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
         """It is given up; `blame`: what it worked on may be the reason."""
 
+    async def cancelled(self, job: str) -> None:
+        """It was given up while its node was away, and has now been told to end at once."""
+
 
 @dataclass(kw_only=True)
 class Looks:
@@ -97,7 +100,7 @@ class Looks:
             self.desk.check_unfit()
         while member.cancel_later:
             await self.desk.calls.cancel(member, member.cancel_later[0])
-            member.cancel_later.pop(0)
+            await self.endings.cancelled(member.cancel_later.pop(0))
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._look_at(out)

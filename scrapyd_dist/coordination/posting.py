@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.frontier.arguments import row_in
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class JobSpec:
     feed: bool = False  #: items go to a feed URL
     collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may go
     lease: float = 0.0  #: seconds for which workers that reach the store hold their attempts; 0: they hold none
+    rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
     ways: Callable[[Node], Way] | None = None  #: to the store, for the workers of a node; may block
 
 
@@ -83,6 +85,10 @@ def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str], told: Mapping[
         "lease": spec.lease,
         **told,
     }
+    args = {**spec.args, "batch": str(out.batch.number)}
+    if spec.rows:
+        job["row"], own = row_in(payload)
+        args |= own
     settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
     return api.schedule(
         node.project or spec.project,
@@ -90,7 +96,7 @@ def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str], told: Mapping[
         jobid=out.job,
         version=spec.version,
         settings=settings,
-        args={**spec.args, "batch": str(out.batch.number)},
+        args=args,
     )
 
 

@@ -6,12 +6,33 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.coordination.cutting import FEWEST, FIRST_AFTER, Cut
+from scrapyd_dist.coordination.cutting import FEWEST, FIRST_AFTER, HELD_REQUESTS, Cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from scrapyd_dist.frontier.filling import Found
+
+
+#: requests that are written in one step, more or less
+PORTION = 2_000
+
+
+def portions(cuts: Iterable[Cut]) -> Iterator[list[Cut]]:
+    """Cuts in the portions in which they are written: there may be one for each of thousands of slots.
+
+    No two of a portion are of the same slot and priority: they would become one batch.
+    """
+    some: dict[tuple[str | None, int], Cut] = {}
+    count = 0
+    for cut in cuts:
+        if count >= PORTION or (cut.slot, cut.priority) in some:
+            yield list(some.values())
+            some, count = {}, 0
+        some[cut.slot, cut.priority] = cut
+        count += len(cut.values)
+    if some:
+        yield list(some.values())
 
 
 @dataclass(kw_only=True)
@@ -25,51 +46,94 @@ class _Waiting:
 class SlotCutter:
     """Collects requests for each slot and priority until a batch is full, or its first one has waited long enough.
 
-    With `idle`, batches are also cut early while workers have nothing to do, so that each of them gets some.
+    With `idle`, batches are also cut early while workers have nothing to do, so that each of them gets some. With
+    `many_slots`, workers take from whichever slot has its turn, of which there may be thousands: then no more is cut
+    early than `idle` can use, the oldest first, so that the others go on filling up; and what is full waits for `due`,
+    so that it can be written together.
     """
 
-    def __init__(self, *, size: int, max_age: float, idle: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, *, size: int, max_age: float, idle: Callable[[], int] | None = None, many_slots: bool = False
+    ) -> None:
         self._size = size
         self._max_age = max_age
         self._idle = idle
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._many_slots = many_slots
+        self._waiting: dict[tuple[str, int], _Waiting] = {}  #: the oldest first
+        self._full: list[Cut] = []
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, found: Found, now: float) -> Cut | None:
-        """Take a request in; a full batch when it completes one."""
+        """Take a request in; a batch when one has to be written now."""
         place = found.slot, found.priority
         waiting = self._waiting.get(place)
         if waiting is None:
             waiting = self._waiting[place] = _Waiting(since=now)
         waiting.found.append(found)
         self._count += 1
-        return self._cut(place, self._size)[0] if len(waiting.found) >= self._size else None
+        cut = self._cut(place, self._size)[0] if len(waiting.found) >= self._size else None
+        if not self._many_slots:
+            return cut or self._overdue()
+        if cut is not None:
+            self._full.append(cut)
+            self._count += len(cut.values)
+        return self._overdue()
+
+    def _overdue(self) -> Cut | None:
+        """What has to go, when more is held back than there is room for."""
+        if self._count <= HELD_REQUESTS:
+            return None
+        if self._full:
+            cut = self._full.pop(0)
+            self._count -= len(cut.values)
+            return cut
+        return self._cut(next(iter(self._waiting)), self._size)[0]
 
     def due(self, now: float) -> list[Cut]:
-        """What has waited longer than the greatest age, and what idle workers can have."""
-        cuts: list[Cut] = []
-        for place in self._in_order():
-            if now - self._waiting[place].since >= self._max_age:
-                cuts += self._cut(place, self._size)
+        """What is full, what has waited longer than the greatest age, and what idle workers can have."""
+        cuts = self._take_full()
+        for place in self._in_order(self._older_than(self._max_age, now)):
+            cuts += self._cut(place, self._size)
         idle = 0 if self._idle is None else self._idle() - len(cuts)
         if idle <= 0:
             return cuts
-        for place in self._in_order():
-            if now - self._waiting[place].since >= FIRST_AFTER:
-                fair = math.ceil(self._count / idle)
-                cuts += self._cut(place, min(self._size, max(FEWEST, fair)))
+        if self._many_slots:
+            for place in self._older_than(FIRST_AFTER, now)[:idle]:
+                cuts += self._cut(place, self._size)
+            return cuts
+        for place in self._in_order(self._older_than(FIRST_AFTER, now)):
+            fair = math.ceil(self._count / idle)
+            cuts += self._cut(place, min(self._size, max(FEWEST, fair)))
         return cuts
 
     def take(self) -> list[Cut]:
         """Whatever is there: nothing comes after it."""
-        return [cut for place in self._in_order() for cut in self._cut(place, self._size)]
+        rest = self._in_order(list(self._waiting))
+        return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, self._size))]
 
-    def _in_order(self) -> list[tuple[str, int]]:
+    def _take_full(self) -> list[Cut]:
+        cuts, self._full = self._full, []
+        self._count -= sum(len(cut.values) for cut in cuts)
+        return cuts
+
+    def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
+        """Slots and priorities whose first request has waited so long, the oldest first."""
+
+        def old() -> Iterator[tuple[str, int]]:
+            for place, waiting in self._waiting.items():
+                if now - waiting.since < age:
+                    return
+                yield place
+
+        return list(old())
+
+    @staticmethod
+    def _in_order(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Slots and priorities, the highest priority first."""
-        return sorted(self._waiting, key=lambda place: (-place[1], place[0]))
+        return sorted(places, key=lambda place: (-place[1], place[0]))
 
     def _cut(self, place: tuple[str, int], size: int) -> list[Cut]:
         found = self._waiting.pop(place).found

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: the option of a frontier that says what its rows are, where they are no requests
+ROWS, ARGUMENTS = "rows", "arguments"
 #: requests in a batch that workers lease, where nobody says otherwise
 BATCH_SIZE = 100
+#: the same, where slots are shared fairly: what a worker has of one slow site is to be little
+FAIR_SIZE = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +52,9 @@ def check_frontier_name(name: str) -> str:
     return name
 
 
-def open_frontier(store: Store, name: str, *, project: str, now: float, standing: bool = False) -> Crawl:
+def open_frontier(
+    store: Store, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False
+) -> Crawl:
     """The row of the frontier of that name, made by whoever comes first.
 
     Args:
@@ -57,27 +63,37 @@ def open_frontier(store: Store, name: str, *, project: str, now: float, standing
         project: the project's name on the nodes, for a new one.
         now: seconds since the epoch.
         standing: a new one never finishes by itself.
+        arguments: its rows are the arguments of a spider, not requests.
 
     Raises:
-        ConfigError: it cannot be called so, or a crawl is.
+        ConfigError: it cannot be called so, or a crawl is; or its rows are of the other kind.
     """
     check_frontier_name(name)
     new = Crawl(
-        id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing
-    )
+        id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing,
+        options={ROWS: ARGUMENTS} if arguments else {},
+    )  # fmt: skip
     with suppress(NothingMatched):
-        return _checked(store.crawl(name))
+        return _checked(store.crawl(name), arguments=arguments)
     with suppress(NameTaken):  # in this very moment
         store.add_crawl(new)
-    return _checked(store.crawl(name))
+    return _checked(store.crawl(name), arguments=arguments)
 
 
-def _checked(row: Crawl) -> Crawl:
+def has_arguments(frontier: Crawl) -> bool:
+    """Whether the rows of this frontier are arguments."""
+    return frontier.options.get(ROWS) == ARGUMENTS
+
+
+def _checked(row: Crawl, *, arguments: bool) -> Crawl:
     if row.kind != "frontier":
         raise ConfigError(
             f"{row.id} is the name of a crawl, and a frontier needs one of its own. `sdist frontier list` has those"
             " that there are."
         )
+    if has_arguments(row) is not arguments:
+        are, and_not = ("requests", ARGUMENTS) if arguments else (ARGUMENTS, "requests")
+        raise ConfigError(f"The rows of the frontier {row.id} are {are}; it takes no {and_not}. Name another one.")
     return row
 
 

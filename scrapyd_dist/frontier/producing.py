@@ -42,6 +42,7 @@ class FrontierProducer:
     size: int  #: requests in a batch, at most
     key: bytes | None  #: the Fernet key for what must be hidden
     standing: bool = False  #: a new frontier never finishes by itself
+    arguments: bool = False  #: what it adds are the arguments of a spider, not requests
     _registered: float | None = field(default=None, init=False)
 
     @property
@@ -86,7 +87,10 @@ class FrontierProducer:
             self.store.sign_off(self.frontier, self.name)
 
     def _register(self) -> None:
-        open_frontier(self.store, self.frontier, project=self.project, now=time.time(), standing=self.standing)
+        open_frontier(
+            self.store, self.frontier, project=self.project, now=time.time(), standing=self.standing,
+            arguments=self.arguments,
+        )  # fmt: skip
         self.store.register_producer(self.frontier, self.name, REGISTERED)
         self._take_over()
         self._registered = time.monotonic()

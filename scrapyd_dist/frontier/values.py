@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch
 
 #: what a slot may be called. `@spider` and `@project:spider` are slots of work for another spider
-SLOT_NAME = re.compile(r"[A-Za-z0-9_.@:-]{0,80}")
+LONGEST_SLOT = 80
+SLOT_NAME = re.compile(rf"[A-Za-z0-9_.@:-]{{0,{LONGEST_SLOT}}}")
+#: priorities lie between this and its negative: beyond it the store could not tell them apart
+MAX_PRIORITY = (1 << 53) - 1
 #: what the slots of other spiders begin with
 OTHER_SPIDER = "@"
+#: how workers share the slots: the oldest batch first, wherever it lies; the slots in turn, each batch to anybody; or
+#: in turn, and what a worker has something of is its own until that has ended
+UNFAIR, SPREAD, BY_DOMAIN = FAIR = ("", "spread", "by-domain")
 
 
 class SeenBefore(Exception):
@@ -94,7 +100,16 @@ class Backlog:
     @property
     def finished(self) -> bool:
         """Nothing will come any more."""
-        return self.drained and not (self.expired or self.acked or self.producers or self.lost or self.standing)
+        return self._over and not self.lost
+
+    @property
+    def incomplete(self) -> bool:
+        """Nothing will come any more, though more should have: who was finding it is lost."""
+        return self._over and bool(self.lost)
+
+    @property
+    def _over(self) -> bool:
+        return self.drained and not (self.expired or self.acked or self.producers or self.standing)
 
 
 def check_slot_name(slot: str) -> str:

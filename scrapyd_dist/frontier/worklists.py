@@ -11,10 +11,14 @@ import csv
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from scrapyd_dist.coordination.posting import check_args
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.arguments import value_of
+from scrapyd_dist.frontier.values import MAX_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +37,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request of a worklist."""
+    """One request of a worklist, or the arguments of one run."""
 
     line: int
     value: RequestValue
@@ -48,6 +52,7 @@ class BadRow:
 
 
 AnyRow = Row | BadRow
+ReadCells: TypeAlias = "Callable[[list[str]], RequestValue]"
 
 
 def format_of(name: str) -> str:
@@ -55,13 +60,15 @@ def format_of(name: str) -> str:
     return ENDINGS.get(PurePath(name.lower()).suffix, FORMATS[0])
 
 
-def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None) -> Iterator[AnyRow]:
+def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None, arguments: bool = False) -> Iterator[AnyRow]:
     """The rows of a worklist; blank lines, and in lists of URLs those that begin with #, are none.
 
     Args:
         lines: of the file, UTF-8.
         kind: one of `FORMATS`.
         column: of a CSV: the column's name, or its number from 1 on.
+        arguments: a row is no request, but the arguments of a spider: a CSV's columns by their names (an empty cell is
+            none), or a JSON object of texts and numbers.
 
     Raises:
         ConfigError: there is no such format or column.
@@ -70,9 +77,13 @@ def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None) -> Ite
         raise ConfigError(f"A worklist cannot be {kind!r}, only {', '.join(FORMATS)}.")
     if column is not None and kind != "csv":
         raise ConfigError(f"Only a CSV has columns, and this worklist is read as {kind}. Is it one? Say --format csv.")
+    if arguments and (kind == "urls" or column is not None):
+        raise ConfigError("Arguments have names: a list of them is a CSV with all its columns, or JSON lines.")
     texts = _texts(lines)
     if kind == "csv":
-        return _of_csv(texts, column)
+        return _of_csv(texts, None if arguments else partial(_cell, column=column))
+    if arguments:
+        return _of_lines(texts, _of_object)
     return _of_lines(texts, _of_url if kind == "urls" else _of_json)
 
 
@@ -109,12 +120,12 @@ def _url(text: Any) -> str:
     return text
 
 
-def _of_csv(texts: Iterable[str], column: str | None) -> Iterator[AnyRow]:
+def _of_csv(texts: Iterable[str], reading: Callable[[list[str]], ReadCells] | None) -> Iterator[AnyRow]:
     texts = iter(texts)
     head = next(texts, "")
     delimiter = max(DELIMITERS, key=head.count)
     names = next(csv.reader([head], delimiter=delimiter), [])
-    place = _place(names, column)
+    read = (reading or _all_cells)([name.strip() for name in names])
     reader = csv.reader(texts, delimiter=delimiter)
     while True:
         try:
@@ -127,14 +138,53 @@ def _of_csv(texts: Iterable[str], column: str | None) -> Iterator[AnyRow]:
         if not any(cells):
             continue
         try:
-            yield Row(reader.line_num + 1, {"url": _url(_checked(cells[place].strip() if place < len(cells) else ""))})
+            yield Row(reader.line_num + 1, read([_checked(cell.strip()) for cell in cells]))
         except ValueError as error:
             yield BadRow(reader.line_num + 1, str(error))
 
 
-def _place(names: list[str], column: str | None) -> int:
+def _cell(names: list[str], column: str | None) -> ReadCells:
+    place = _place(names, column)
+    return lambda cells: {"url": _url(cells[place] if place < len(cells) else "")}
+
+
+def _all_cells(names: list[str]) -> ReadCells:
+    if len(set(names)) < len(names) or not all(names):
+        raise ConfigError(f"Each column needs a name of its own; there are {', '.join(map(repr, names)) or 'none'}.")
+
+    def read(cells: list[str]) -> RequestValue:
+        if len(cells) > len(names):
+            raise ValueError(f"it has {len(cells)} cells, and there are {len(names)} columns")
+        return _arguments({name: cell for name, cell in zip(names, cells, strict=False) if cell})
+
+    return read
+
+
+def _of_object(text: str) -> RequestValue | None:
+    if not text:
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError("it is no object of names and values")  # noqa: TRY004 - of the row, not of our caller
+    for name, item in fields.items():
+        if not isinstance(item, (str, int, float)) or isinstance(item, bool):
+            raise ValueError(f"its {name} is neither text nor a number: {json.dumps(item)[:100]}")  # noqa: TRY004 - as above
+    return _arguments({name: str(item) for name, item in fields.items()})
+
+
+def _arguments(args: dict[str, str]) -> RequestValue:
+    try:
+        check_args(args)
+    except ConfigError as error:
+        raise ValueError(str(error).rstrip(".")) from None
+    return value_of(args)
+
+
+def _place(plain: list[str], column: str | None) -> int:
     """Where in each row the URL is."""
-    plain = [name.strip() for name in names]
     if column is None and len(plain) == 1:
         return 0
     wanted = URL_COLUMN if column is None else column
@@ -191,6 +241,13 @@ def _is_text(item: Any) -> bool:
     return isinstance(item, str)
 
 
+def _is_encoding(item: Any) -> bool:
+    try:
+        return isinstance(item, str) and "".encode(item) is not None
+    except (LookupError, ValueError):  # the latter for a name with a zero byte
+        return False
+
+
 def _is_name(item: Any) -> bool:
     return item is None or (isinstance(item, str) and item.isidentifier())
 
@@ -218,9 +275,9 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "cookies": lambda item: isinstance(item, (dict, list)),
     "meta": _is_object,
     "cb_kwargs": _is_object,
-    "priority": lambda item: type(item) is int,
+    "priority": lambda item: type(item) is int and abs(item) <= MAX_PRIORITY,
     "dont_filter": lambda item: isinstance(item, bool),
-    "encoding": _is_text,
+    "encoding": _is_encoding,
     "flags": _are_texts,
     "rule": lambda item: type(item) is int,
     "attributes": _is_object,

@@ -45,11 +45,13 @@ class Report:
     started: float | None = None  #: when the worker began, by the node's clock
     finish_reason: str = ""
     problem: str = ""
+    unreached: bool = False  #: of a worker that leases: its node has no way to the store
     part: Part | None = None
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
     gone: tuple[tuple[str, str], ...] = ()  #: URL and reason
     failed: tuple[tuple[str, str], ...] = ()
+    dead: tuple[tuple[str, str], ...] = ()  #: that this worker's spider cannot make
     unended: tuple[tuple[str, str], ...] = ()
     stats: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class Report:
 
     @property
     def failed_requests(self) -> int:
-        return max(self.errors, len(self.failed) + len(self.unended))
+        return max(self.errors, len(self.failed) + len(self.dead) + len(self.unended))
 
 
 def report_path(home: str, job: str) -> str:
@@ -108,6 +110,7 @@ def _report(document: Mapping[str, Any]) -> Report:
         started=None if document.get("started") is None else float(document["started"]),
         finish_reason=str(document.get("finish_reason", "")),
         problem=str(document.get("problem", "")),
+        unreached=bool(document.get("unreached", False)),
         part=None
         if part is None
         else Part(
@@ -117,6 +120,7 @@ def _report(document: Mapping[str, Any]) -> Report:
         feeds_failed=int(document.get("feeds_failed", 0)),
         gone=_urls(document.get("gone", ())),
         failed=_urls(document.get("failed", ())),
+        dead=_urls(document.get("dead", ())),
         unended=_urls(document.get("unended", ())),
         stats=dict(document.get("stats", {})),
         code=dict(document.get("code", {})),
@@ -160,7 +164,8 @@ def misses(report: Report, batch: int) -> list[Miss]:
     failed = [
         Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended
     ]
-    return gone + failed
+    dead = [Miss(url=url, kind="dead", reason=reason, batch=batch) for url, reason in report.dead]
+    return gone + failed + dead
 
 
 def kept(report: Report) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Failures:
     closed: dict[str, str] = field(default_factory=dict)  #: lane -> why it gets no more workers
     unknown: set[str] = field(default_factory=set)  #: of the closed lanes, those whose spider is nowhere
     unfit: set[str] = field(default_factory=set)  #: names of nodes that get no more workers
+    unreached: set[str] = field(default_factory=set)  #: of these, the ones from which no worker reaches the store
     _refusals: Counter[str] = field(default_factory=Counter)
     _nodes: Counter[str] = field(default_factory=Counter)
     _lanes: Counter[str] = field(default_factory=Counter)
@@ -53,6 +54,11 @@ class Failures:
             return ""
         self.unfit.add(node)
         return f"the last {OF_A_NODE} workers there did nothing; the last one: {reason}"
+
+    def out_of_reach(self, node: str) -> None:
+        """Workers on this node do not reach the store: one has said so, or it is known of any."""
+        self.unreached.add(node)
+        self.unfit.add(node)
 
     def refused(self, lane: str, reason: str) -> bool:
         """A node refused a worker for another spider; whether that is enough to give up what waits for one."""

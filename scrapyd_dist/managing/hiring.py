@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from scrapyd_dist.batches import Batch, BatchState, worker_id
@@ -58,6 +58,7 @@ class Hiring:
     reach: Callable[[Node], Way]
     failures: Failures
     gone: GoneWorker
+    ending: int = field(default=0, init=False)  #: workers that have ended, and are not judged yet
 
     def start(self, lane: str) -> bool:
         """Start a worker where there is most room; False when there is none."""
@@ -138,9 +139,8 @@ class Hiring:
         way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look a name up
         if way.reason:
             self._forget(worker)
-            worker.member.unfit = way.reason
-            logger.error("%s gets no workers: %s", node, way.reason)
-            desk.check_unfit()
+            self.failures.out_of_reach(node.name)
+            self._unfit(worker.member, way.reason)
             return
         await self.roster.add(
             Hired(
@@ -191,12 +191,14 @@ class Hiring:
         assert isinstance(out, Worker)  # noqa: S101 - nothing else is ever out at a front desk
         out.report = report
         self._forget(out)
+        self.ending += 1
         self.desk.spawn(self._ended(out, _why(report), blame=blames(report)))
 
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
         """It died, never started, or its node is gone; it may still be alive, and is told to end."""
         assert isinstance(out, Worker)  # noqa: S101 - nothing else is ever out at a front desk
         self._forget(out)
+        self.ending += 1
         try:
             if out.member.up:
                 await self.desk.calls.cancel(out.member, out.job)
@@ -206,6 +208,10 @@ class Hiring:
             out.member.cancel_later.append(out.job)
             self.desk.lost_touch(out.member, error)
         await self._ended(out, reason, blame=blame)
+
+    async def cancelled(self, job: str) -> None:
+        """What it has leased since it was given up waits again, long before these leases run out."""
+        await self.gone(job, "its worker was given up while its node was away", blame=False)
 
     def hangs(self, job: str, reason: str) -> None:
         """A lease of it has run out, though its node answers: its event loop stands still, whatever its report says."""
@@ -222,26 +228,35 @@ class Hiring:
                 await self.desk.sender.send(worker.member.node, call, timeout=self.desk.limits.request_timeout)
 
     async def _ended(self, worker: Worker, reason: str, *, blame: bool) -> None:
-        # What its own pages led to, the one that takes its place finds again.
-        await self.desk.store(self.desk.store.store.sign_off, self.desk.spec.crawl, worker.job)
-        had = await self.gone(worker.job, reason or "its worker has ended without it", blame=blame and bool(reason))
-        await self.roster.remove(worker.job)
-        self._judge(worker, reason, begun=had > 0)
+        try:
+            # What its own pages led to, the one that takes its place finds again.
+            await self.desk.store(self.desk.store.store.sign_off, self.desk.spec.crawl, worker.job)
+            had = await self.gone(worker.job, reason or "its worker has ended without it", blame=blame and bool(reason))
+            await self.roster.remove(worker.job)
+            self._judge(worker, reason, begun=had > 0)
+        finally:
+            self.ending -= 1
         self.desk.news.set()
 
     def _judge(self, worker: Worker, reason: str, *, begun: bool) -> None:
         report, node = worker.report, worker.member.node
         if report is not None and report.ended_requests:
             self.failures.worked(worker.lane, node.name)
+        elif report is not None and report.unreached:
+            self.failures.out_of_reach(node.name)
+            self._unfit(worker.member, report.problem)
         elif not worker.at_once:
             pass  # one of an earlier process, which may have run another spider, or code that is mended now
         elif reason and worker.member.up and not worker.dismissed:
             logger.warning("worker %s did nothing: %s", worker.job, reason)
             unfit = self.failures.failed(worker.lane, node.name, reason, begun=begun)
             if unfit and not worker.spider:
-                worker.member.unfit = unfit
-                logger.error("%s gets no more workers: %s", node, unfit)
-                self.desk.check_unfit()
+                self._unfit(worker.member, unfit)
+
+    def _unfit(self, member: Member, why: str) -> None:
+        member.unfit = why
+        logger.error("%s gets no more workers: %s", member.node, why)
+        self.desk.check_unfit()
 
 
 def _pseudo(number: int) -> Batch:

@@ -50,8 +50,10 @@ logger = logging.getLogger(__name__)
 
 #: share of `Limits.poll` between two looks at the store
 PAUSE = 0.25
-#: seconds between two looks, at least
-BREATH = 0.02
+#: seconds between two looks, at least; and how many times as long as a look takes, where there are thousands of slots
+BREATH, REST = 0.02, 2.0
+#: batches that are to wait for each worker, where slots are shared fairly and batches are small
+STOCK = 16
 #: seconds between two times that the store is told of this process; after three of them it is lost
 ANNOUNCE = 20.0
 #: seconds that workers get to see that there is nothing left, and again when they are told so
@@ -117,6 +119,10 @@ class Manager(AtDesk):
         return self.fault is not None or bool(self.failures.closed or self.failures.unfit)
 
     @property
+    def unreached(self) -> bool:
+        return bool(self.stopped and self.failures.unreached) and not self.tally.sent
+
+    @property
     def work(self) -> WorkAtHand:
         """The batches that wait or are out."""
         slots = self.desk.slots
@@ -136,9 +142,11 @@ class Manager(AtDesk):
         """What the workers could take now; `more` as there."""
         workers = sum(1 for _ in self.desk.workers())
         backlog, ahead = self.desk.backlog, 1 + self.staffing.terms.ahead
+        # Who shares slots fairly has many small batches at once, and takes as many as he needs.
+        fair = bool(self.staffing.terms.fair)
         return Demand(
             slots=workers,
-            idle=workers * ahead - backlog.leased - backlog.waiting,
+            idle=workers * STOCK - backlog.waiting if fair else workers * ahead - backlog.leased - backlog.waiting,
             pace=settled_pace(self.members),
             more=more,
         )
@@ -208,14 +216,15 @@ class Manager(AtDesk):
     async def _keep_looking(self) -> None:
         while not self.desk.over.is_set():
             self.desk.news.clear()
+            began = time.monotonic()
             await self._look()
-            await self._pause()
+            await self._pause((time.monotonic() - began) * REST)
 
-    async def _pause(self) -> None:
-        """Until there is news, or it is time for another look."""
+    async def _pause(self, least: float = 0.0) -> None:
+        """Until there is news, or it is time for another look, but so many seconds at least."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.desk.news.wait(), self.limits.poll * PAUSE)
-        await asyncio.sleep(BREATH)
+        await asyncio.sleep(max(BREATH, least))
 
     async def _look(self) -> None:
         db, crawl, desk = self.store.store, self.spec.crawl, self.desk
@@ -256,8 +265,9 @@ class Manager(AtDesk):
         elif left or self._returning.coming or backlog.producers or backlog.standing:
             self._check_sent()
         elif backlog.lost:
-            names = ", ".join(backlog.lost)
-            desk.stop_now(f"Not all was found: {names}, which filled the frontier, has not been heard of any more.")
+            self.incomplete, names = True, ", ".join(backlog.lost)
+            desk.stopped = f"Not all was found: {names}, which filled the frontier, has not been heard of any more."
+            desk.done.set()
         else:
             desk.done.set()
 
@@ -276,6 +286,8 @@ class Manager(AtDesk):
         every = self.staffing.every
         again = self._staffed is None or every is None or (every and now - self._staffed >= every)
         if desk.paused or not desk.sending or not again or (every == 0 and self._unseen()):
+            return
+        if self._hiring.ending:  # what they had, and why they ended, is not known yet
             return
         self._staffed = now
         decision = decide(

@@ -123,17 +123,23 @@ class Returning:
             self.desk.news.set()
 
     async def _end(self, attempt: Attempt) -> None:
+        try:
+            report = read_report(json.dumps(dict(attempt.report)).encode())
+        except BadReport as error:
+            await self._give_up(attempt, str(error))
+            return
+        try:
+            await self._end_with(attempt, report)
+        finally:
+            self._count(attempt.worker, report)
+
+    async def _end_with(self, attempt: Attempt, report: Report) -> None:
         member = self._member(attempt)
         if member is None:
             await self._give_up(attempt, f"its node {attempt.node} is not in the fleet any more")
             return
         if member.down_since is not None:
             await self._give_up(attempt, f"{attempt.node}, where its part is, does not answer any more")
-            return
-        try:
-            report = read_report(json.dumps(dict(attempt.report)).encode())
-        except BadReport as error:
-            await self._give_up(attempt, str(error))
             return
         batch = await self._batch(attempt)
         out = Out(
@@ -142,10 +148,9 @@ class Returning:
         )  # fmt: skip
         if await self.endings.finish(out, report):
             self.accepted(batch.slot)
-            self._count(attempt.worker, report)
 
     def _count(self, worker: str, report: Report) -> None:
-        """What has come home is not to be counted with its worker's progress any more."""
+        """What has come home, or has to be done again, is not to be counted with its worker's progress any more."""
         for one in self.desk.workers():
             if one.job == worker:
                 one.came_home(report)

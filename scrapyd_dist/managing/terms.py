@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.frontier.values import UNFAIR
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class WorkerTerms:
     max_time: float = 0.0  #: seconds
     idle: float = 0.0  #: seconds without work at a standing frontier
     batch_size: int = 100  #: requests in a batch of what it finds, at most
+    fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
     start: str = "skip"  #: what becomes of the spider's own start requests: `skip`, or made `first`
 
 
@@ -48,6 +50,7 @@ def call_for_worker(spec: JobSpec, worker: Worker, terms: WorkerTerms, way: Way)
         "idle": terms.idle,
         "ahead": terms.ahead,
         "batch_size": terms.batch_size,
+        "fair": terms.fair,
         "start": terms.start,
         **way.told,
     }

@@ -28,7 +28,7 @@ _KINDS = {
     "index": "index pages that failed, so what is on them is unknown",
     "gone": "gone: the site says that they are not there",
 }
-_TONES = {"finished": "good", "stopped": "bad", "refused": "bad", "died": "bad"}
+_TONES = {"finished": "good", "stopped": "bad", "incomplete": "bad", "refused": "bad", "died": "bad"}
 
 
 def page(facts: Facts) -> str:
@@ -116,6 +116,7 @@ def _go_on(facts: Facts) -> str:
     commands = {
         "died": [f"sdist resume {crawl.id}"],
         "stopped": [f"sdist resume {crawl.id}"],
+        "incomplete": [f"sdist resume {crawl.id}"],
         "finished": [f"sdist stats {crawl.id}", f"sdist grep ERROR {crawl.id}"],
         "refused": [],
     }.get(_state(facts), [f"sdist watch {crawl.id}", f"sdist logs -f {crawl.id}"])

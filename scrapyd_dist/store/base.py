@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.values import UNFAIR
 from scrapyd_dist.store.address import is_url
 
 if TYPE_CHECKING:
@@ -49,6 +50,15 @@ class Store(Protocol):
 
     def update_crawl(self, crawl: str, **changes: Any) -> None:
         """Set fields of `Crawl` by their names."""
+
+    def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
+        """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).
+
+        False, and nothing is changed, when another one is named by now.
+
+        Raises:
+            NothingMatched: there is no such crawl.
+        """
 
     def want(self, crawl: str, what: str) -> None:
         """Ask the crawl's producer for something, one of `batches.WANTED`; "" takes it back.
@@ -128,12 +138,20 @@ class Store(Protocol):
             StoreError: the parts do not have as many requests as the batch.
         """
 
-    def retry(self, crawl: str, number: int, parts: Sequence[tuple[Mapping[str, str], int]], now: float) -> list[Batch]:
-        """The failed requests of a batch that is done go into new batches, and their misses are forgotten.
+    def retry(
+        self,
+        crawl: str,
+        number: int,
+        parts: Sequence[tuple[Mapping[str, str], int]],
+        *,
+        misses: Sequence[Miss],
+        now: float,
+    ) -> list[Batch]:
+        """Requests of a batch that is done go into new batches, and these misses of it are forgotten.
 
         Raises:
-            StepRefused: the batch is not done.
-            StoreError: the parts do not have as many requests as the batch has failed ones.
+            StepRefused: the batch is not done, or somebody else has retried some of them.
+            StoreError: the parts do not have as many requests as there are misses.
         """
 
     # attempts: each verb moves the batch and its attempt together, by the tables of batches.py. The attempt's number is
@@ -210,7 +228,8 @@ class Store(Protocol):
         slots: Collection[str] = (),
         seconds: float,
         limit: int = 1,
-        fair: bool = False,
+        fair: str = UNFAIR,
+        enough: Collection[str] = (),
         now: float,
     ) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
@@ -224,8 +243,11 @@ class Store(Protocol):
             slots: names of slots; none: all but those of other spiders.
             seconds: how long the lease is good, by the store's clock.
             limit: batches at most.
-            fair: each comes from the slot with the fewest requests under way in the whole fleet, ties in turn; the
-                priority then orders the batches of one slot only.
+            fair: `SPREAD`: each comes from the slot with the fewest requests under way in the whole fleet, ties in
+                turn, and no two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the
+                same, and a slot is the lessee's alone while it has something of it. Then nobody takes more slots than
+                his share, and who has more gets nothing until some of them have run out.
+            enough: names of slots of which the lessee wants nothing now; heeded when it is `fair`.
             now: for people.
         """
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255
+#: seconds for which a worker that found all slots taken counts when they are shared
+HUNGRY = 5.0
 
 
 def batch_from(new: NewBatch, sealed_at: float, parent: int = 0) -> Batch:
@@ -79,6 +83,29 @@ def wanted_slots(there: Iterable[str], slots: Collection[str]) -> list[str]:
 def first_of(batches: Iterable[Batch], limit: int) -> list[Batch]:
     """Those that are leased first."""
     return nsmallest(limit, batches, key=lambda batch: (-batch.priority, batch.number))
+
+
+@dataclass(kw_only=True)
+class Share:
+    """How many slots one worker may have to itself; as it stands, as many as there are."""
+
+    held: int = 0  #: by this worker
+    slots: int = 0  #: that wait, or that a worker has
+    workers: int = 0  #: that have slots, or have none and ask for one; 0: nobody has a slot to himself
+
+    @property
+    def most(self) -> float:
+        return -(-self.slots // self.workers) if self.workers else math.inf
+
+    @property
+    def may_take(self) -> bool:
+        """Whether it may have one more slot."""
+        return self.held < self.most
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it may have more of the slots that are its own; else they run out, for others to take them."""
+        return self.held <= self.most
 
 
 def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scrapyd_dist.store.redis_frontier import RedisFrontier
+from scrapyd_dist.store.redis_throttle import RedisThrottle
 
 
-class RedisStore(RedisFrontier):
+class RedisStore(RedisFrontier, RedisThrottle):
     """`Store` on a Redis server, 6.0 or newer. One instance belongs to one thread at a time."""

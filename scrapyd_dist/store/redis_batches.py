@@ -15,11 +15,12 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.store.frontier_rows import batch_from, handed_down, parted
 from scrapyd_dist.store.redis_crawls import THERE, RedisCrawls, conditions, listed, packed, unpacked, writes
-from scrapyd_dist.store.rows import batch_of, check_done, check_parts, storable
+from scrapyd_dist.store.rows import batch_of, check_done, check_parts, retried_already, storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from scrapyd_dist.batches import Miss
     from scrapyd_dist.frontier.values import NewBatch
 
 #: buckets of fingerprints that are read together
@@ -134,23 +135,30 @@ class RedisBatches(RedisCrawls):
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self.read(lambda: self._client.get(f"{self._base(crawl)}q:{number}")) or b"")
 
-    def retry(self, crawl: str, number: int, parts: Sequence[tuple[Mapping[str, str], int]], now: float) -> list[Batch]:
+    def retry(
+        self,
+        crawl: str,
+        number: int,
+        parts: Sequence[tuple[Mapping[str, str], int]],
+        *,
+        misses: Sequence[Miss],
+        now: float,
+    ) -> list[Batch]:
+        check_parts(number, len(misses), [size for _, size in parts])
         old = self.batch(crawl, number)
         check_done(number, old.state)
-        failed = [miss for miss in self.misses(crawl) if miss.batch == number and miss.kind == "failed"]
-        check_parts(number, len(failed), [size for _, size in parts])
         new = [Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority) for _, size in parts]
-        # Whoever takes the first miss away takes them all: two people who retry at once make no batch twice.
+        # Whoever takes the misses away makes the batches: of two people who retry at once only one does.
         answer = self.step(
             "retry",
             *conditions((self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])),
             self._base(crawl),
-            *listed([json.dumps(storable(asdict(miss))) for miss in failed]),
+            *listed([json.dumps(storable(asdict(miss))) for miss in misses]),
             len(parts),
             *(word for batch, (payload, _) in zip(new, parts, strict=True) for word in fresh(batch, payload)),
         )
         if answer[0] != "ok":
-            raise StepRefused(f"the failed requests of batch {number} of crawl {crawl} are being retried already")
+            raise retried_already(crawl, number)
         return numbered(new, answer[1:])
 
 

@@ -131,6 +131,13 @@ class RedisCrawls(RedisLink):
             change = ("HSET", f"{self._base(crawl)}crawl", *packed(crawl_row(changes)))
             self.step("steps", *conditions(self._there(crawl)), *writes(change))
 
+    def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
+        self.crawl(crawl)
+        key = f"{self._base(crawl)}crawl"
+        named = [(key, name, [json.dumps(value)]) for name, value in zip(("pid", "host"), before, strict=True)]
+        change = ("HSET", key, *packed({"pid": pid, "host": host}))
+        return self.step("steps", *conditions(self._there(crawl), *named), *writes(change))[0] == "ok"
+
     def want(self, crawl: str, what: str) -> None:
         check_wanted(what)
         change = ("HSET", f"{self._base(crawl)}crawl", *packed({"wanted": what}))
@@ -145,6 +152,7 @@ class RedisCrawls(RedisLink):
         last = [base + name for name in ("meta", "attempts", "counts", "kept", "shards", "finished", "samples")]
         last += [base + name for name in ("misses", "misses:own", "leases", "holders", "crawl")]
         last += [base + name for name in ("slots", "waiting", "producers", *(f"open:{state}" for state in OPEN))]
+        last += [f"{base}turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")]
         self.step("steps", *conditions(), *writes(("UNLINK", *last), ("HDEL", f"{self.prefix}crawls", crawl)))
 
     def _keys(self, crawl: str) -> Iterator[str]:
@@ -159,6 +167,8 @@ class RedisCrawls(RedisLink):
             yield from (f"{base}b:{number}", f"{base}p:{number}", f"{base}q:{number}")
         slots = self.read(lambda: self._client.smembers(f"{base}waiting"))
         yield from (f"{base}w:{slot.decode()}" for slot in slots)
+        holders = self.read(lambda: self._client.hkeys(f"{base}turns:held"))
+        yield from (f"{base}turns:of:{holder.decode()}" for holder in holders)
 
     def _attempt_names(self, crawl: str) -> list[str]:
         names = self.read(lambda: self._client.smembers(f"{self._base(crawl)}attempts"))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.frontier.values import OTHER_SPIDER, Backlog, Leased, SeenBefore
-from scrapyd_dist.store.frontier_rows import backlog_of, batch_from, check_not_out, prints_of, slot_counts
+from scrapyd_dist.frontier.values import BY_DOMAIN, OTHER_SPIDER, UNFAIR, Backlog, Leased, SeenBefore
+from scrapyd_dist.store.frontier_rows import HUNGRY, backlog_of, batch_from, check_not_out, prints_of, slot_counts
 from scrapyd_dist.store.redis_attempts import RedisAttempts
 from scrapyd_dist.store.redis_batches import fresh, numbered
 from scrapyd_dist.store.redis_crawls import conditions, listed, packed, unpacked, writes
@@ -67,7 +67,16 @@ class RedisFrontier(RedisAttempts):
     # leasing
 
     def lease_next(
-        self, crawl: str, lessee: Lessee, *, slots: Collection[str] = (), seconds: float, limit: int = 1, now: float
+        self,
+        crawl: str,
+        lessee: Lessee,
+        *,
+        slots: Collection[str] = (),
+        seconds: float,
+        limit: int = 1,
+        fair: str = UNFAIR,
+        enough: Collection[str] = (),
+        now: float,
     ) -> list[Leased]:
         self._index(crawl)
         answer = self.step(
@@ -80,7 +89,11 @@ class RedisFrontier(RedisAttempts):
             json.dumps(BatchState.RUNNING.value),
             *listed(_leased_fields(lessee, now)),
             OTHER_SPIDER,
+            int(fair != UNFAIR),
+            int(fair == BY_DOMAIN),
+            HUNGRY,
             *listed(slots),
+            *listed(enough),
         )
         if answer[0] == "no":
             raise self._no_crawl(crawl)

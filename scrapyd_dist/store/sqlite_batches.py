@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import Batch, BatchState, check_step
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, parted
-from scrapyd_dist.store.rows import batch_of, check_done, check_parts, storable
+from scrapyd_dist.store.rows import batch_of, check_done, check_parts, retried_already, storable, text
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.batches import AttemptState
+    from scrapyd_dist.batches import AttemptState, Miss
     from scrapyd_dist.frontier.values import NewBatch
 
 BATCH = ", ".join(field.name for field in fields(Batch))
@@ -126,16 +126,34 @@ class SqliteBatches(SqliteCrawls):
         ).fetchone()
         return parted(row[0] or b"") if row else []
 
-    def retry(self, crawl: str, number: int, parts: Sequence[tuple[Mapping[str, str], int]], now: float) -> list[Batch]:
+    def retry(
+        self,
+        crawl: str,
+        number: int,
+        parts: Sequence[tuple[Mapping[str, str], int]],
+        *,
+        misses: Sequence[Miss],
+        now: float,
+    ) -> list[Batch]:
+        check_parts(number, len(misses), [size for _, size in parts])
         with self.step():
             old = self.batch(crawl, number)
             check_done(number, old.state)
-            failed = "FROM misses WHERE crawl = ? AND batch = ? AND kind = 'failed'"
-            count = self._db.execute(f"SELECT count(*) {failed}", (crawl, number)).fetchone()[0]
-            check_parts(number, count, [size for _, size in parts])
-            self._db.execute(f"DELETE {failed}", (crawl, number))
+            self._forget_misses(crawl, number, misses)
             like = Batch(number=0, size=0, sealed_at=now, slot=old.slot, priority=old.priority)
             return [self._add_batch(crawl, payload, replace(like, size=size)) for payload, size in parts]
+
+    def _forget_misses(self, crawl: str, number: int, misses: Sequence[Miss]) -> None:
+        """Each once; raises `StepRefused` when one of them is not there."""
+        query = "SELECT rowid, url, kind, reason FROM misses WHERE crawl = ? AND batch = ?"
+        there: dict[tuple[str, str, str], list[int]] = {}
+        for row, *words in self._db.execute(query, (crawl, number)):
+            there.setdefault(tuple(words), []).append(row)
+        try:
+            rows = [there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in misses]
+        except LookupError:
+            raise retried_already(crawl, number) from None
+        self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
 
     def _move(self, crawl: str, batch: int, state: BatchState, **changes: Any) -> None:
         check_step(self.batch(crawl, batch).state, state)

@@ -83,6 +83,12 @@ class SqliteCrawls(SqliteFile):
         with self.step():
             self._db.execute(f"UPDATE crawls SET {assignments} WHERE id = :id", {**crawl_row(changes), "id": crawl})  # noqa: S608 - own names
 
+    def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
+        with self.step():
+            self.crawl(crawl)
+            query = "UPDATE crawls SET pid = ?, host = ? WHERE id = ? AND pid IS ? AND host = ?"
+            return self._db.execute(query, (pid, host, crawl, *before)).rowcount > 0
+
     def want(self, crawl: str, what: str) -> None:
         check_wanted(what)
         with self.step():

@@ -88,17 +88,19 @@ class SqliteFile:
             return
         with self.step():
             # Another process may have done it while this one waited for its turn.
-            version = self._version()
-            if version > SCHEMA_VERSION:
-                raise StoreError(
-                    f"the store {self.path} was written by a newer scrapyd-dist (schema {version}, this one knows"
-                    f" {SCHEMA_VERSION}). Upgrade scrapyd-dist here, or name another store."
-                )
-            for number in range(version + 1, SCHEMA_VERSION + 1):
+            for number in range(self._version() + 1, SCHEMA_VERSION + 1):
                 for statement in _statements(files(__package__).joinpath("schema", f"{number}.sql").read_text("utf-8")):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _check_version(self) -> None:
+        version = self._version()
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"the store {self.path} was written by a newer scrapyd-dist (schema {version}, this one knows"
+                f" {SCHEMA_VERSION}). Upgrade scrapyd-dist here, or name another store."
+            )
 
     def _version(self) -> int:
         version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -106,10 +108,15 @@ class SqliteFile:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One immediate transaction: all that is written inside is kept, or nothing."""
+        """One immediate transaction: all that is written inside is kept, or nothing.
+
+        Raises:
+            StoreError: it failed; or the file is a newer version's, perhaps since it was opened here.
+        """
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._check_version()
                 yield
                 self._db.execute("COMMIT")
             except BaseException:

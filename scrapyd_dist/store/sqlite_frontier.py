@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, job_id
-from scrapyd_dist.frontier.values import Leased, SeenBefore
+from scrapyd_dist.frontier.values import BY_DOMAIN, UNFAIR, Leased, SeenBefore
 from scrapyd_dist.store.frontier_rows import (
     backlog_of,
     batch_from,
@@ -20,8 +20,9 @@ from scrapyd_dist.store.frontier_rows import (
     wanted_slots,
 )
 from scrapyd_dist.store.rows import batch_of
-from scrapyd_dist.store.sqlite_attempts import NOW, SqliteAttempts
+from scrapyd_dist.store.sqlite_attempts import NOW
 from scrapyd_dist.store.sqlite_batches import BATCH
+from scrapyd_dist.store.sqlite_turns import Look, SqliteTurns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _WAITING = "state IN ('sealed', 'failed')"
 
 
-class SqliteFrontier(SqliteAttempts):
+class SqliteFrontier(SqliteTurns):
     """Slots, and the batches that workers lease from them."""
 
     # adding
@@ -61,8 +62,20 @@ class SqliteFrontier(SqliteAttempts):
     # leasing
 
     def lease_next(
-        self, crawl: str, lessee: Lessee, *, slots: Collection[str] = (), seconds: float, limit: int = 1, now: float
+        self,
+        crawl: str,
+        lessee: Lessee,
+        *,
+        slots: Collection[str] = (),
+        seconds: float,
+        limit: int = 1,
+        fair: str = UNFAIR,
+        enough: Collection[str] = (),
+        now: float,
     ) -> list[Leased]:
+        if fair:
+            look = Look(crawl=crawl, worker=lessee.job, slots=tuple(slots), enough=set(enough), alone=fair == BY_DOMAIN)
+            return self._lease_in_turn(look, lessee, seconds, limit, now)
         # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
         if not self._waiting_in(crawl, slots):
             self._number(crawl)
@@ -72,6 +85,37 @@ class SqliteFrontier(SqliteAttempts):
                 batch for slot in self._waiting_in(crawl, slots) for batch in self._next_batches(crawl, slot, limit)
             ]
             return [self._lease_one(crawl, batch, lessee, seconds, now) for batch in first_of(found, limit)]
+
+    def _lease_in_turn(self, look: Look, lessee: Lessee, seconds: float, limit: int, now: float) -> list[Leased]:
+        if self._keeps_turns(look.crawl) and not self._finds_turn(look):
+            return []
+        leased: list[Leased] = []
+        with self.step():
+            if not self._keeps_turns(look.crawl):
+                self._begin_turns(look.crawl)
+            share = self._share(look, limit)
+            while len(leased) < limit and not self._rests(look.crawl):
+                slot = self._next_slot(look, share)
+                if slot is None:
+                    break
+                (batch,) = self._next_batches(look.crawl, slot, 1)
+                leased.append(self._lease_one(look.crawl, batch, lessee, seconds, now))
+                share.held += self._take_turn(look, slot)
+                look.enough.add(slot)
+        return leased
+
+    def _finds_turn(self, look: Look) -> bool:
+        """Whether there may be something for this worker; seen without the lock, which those need that write."""
+        share = self._share(look, 1)
+        if self._next_slot(look, share) is not None:
+            return not self._rests(look.crawl)
+        if look.alone and not share.held and self._waiting_in(look.crawl, look.slots):
+            self._note_hunger(look)
+        return False
+
+    def _rests(self, crawl: str) -> bool:
+        row = self._db.execute("SELECT 1 FROM crawls WHERE id = ? AND wanted != ''", (crawl,)).fetchone()
+        return row is not None
 
     def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
         """The names of those slots in which something waits; none while somebody wants the crawl to rest, or to end."""

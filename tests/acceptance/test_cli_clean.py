@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.values import Ask, Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +39,18 @@ def left(it: Project) -> tuple[list[str], list[str]]:
     return names, sorted(path.name for path in (it.path / ".sdist" / "crawls").iterdir())
 
 
+def ask_for(it: Project, *domains: str) -> None:
+    """As a worker with a limit does."""
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        store.take_permits([Ask(key=name, domain=name, limit=Limit(hits=1, window=1.0)) for name in domains])
+
+
+def limited(it: Project) -> list[str]:
+    """The domains that the throttle knows something of."""
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        return [one.domain for one in store.domain_states()]
+
+
 def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
     project: Callable[..., Project], run_cli: Callable[..., Result]
 ) -> None:
@@ -49,6 +63,11 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
     runs: dict[str, Any] = {"state": CrawlState.WORKING, "ended": None, "pid": os.getpid(), "beat": time.time()}
     keep(it, "runs", created=time.time() - 40 * DAY, **runs)
     everything = (["a", "died", "old", "runs"],) * 2
+    ask_for(it, "new.com", "old.com")
+    with closing(sqlite3.connect(it.path / ".sdist" / "store.db")) as database, database:
+        long_ago = (time.time() - 100 * DAY) * 1e6
+        database.execute("UPDATE throttle_domains SET asked = ? WHERE domain = 'old.com'", (long_ago,))
+        database.execute("DELETE FROM grants")
 
     assert run_cli(it, "clean", "--yes").code == 2
     assert run_cli(it, "clean", "a", "--older-than", "1", "--yes").code == 2
@@ -64,12 +83,12 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
         ("old", "finished"),
         ("died", "working"),
     }
-    assert left(it) == everything
+    assert (left(it), limited(it)) == (everything, ["new.com", "old.com"])
 
     cleaned = run_cli(it, "clean", "--older-than", "30", "--yes", "--json")
     assert cleaned.code == 0, cleaned.err
     assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
-    assert left(it) == (["a", "runs"], ["a", "runs"])
+    assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
     assert run_cli(it, "clean", "--older-than", "30", "--yes").code == 4
     assert run_cli(it, "clean", "a", "--yes").code == 0
     assert left(it) == (["runs"], ["runs"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from contextlib import closing
@@ -108,6 +109,29 @@ def test_workers_take_everything_and_the_items_come_home(
     assert {slot: len(workers) for slot, workers in it.workers_of().items()} == {"p0": 1, "p1": 1}
     row = it.frontier.row()
     assert (row.exit_code, row.pid) == (0, None)
+
+
+@pytest.mark.black_box
+def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_through(
+    shop: Callable[..., Shop], run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    it = shop(items=20)
+    it.frontier.register("add urls.txt@elsewhere.1", seconds=-1)
+    done = run_cli(it.it, "consume", "plain", "shop", "-o", "items.jl", "--json")
+    assert (done.code, done.json()["state"]) == (3, "incomplete"), done.err
+    assert "urls.txt@elsewhere.1" in done.json()["message"]
+    it.assert_all_home()  # what it had added is done, and in the file
+    assert run_cli(it.it, "frontier", "list", "--json").json()["frontiers"][0]["state"] == "incomplete"
+    part = next((it.it.path / ".sdist" / "crawls" / "shop" / "parts").iterdir())
+    away = part.rename(tmp_path / part.name)  # as if it had come home to another machine
+    refused = run_cli(it.it, "consume", "plain", "shop", "-O", "items.jl")
+    assert (refused.code, "1 of the 2 parts" in refused.err) == (2, True), refused.err
+    away.rename(part)
+    (tmp_path / "urls.txt").write_text(f"{it.site.detail(0)}\n", "utf-8")
+    assert run_cli(it.it, "frontier", "add", "shop", tmp_path / "urls.txt").code == 0  # takes the place of the lost one
+    assert run_cli(it.it, "consume", "plain", "shop", "--json").json()["state"] == "finished"
+    assert run_cli(it.it, "frontier", "add", "shop", tmp_path / "urls.txt", "--standing").code == 0
+    assert it.frontier.row().standing
 
 
 @pytest.mark.black_box
@@ -322,3 +346,50 @@ def test_what_is_wrong_before_the_start_is_told(shop: Callable[..., Shop], run_c
     assert (broken.code, "The project cannot be loaded" in broken.err) == (2, True), broken.err
     assert it.frontier.counts() == {"sealed": 5}
     assert it.frontier.row().pid is None
+
+
+NOTING = """\
+import os
+import scrapy
+
+
+class Noting(scrapy.Spider):
+    name = "noting"
+
+    async def start(self):
+        if self.word == "never":
+            raise ValueError("no such word")
+        yield scrapy.Request(f"{self.settings['SITE']}/properties/property_{int(self.number):06d}.html?{self.word}")
+
+    def parse(self, response):
+        yield {"word": self.word, "number": self.number, "all": self.colour, "pid": os.getpid()}
+        if not response.url.endswith("-2"):
+            yield response.follow(f"{response.url}-2")  # the spider runs as it is, to its end
+"""
+
+
+@pytest.mark.black_box
+def test_a_list_of_arguments_is_a_job_for_each_row(
+    shop: Callable[..., Shop], run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    """W5: so many at a time, an outcome for each; one that fails is tried again, and given up by name."""
+    it = shop(items=20)
+    it.it.settings(SITE=it.site.url, DISTRIBUTED_MAX_ATTEMPTS=2)
+    it.it.spider("noting", NOTING)
+    (tmp_path / "words.csv").write_text("word,number\nfirst,1\nsecond,2\nnever,3\n,4\nfirst,1\nlast,5\n", "utf-8")
+    added = run_cli(it.it, "frontier", "add", "words", tmp_path / "words.csv", "--as", "arguments", "--json")
+    assert (added.json()["added"], added.json()["duplicate"], added.code) == (5, 1, 0), added.err
+
+    done = run_cli(
+        it.it, "consume", "noting", "words", "-a", "colour=red", "--max-running", 2, "-o", "items.jl", "--json"
+    )
+    assert (done.code, done.json()["state"]) == (3, "finished"), done.err
+    items = list(it.it.items("items.jl"))
+    words = {"first": "1", "second": "2", "last": "5"}
+    assert sorted((item["word"], item["number"]) for item in items) == sorted([*words.items(), *words.items()])
+    assert {item["all"] for item in items} == {"red"}
+    assert len({item["pid"] for item in items}) == 3
+    missed = run_cli(it.it, "misses", "words", "--json").json()["misses"]
+    assert sorted(json.loads(miss["url"]).get("word", "") for miss in missed) == ["", "never"]
+    assert any("no such word" in miss["reason"] for miss in missed)
+    assert done.json()["batches"]["failed"] == 4, "two attempts of each"

@@ -1,4 +1,4 @@
-"""The profile "fast" on real nodes: the same items and the same account as without it, and every job has it."""
+"""The profiles on real nodes: the same items and the same account as without one, and every job has it."""
 
 from __future__ import annotations
 
@@ -86,12 +86,13 @@ def test_the_profile_changes_no_result(
     it = project(nodes=fleet(2), settings={**QUICK, "START_URL": there.start_url})
     it.spider("varied", VARIED)
     it.settings(LOG_LEVEL="INFO")
-    without, account = crawled(run_cli, it)
+    without, account = crawled(run_cli, it, "--profile", "none")
     assert processes(without) == {(100, True, False)}
     assert account["failed_urls"] == 13
-    items, same = crawled(run_cli, it, "--profile", "fast")
-    assert (plain(items), same) == (plain(without), account)
-    assert processes(items) == {(4, False, True)}
+    for options, process in ([], (16, True, True)), (["--profile", "fast"], (4, False, True)):
+        items, same = crawled(run_cli, it, *options)
+        assert (plain(items), same) == (plain(without), account)
+        assert processes(items) == {process}
     # What the project or the person has set stays.
     it.settings(DISTRIBUTED_PROFILE="fast", CONCURRENT_ITEMS=9)
     items, same = crawled(run_cli, it, "-s", "LOG_LEVEL=DEBUG")
@@ -102,12 +103,12 @@ def test_the_profile_changes_no_result(
 def test_the_short_benchmark_of_the_profile(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--short", "--ways", "items,gc,log,fast", "--json", figures],
+        [sys.executable, SCRIPT, "--short", "--ways", "items,gc,log,usual,fast", "--json", figures],
         check=False, capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(figures.read_text(encoding="utf-8"))
-    assert list(found["ways"]) == ["none", "items", "gc", "log", "fast"]
+    assert list(found["ways"]) == ["none", "items", "gc", "log", "usual", "fast"]
     # Fifty pages cost more than their process: less would mean that the pages were not counted.
     assert all(way["page_ms"]["median"] > 0.1 for way in found["ways"].values()), found["ways"]
-    assert "| **the profile** |" in done.stdout
+    assert "| **the profile `fast`** |" in done.stdout

@@ -1,4 +1,4 @@
-"""The fault harness in short: three crawls that something breaks, and a judgement that is able to fail."""
+"""The fault harness in short: four crawls that something breaks, and a judgement that is able to fail."""
 
 from __future__ import annotations
 
@@ -21,12 +21,19 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
 
 @pytest.mark.black_box
 @pytest.mark.parametrize(
-    ("name", "redis"),
-    [("a worker killed", False), ("the producer killed", True), ("Redis killed, restarted with its file", True)],
+    ("name", "redis", "pull"),
+    [
+        ("a worker killed", False, False),
+        ("a worker killed", False, True),
+        ("the producer killed", True, False),
+        ("Redis killed, restarted with its file", True, False),
+    ],
 )
-def test_a_broken_crawl_keeps_every_promise(name: str, redis: bool, tmp_path: Path, node_python: Path) -> None:
+def test_a_broken_crawl_keeps_every_promise(
+    name: str, redis: bool, pull: bool, tmp_path: Path, node_python: Path
+) -> None:
     kind = next(kind for kind in KINDS if kind.name == name)
-    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python)
+    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python, pull=pull)
     assert verdict.good, verdict
 
 

@@ -14,6 +14,7 @@ from scrapyd_dist.cli.main import program
 
 from scrapyd_dist.frontier.values import Lessee
 from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.values import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +93,7 @@ def test_every_document(
     _of_jobs(sdist, it, nodes)
     _of_a_crawl_that_is_stopped(sdist, it, index)
     _of_a_frontier(sdist, it, pages)
+    _of_the_throttle(sdist, it)
     _of_nodes(sdist, it)
     other = Project.demo(tmp_path / "other")
     sdist(other, "init", "--node", nodes[0].url, "--name", "web")
@@ -124,7 +126,7 @@ def _of_a_crawl(sdist: Callable[..., Result], it: Project, pages: SiteProcess, i
     crawl = sdist(it, "crawl", "easy", *index, "-o", "items.jl", code=3).json()["crawl"]
     sdist(it, "watch", crawl, code=3)
     sdist(it, "wait", crawl, code=3)
-    for name in ("status", "batches", "stats"):
+    for name in ("status", "batches", "misses", "stats"):
         sdist(it, name, crawl)
     sdist(it, "crawls")
     sdist(it, "report", crawl, "-o", "report.html")
@@ -167,6 +169,20 @@ def _of_a_frontier(sdist: Callable[..., Result], it: Project, pages: SiteProcess
     sdist(it, "frontier requeue", "shop")
     sdist(it, "consume", "easy", "shop", "-o", "shop.jl")
     sdist(it, "frontier delete", "shop", "--prefix", "alone", "--yes")
+
+
+def _of_the_throttle(sdist: Callable[..., Result], it: Project) -> None:
+    it.write("limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n")
+    sdist(it, "throttle apply", "limits.yml", "--dry-run", code=10)
+    sdist(it, "throttle apply", "limits.yml")
+    sdist(it, "throttle set", "127.0.0.1", "--scale", 0.5)
+    for verb in ("block", "pause"):
+        sdist(it, f"throttle {verb}", "example.org")
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        store.take_permits([Ask(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")])
+    sdist(it, "throttle show")
+    for verb in ("resume", "unblock", "unset"):
+        sdist(it, f"throttle {verb}", "example.org")
 
 
 def _of_nodes(sdist: Callable[..., Result], it: Project) -> None:

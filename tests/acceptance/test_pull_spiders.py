@@ -167,6 +167,7 @@ def test_a_hook_changes_or_drops_requests_and_attributes_travel(
         asked[2]: ("failed", "the hook for requests failed: KeyError: 'break'"),
     }
     assert queue.report(1).stats["distributed/requests_dropped_by_hook"] == 1
+    assert not [path for path in shop.hits() if path.endswith(("?drop", "?break"))]
 
 
 ODD = '''
@@ -291,21 +292,20 @@ def test_rules_of_a_crawl_belong_to_its_producer(
 
 
 @pytest.mark.black_box
-def test_a_batch_that_cannot_be_read_fails_and_ends_its_worker(
+def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(
     project: Any, site: Any, frontier: Any, run_scrapy: Any
 ) -> None:
-    """Its key may be wrong, and then it would fail one batch after the other."""
     shop = site(10)
     queue = frontier(odd(project), "odd")
     queue.add(values_of([shop.detail(0)], callback="parse_article", cookies={"a": "b"}), key=b"A" * 43 + b"=")
     queue.add(values_of(map(shop.detail, range(1, 4)), callback="parse_article"), size=1)
     assert run_scrapy(queue.project, *queue.arguments(1, ahead=0, settings={"CONCURRENT_REQUESTS": 1})).code == 0
-    report = queue.report(1)
-    assert "Batch 1 cannot be crawled: " in report.problem
+    assert queue.report(1).problem == ""
     queue.accept()
     (refused,) = queue.refused
     assert "the batch is encrypted, and this code carries no key; deploy it with sdist" in refused
     assert queue.store.attempts(CRAWL, {AttemptState.FAILED})[0].batch == 1
+    assert len(queue.items) == 3
 
 
 @pytest.mark.black_box

@@ -112,7 +112,7 @@ def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
         url(4): ("gone", "redirected to http://localhost:1/elsewhere, which was filtered"),
         url(5): ("failed", missed[url(5)][1]),
         url(6): ("failed", "ValueError in the callback: no price"),
-        url(7): ("failed", "it cannot be made here: the spider troubled has no method 'parse_nowhere'"),
+        url(7): ("dead", "it cannot be made here: the spider troubled has no method 'parse_nowhere'"),
         url(8) + "#same": ("gone", "the same page as another request of this batch"),
         url(10) + "?refused": ("failed", "IgnoreRequest: not this one"),
         "http://localhost:1/away": ("gone", "it leads to another site than those of the spider's allowed_domains"),

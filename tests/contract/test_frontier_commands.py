@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scrapyd_dist.cli import main
 
-from scrapyd_dist.batches import BatchState, Crawl
+from scrapyd_dist.batches import BatchState, Crawl, Miss
 from scrapyd_dist.frontier.filling import Found, pack
 from scrapyd_dist.frontier.values import Lessee
+from scrapyd_dist.payload import decode
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -73,3 +74,32 @@ def test_slots_are_moved_isolated_requeued_and_deleted(sdist: Callable[..., Any]
 
         assert sdist("delete", "shop", "--all", "--yes")["requests"] == 40 - alone["requests"]
         assert store.crawls() == []
+
+
+def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
+    sdist: Callable[..., Any], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = [f"http://a/{at}" for at in range(3)]
+    found = [Found(value={"url": url}, fingerprint=one, slot="p0") for url, one in zip(urls, PRINTS, strict=False)]
+    dead = Miss(url=urls[1], kind="dead", reason="the spider has no method 'parse_ol'", batch=1)
+    failed = Miss(url=urls[2], kind="failed", reason="HTTP 500", batch=1)
+    elsewhere = Miss(url="http://a/9", kind="dead", reason="there is no spider 'nobody'", batch=1)
+    with closing(open_store(where)) as store:
+        store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
+        store.add_batches("shop", pack(found, size=10, key=None), now=1.0)
+        (leased,) = store.lease_next("shop", Lessee(job="w", node="n", url="http://n"), seconds=60, now=1.0)
+        store.ack("shop", 1, leased.attempt, "w", report={}, now=1.0)
+        store.accept("shop", 1, 1, report={}, part="", misses=[dead, failed, elsewhere], now=1.0)
+
+        assert main._run(["misses", "shop", "--kind", "dead", "--json"], debug=False) == 0
+        assert json.loads(capsys.readouterr().out)["misses"] == [vars(dead), vars(elsewhere)]
+        told = sdist("requeue", "shop", 1)
+        assert (told["batches"], told["requests"], told["urls"]) == ([], 0, 1)
+        assert store.misses("shop") == [failed, elsewhere]
+        assert main._run(["frontier", "requeue", "shop", "2"], debug=False) == 4
+        assert "no such dead batch" in capsys.readouterr().err
+        assert sdist("requeue", "shop", "--failed-urls")["urls"] == 1
+        assert store.misses("shop") == [elsewhere]
+        again = [decode(store.payload("shop", number).get, key=None) for number in (2, 3)]
+        assert again == [[{"url": urls[1]}], [{"url": urls[2]}]]
+        assert {batch.slot for batch in store.batches("shop")} == {"p0"}

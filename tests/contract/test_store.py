@@ -48,6 +48,16 @@ def test_fields_of_a_crawl_change_by_name(store: Store) -> None:
         store.update_crawl("c", colour="red")
 
 
+def test_of_two_processes_that_take_a_row_at_once_one_has_it(store: Store) -> None:
+    before = store.crawl("c").pid, store.crawl("c").host
+    assert store.claim("c", pid=7, host="here", before=before)
+    assert not store.claim("c", pid=8, host="there", before=before)
+    assert (store.crawl("c").pid, store.crawl("c").host) == (7, "here")
+    assert store.claim("c", pid=8, host="there", before=(7, "here"))
+    with pytest.raises(NothingMatched):
+        store.claim("x", pid=7, host="here", before=(None, ""))
+
+
 @pytest.mark.parametrize("ask", [lambda s: s.crawl("x"), lambda s: s.batch("c", 9), lambda s: s.payload("c", 9)])
 def test_what_is_not_there_is_told(store: Store, ask: Callable[[Store], object]) -> None:
     with pytest.raises(NothingMatched):

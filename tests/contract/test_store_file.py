@@ -49,6 +49,17 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
         assert database.execute("PRAGMA user_version").fetchone() == (99,)
 
 
+def test_who_has_a_store_open_that_a_newer_version_took_over_writes_nothing_more(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with contextlib.closing(open_store(path)) as older:
+        older.add_crawl(CRAWL)
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA user_version = 99")
+        with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
+            older.update_crawl(CRAWL.id, message="written as nobody reads it any more")
+        assert older.crawl(CRAWL.id).message == CRAWL.message
+
+
 @pytest.mark.parametrize(
     "content", [b"items,of,a\nspreadsheet\n" * 100, b"x" * 10, b"SQLite format 3\0" + b"\1" * 5000]
 )

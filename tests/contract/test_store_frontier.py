@@ -62,6 +62,17 @@ def test_requests_that_were_there_before_are_named_and_nothing_is_kept(store: St
     assert add(store, "c", "d") == 3
 
 
+def test_what_is_done_does_not_come_again_before_its_slot_is_deleted(store: Store) -> None:
+    add(store, "a", slot="x")
+    lease(store)
+    store.ack("c", 1, 1, ME, report={}, now=1.0)
+    accept(store)
+    with pytest.raises(SeenBefore):
+        add(store, "a", slot="y")
+    store.drop_batch("c", 1, forget=True)
+    assert add(store, "a", slot="y") == 2
+
+
 def test_fingerprints_of_another_crawl_are_not_there(store: Store) -> None:
     store.add_crawl(replace(CRAWL, id="d"))
     add(store, "a")
@@ -381,8 +392,9 @@ def test_failed_requests_are_retried_in_the_slot_of_their_batch(store: Store) ->
     add(store, slot="x", priority=3)
     lease(store)
     store.ack("c", 1, 1, ME, report={}, now=1.0)
-    accept(store, misses=(Miss(url="u", kind="failed", reason="", batch=1),))
-    (again,) = store.retry("c", 1, [({"A": "again"}, 1)], 50.0)
+    miss = Miss(url="u", kind="failed", reason="", batch=1)
+    accept(store, misses=(miss,))
+    (again,) = store.retry("c", 1, [({"A": "again"}, 1)], misses=[miss], now=50.0)
     assert (again.slot, again.priority) == ("x", 3)
     assert store.peek("c", "x", 1) == [again]
 

@@ -16,6 +16,7 @@ from rig.stores import CRAWL, LESSEE, accept, attempt, fail, halves, lease, new_
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.values import Ask, Limit, Rule, SiteNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,3 +172,25 @@ def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(
         backlog = store.backlog("c")
         assert (backlog.waiting, backlog.leased, backlog.acked, backlog.producers) == (1, 1, 1, ("me",))
         assert len(store.samples("c")) == 1
+
+
+def test_permits_whose_answer_is_lost_are_charged_once(breaker: Breaker, redis_server: RedisServer) -> None:
+    place = redis_server.url.replace(str(redis_server.port), str(breaker.port)) + "?prefix=lostpermits:"
+    asked = Ask(key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c")
+    with contextlib.closing(open_store(place)) as store:
+        steps: list[Callable[[], Any]] = [
+            lambda: store.change_rules({"b.com": Rule(paused=True)}),
+            lambda: store.take_permits([asked, replace(asked, key="b.com", domain="b.com")]),
+            lambda: store.return_permits(taken[1].answers[0].permits[2:]),
+            lambda: store.tell_sites([SiteNews(domain="a.com", refused_at=4e9)]),
+        ]
+        taken: list[Any] = []
+        for step in steps:
+            breaker.breaks = 1
+            taken.append(step())
+            assert breaker.breaks == 0
+        first, held = taken[1].answers
+        assert [round(permit.at - taken[1].now) for permit in first.permits] == [0, 100, 200]
+        assert (held.held, taken[0], taken[3]) == (True, 1, 2)
+        (state,) = store.domain_states()
+        assert (state.pages, state.pace, state.next_at) == ({"c": 2}, 0.5, first.permits[1].at)

@@ -109,7 +109,9 @@ async def _prepared(_: Member) -> str:
     return ""
 
 
-def make(tmp_path: Path, nodes: list[ModelNode], limits: Limits, **options: Any) -> Bench:
+def make(
+    tmp_path: Path, nodes: list[ModelNode], limits: Limits, *, kind: type[Coordinator] = Coordinator, **options: Any
+) -> Bench:
     store = StoreThread(open_store(tmp_path / "store.db"))
     if not store.store.crawls():
         store.store.add_crawl(Crawl(id=CRAWL, project="p", spider="s", created=1.0))
@@ -120,7 +122,7 @@ def make(tmp_path: Path, nodes: list[ModelNode], limits: Limits, **options: Any)
         "prepare": _prepared,
         **options,
     }
-    made = Coordinator(store=store, sender=sender, folder=tmp_path / "parts", limits=limits, **fields)
+    made = kind(store=store, sender=sender, folder=tmp_path / "parts", limits=limits, **fields)
     return Bench(coordinator=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 

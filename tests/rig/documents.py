@@ -47,6 +47,9 @@ _LOOK = {
 _KINDS = dict.fromkeys(("waiting", "leased", "done", "dead"), int)
 _SLOT = {"slot": str, "requests": _KINDS, "batches": _KINDS}
 _WALKED = {"batches": int, "requests": int, "left": [int], "interrupted": bool}
+_LIMIT = {"hits": (int, None), "window": (int, float, None), "scale": NUMBER}
+_RULE = ({**_LIMIT, "blocked": bool, "paused": bool}, None)
+_RULES = {"version": int, "changes": [{"domain": str, "was": _RULE, "is": _RULE}]}
 _BARS = {"names": [str], "values": [NUMBER], "median": (int, float, None)}
 
 #: the command, as it is typed -> its document
@@ -72,8 +75,10 @@ DOCUMENTS: dict[str, Any] = {
     "batches": {
         "crawl": str,
         "batches": [{"batch": int, "state": str, "requests": int, "reason": str, "split_from": (int, None),
-                     "attempts": [{"number": int, "job": str, "node": str, "state": str, "reason": str}]}],
+                     "attempts": [{"number": int, "job": str, "worker": TEXT, "node": str, "state": str,
+                                   "reason": str}]}],
     },
+    "misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
     "clean": {
         "dry_run": bool,
         "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],
@@ -95,8 +100,21 @@ DOCUMENTS: dict[str, Any] = {
     },
     "frontier move": {"frontier": str, "to": [str], **_WALKED},
     "frontier isolate": {"frontier": str, "was": int, "batch": int, "slot": str, "requests": int},
-    "frontier requeue": {"frontier": str, "batches": [int], "requests": int},
+    "frontier requeue": {"frontier": str, "batches": [int], "requests": int, "urls": int},
     "frontier delete": {"frontier": str, "slots": [_SLOT], **_WALKED},
+    "throttle show": {
+        "version": int,
+        "domains": [{"domain": str, "state": str, "limit": (_LIMIT, None), "blocked": bool, "paused": bool,
+                     "granted": int, "keys": {str: int}, "latest_in": (int, float, None), "rests_for": NUMBER,
+                     "pace": NUMBER, "delay": NUMBER, "gap": NUMBER, "pages": {str: int}}],
+        "totals": dict.fromkeys(
+            ("domains", "limited", "open", "blocked", "paused", "resting", "slowed", "granted"), int
+        ),
+    },
+    "throttle apply": {"file": str, "dry_run": bool, **_RULES},
+    **dict.fromkeys(
+        (f"throttle {verb}" for verb in ("set", "unset", "block", "unblock", "pause", "resume")), _RULES
+    ),
     "consume": SUMMARY,
     "nodes": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
     "nodes add": {"nodes": [_LOOK]},

@@ -52,6 +52,11 @@ class Frontier:
                 self.name, pack(found, size=size, key=None), now=time.time(), counts={"sealed": len(found)}
             )
 
+    def register(self, producer: str, *, seconds: float) -> None:
+        """Somebody fills it, and is good for so long."""
+        with closing(open_store(self._where)) as store:
+            store.register_producer(self.name, producer, seconds)
+
     def counts(self) -> Mapping[str, int]:
         """State of batches -> requests in them, over all slots."""
         total: dict[str, int] = {}

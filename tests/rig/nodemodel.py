@@ -152,7 +152,8 @@ class ModelNode:
             for name, value in data.items()
             if name not in {"project", "spider", "jobid", "_version", "setting"}
         }
-        size = len(json.loads(settings.get("DISTRIBUTED_START_URLS", "[]")))
+        batch = json.loads(settings.get("DISTRIBUTED_START_URLS", "[]"))
+        size = len(batch["requests"] if isinstance(batch, dict) else batch)
         job = ModelJob(
             id=data["jobid"], size=size, settings=settings, args=args, project=data["project"], spider=data["spider"]
         )

@@ -62,7 +62,7 @@ def test_every_batch_can_reach_its_end() -> None:
 
 
 def test_a_crawl_has_ended_when_nobody_works_on_it() -> None:
-    assert {state.value for state in CrawlState if state.ended} == {"finished", "stopped", "refused"}
+    assert {state.value for state in CrawlState if state.ended} == {"finished", "stopped", "incomplete", "refused"}
 
 
 @given(st.from_regex(re.compile(r"[A-Za-z0-9_-]{1,80}"), fullmatch=True), st.integers(1, 10**9), st.integers(1, 99))

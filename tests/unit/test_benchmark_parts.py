@@ -58,7 +58,10 @@ def test_without_the_bound_there_are_no_ratios() -> None:
         ("sdist3", "`sdist crawl` on 3 nodes"),
         ("sdist2-fast", "`sdist crawl --profile fast` on 2 nodes"),
         ("pull2-redis-fast", "`sdist crawl --pull --profile fast` on 2 nodes, Redis"),
+        ("pull2-none", "`sdist crawl --pull --profile none` on 2 nodes"),
         ("scrapy-redis2", "scrapy-redis, 2 processes and the index"),
+        ("scrapy-redis2-fast", "scrapy-redis, 2 processes and the index, settings of `fast`"),
+        ("bound-usual", "the bound, by hand, settings of `usual`"),
     ],
 )
 def test_a_way_says_what_it_is(name: str, says: str) -> None:
@@ -66,7 +69,7 @@ def test_a_way_says_what_it_is(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "sdist", "bound2", "pull2-slow", "scrapy-redis", "plain-fast", "scrapy-redis2-fast"]
+    "name", ["", "sdist", "bound2", "pull2-slow", "scrapy-redis", "scrapy-redis2-redis", "bound-fast-fast"]
 )
 def test_a_way_that_nobody_knows_is_told(name: str) -> None:
     with pytest.raises(ValueError, match="pullN-redis"):

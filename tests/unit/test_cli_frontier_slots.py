@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.fernet import Fernet
-from scrapyd_dist.cli import main
+from scrapyd_dist.cli import main, speaking
 from scrapyd_dist.cli.frontier import moving, naming, stepping
 from scrapyd_dist.deploy.key import state_key
 
@@ -413,3 +414,30 @@ def test_the_whole_frontier_goes_with_what_came_home(sdist: Callable[..., Any], 
     assert sdist("delete", "shop", "--all", "--yes")[0] == 0
     assert store.crawls() == []
     assert not folder.parent.exists()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", 2), ("\n", 2), ("y\n", 0)])
+def test_before_slots_are_deleted_a_person_is_asked(
+    store: Store, sdist: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    put(store, "p0", 1, 2)
+    monkeypatch.setattr(speaking, "can_ask", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    _, _, err = sdist("delete", "shop", "--prefix", "p")
+    assert "1 slot" in err
+    assert "2 waiting" in err
+    assert sum(count.waiting for count in store.slots("shop")) == left
+
+
+def test_slots_are_joined_while_a_worker_has_a_batch_of_one(
+    store: Store, sdist: Callable[..., tuple[int, str, str]]
+) -> None:
+    for slot in range(4):
+        put(store, f"p{slot}", slot)
+    number = lease(store, "p2")
+    code, out, _ = sdist("move", "shop", "p", "p", 1, "--json")
+    assert (code, json.loads(out)["left"]) == (3, [number])
+    assert {count.slot: count.waiting for count in store.slots("shop") if count.waiting} == {"p0": 3}
+    store.fail("shop", number, 1, reason="it died", now=2.0, max_attempts=3)
+    assert sdist("move", "shop", "p", "p", 1)[0] == 0
+    assert {count.slot: count.waiting for count in store.slots("shop") if count.waiting} == {"p0": 4}

@@ -232,6 +232,7 @@ CANNOT: dict[str, tuple[Request, str]] = {
     "enum": (Request("http://web/", meta={"a": Kind.A}), "its meta has a Kind"),
     "keys that are no text": (Request("http://web/", meta={"a": {1: 2}}), "its meta has a dict"),
     "itself": (Request("http://web/", meta={"a": LOOP}), "contains itself"),
+    "priority": (Request("http://web/", priority=1 << 63), "its priority is 9223372036854775808"),
     "method as a value": (Request("http://web/", meta={"a": SPIDER.parse}), "its meta has a method"),
 }
 

@@ -22,7 +22,10 @@ def typed_in(path: Path) -> list[str]:
 
 EXAMPLES = [example for command in describe(program(), "sdist").walk() for example in command.examples]
 SHELL = [re.sub(r"(?<=\S) (?:[|>;#]|&&) .*$", "", example) for example in EXAMPLES if example.startswith("sdist ")]
-DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operating", "commands", "frontier"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("operating", "commands", "frontier", "throttle")),
+]
 LINES = sorted({*SHELL, *(line for path in DOCUMENTS for line in typed_in(path))})
 #: usage, not something to type
 PATTERNS = re.compile(r"\[OPTIONS\]|[A-Z]{4,}…")

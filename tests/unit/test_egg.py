@@ -167,7 +167,13 @@ class TestSameBytes:
         for path in copy.rglob("*.py"):
             os.utime(path, (0, 0))
             path.chmod(0o755)
-        assert build(copy, "shop.settings", key=b"k") == first
+        again = build(copy, "shop.settings", key=b"k")
+        assert again == first
+        assert again.data == first.data
+
+    def test_nothing_is_compiled_for_an_egg_that_stays_here(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(egg_module, "compiled", lambda *_: pytest.fail("compiled"))
+        build(shop, "shop.settings")
 
     @pytest.mark.parametrize(
         "change",
@@ -289,6 +295,7 @@ def later():
             "scrapy",
             "cryptography",
             "itemadapter",
+            "protego",
             "redis",  # travels along where the store is a Redis server
             "tldextract",
             "twisted",
@@ -313,6 +320,13 @@ def later():
         file, *names = done.stdout.split()
         assert file.startswith(str(tmp_path))
         assert names == sorted(worker_files())
+
+    def test_brings_byte_code_of_its_own_half_only(self, shop: Path) -> None:
+        files = contents(build(shop, "shop.settings"))
+        compiled = {name for name in files if name.endswith(".pyc")}
+        assert compiled == {f"{name}c" for name in worker_files() if name.endswith(".py")}
+        assert "scrapyd_dist/payload.pyc" in compiled
+        assert not any(name.endswith(".pyc") for name in contents(build(shop, "shop.settings", worker_half=False)))
 
     def test_has_the_whole_store(self) -> None:
         store = Path(scrapyd_dist.store.__file__).parent

@@ -19,6 +19,7 @@ from scrapyd_dist.frontier.values import Leased
 from scrapyd_dist.payload import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 JOB = PullJob(crawl="c", worker=1, home="c.0", node="one", url="http://one")
@@ -29,12 +30,13 @@ class Frontier:
 
     limit = ""
 
-    def __init__(self, sizes: list[int]) -> None:
+    def __init__(self, sizes: list[int], *, unreadable: frozenset[int] = frozenset()) -> None:
+        self.unreadable = unreadable  #: numbers of batches
         self.sizes, self.asked, self.taken = sizes, [], 0  # type: ignore[var-annotated]  # of batches
         self.held: dict[Any, Any] = {}
         self.begun: dict[Any, Any] = {}
 
-    async def next(self, limit: int) -> list[Leased]:
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         self.asked.append(limit)
         sizes = self.sizes[self.taken : self.taken + limit]
         first = self.taken + 1
@@ -43,7 +45,9 @@ class Frontier:
             Leased(
                 batch=Batch(number=number, size=size),
                 attempt=1,
-                payload=encode([{"url": f"http://web/{number}/{n}"} for n in range(size)]),
+                payload=encode([{"url": f"http://web/{number}/{n}"} for n in range(size)])
+                if number not in self.unreadable
+                else {},
             )
             for number, size in enumerate(sizes, first)
         ]
@@ -58,8 +62,7 @@ class Frontier:
         return request
 
     def changed(self, batch: Any) -> None:
-        if not batch.todo:
-            self.held.pop(batch.key, None)
+        if not batch.todo and self.held.pop(batch.key, None):
             batch.part.close()
 
 
@@ -77,13 +80,40 @@ async def drain(feeder: Feeder) -> int:
 )
 def test_a_worker_takes_no_more_than_it_can_begin(sizes: list[int], most: list[int], tmp_path: Path) -> None:
     frontier = Frontier(sizes)
+    assert made_of(frontier, tmp_path) == (sum(sizes), [])
+    assert sorted(set(frontier.asked)) == most
+
+
+def made_of(frontier: Frontier, folder: Path) -> tuple[int, list[str]]:
+    """How many requests a worker makes of these batches, and why it ended early."""
     crawler = get_crawler(Spider, {"CONCURRENT_REQUESTS": 16})
     crawler.spider = crawler._create_spider("any")
     parts: Any = SimpleNamespace(leasing=frontier, carrier=frontier, settling=frontier)
+    why: list[str] = []
     feeder = Feeder(
-        crawler, JOB, tmp_path, leasing=parts.leasing, carrier=parts.carrier, settling=parts.settling, news=News(),
-        finds=lambda salt: None, broken=print,  # type: ignore[arg-type, return-value]  # nothing is found
+        crawler, JOB, folder, leasing=parts.leasing, carrier=parts.carrier, settling=parts.settling, news=News(),
+        finds=lambda salt: None, broken=lambda problem: _end(feeder, why, problem),  # type: ignore[arg-type, return-value]  # nothing is found
     )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(asyncio.run, drain(feeder)).result(20) == sum(sizes)
-    assert sorted(set(frontier.asked)) == most
+        return pool.submit(asyncio.run, drain(feeder)).result(20), why
+
+
+def _end(feeder: Feeder, why: list[str], problem: str) -> None:
+    feeder.stopped = True
+    why.append(problem)
+
+
+def test_a_batch_that_cannot_be_read_costs_nothing_else(tmp_path: Path) -> None:
+    assert made_of(Frontier([40] * 9, unreadable=frozenset({1, 3, 5, 7})), tmp_path) == (200, [])
+
+
+def test_a_worker_that_can_read_none_ends(tmp_path: Path) -> None:
+    frontier = Frontier([40] * 9, unreadable=frozenset(range(10)))
+    made, (why,) = made_of(frontier, tmp_path)
+    assert (made, frontier.taken, "Batch 3 cannot be crawled" in why) == (0, 3, True)
+
+
+def test_a_thousand_requests_cost_two_calls_of_the_store_at_most(tmp_path: Path) -> None:
+    frontier = Frontier([1_000] * 5)
+    assert made_of(frontier, tmp_path) == (5_000, [])
+    assert len(frontier.asked) <= 2 * 5

@@ -48,6 +48,15 @@ def test_nodes_that_answer_and_that_do_not() -> None:
     assert found["sdist_collect_duration_seconds"].value() == 0.25
 
 
+def test_domains_of_the_throttle_are_counted_by_state() -> None:
+    standing = {"open": 3, "blocked": 0, "paused": 1, "resting": 2, "slowed": 2}
+    found = parse(render(families([], [], standing, now=NOW, took=0.25)))
+    states = found["sdist_throttle_domains"]
+    assert [states.value(state=state) for state in ("open", "blocked", "paused", "resting")] == [3, 0, 1, 2]
+    assert found["sdist_throttle_slowed_domains"].value() == 2
+    assert "sdist_throttle_domains" not in told([], [])
+
+
 def test_a_crawl_that_runs_is_told_in_full_and_an_old_one_is_only_counted() -> None:
     crawls = [
         crawl("new", CrawlState.FINDING, summary=SUMMARY),

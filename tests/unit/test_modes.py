@@ -134,20 +134,20 @@ def far(node: Node) -> Way:
 
 def test_nodes_that_do_not_reach_the_store_are_named_and_not_used() -> None:
     here = members("far1", "near")
-    assert check_reach(here, far) == ["far1 gets no workers: it is another machine."]
+    assert check_reach(here, far, "--pull, DISTRIBUTED_MODE") == ["far1 gets no workers: it is another machine."]
     assert [member.able for member in here] == [False, True]
 
 
 def test_without_any_node_that_reaches_the_store_nothing_is_started() -> None:
     with pytest.raises(ConfigError, match="it is another machine") as refused:
-        check_reach(members("far1", "far2"), far)
+        check_reach(members("far1", "far2"), far, "--pull, DISTRIBUTED_MODE")
     assert str(refused.value).count("another machine") == 1
 
 
 def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:
     away = members("far1")
     away[0].missed("refused", 1.0)
-    assert check_reach(away, far) == []
+    assert check_reach(away, far, "--pull, DISTRIBUTED_MODE") == []
 
 
 # a worker as a job that is out

@@ -1,4 +1,4 @@
-"""The profile "fast": opt-in, below everything that anybody has set, and nothing of it is left out."""
+"""The profiles: below everything that anybody has set, and nothing of them is left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.asked import Asked, job_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
-from scrapyd_dist.middlewares.profile import FAST, FAST_SETTINGS, NONE, apply_profile, settle
+from scrapyd_dist.middlewares.profile import FAST, NONE, PROFILE_SETTINGS, PROFILES, USUAL, apply_profile, log_no_more
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import START_URLS
@@ -27,6 +27,7 @@ LOGGERS = ("", "scrapy", "scrapy.core.engine", "my.spider")
 @pytest.fixture
 def as_before() -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in LOGGERS}
+    gc.unfreeze()  # an earlier test may have crawled
     yield
     gc.unfreeze()
     for name, level in levels.items():
@@ -41,28 +42,38 @@ def settings(priority: str = "project", **values: Any) -> Settings:
 
 
 def of_the_profile(made: BaseSettings) -> dict[str, Any]:
-    return {name: made.get(name) for name in FAST_SETTINGS}
+    return {name: made.get(name) for name in PROFILE_SETTINGS[FAST]}
 
 
-@pytest.mark.parametrize("asked", [{}, {"DISTRIBUTED_PROFILE": NONE}])
-def test_nobody_gets_it_who_did_not_ask(asked: dict[str, str]) -> None:
+SCRAPYS = of_the_profile(Settings())
+
+
+@pytest.mark.parametrize(
+    ("asked", "gets"),
+    [
+        ({}, {**SCRAPYS, **PROFILE_SETTINGS[USUAL]}),
+        ({"DISTRIBUTED_PROFILE": USUAL}, {**SCRAPYS, **PROFILE_SETTINGS[USUAL]}),
+        ({"DISTRIBUTED_PROFILE": FAST}, PROFILE_SETTINGS[FAST]),
+        ({"DISTRIBUTED_PROFILE": NONE}, SCRAPYS),
+    ],
+)
+def test_a_profile_takes_the_place_of_scrapys_defaults(asked: dict[str, str], gets: dict[str, Any]) -> None:
     made = settings(**asked)
     apply_profile(made, None)
-    assert of_the_profile(made) == of_the_profile(Settings())
+    assert of_the_profile(made) == gets
+    assert asked.get("DISTRIBUTED_PROFILE") == NONE or gets != SCRAPYS
 
 
-def test_it_takes_the_place_of_scrapys_defaults() -> None:
-    made = settings(DISTRIBUTED_PROFILE=FAST)
-    apply_profile(made, None)
-    assert of_the_profile(made) == FAST_SETTINGS
-    assert all(FAST_SETTINGS[name] != Settings().get(name) for name in FAST_SETTINGS)
+def test_the_usual_profile_touches_no_log() -> None:
+    assert set(PROFILE_SETTINGS[USUAL]) == {"CONCURRENT_ITEMS"}
 
 
+@pytest.mark.parametrize("profile", [USUAL, FAST])
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
-def test_what_anybody_has_set_stays(priority: str) -> None:
+def test_what_anybody_has_set_stays(priority: str, profile: str) -> None:
     own = {"CONCURRENT_ITEMS": 100, "LOG_LEVEL": "DEBUG"}  # even where it is what Scrapy would do anyway
-    assert set(own) == set(FAST_SETTINGS)
-    made = settings(priority, DISTRIBUTED_PROFILE=FAST, **own)
+    assert set(own) == set(PROFILE_SETTINGS[FAST])
+    made = settings(priority, DISTRIBUTED_PROFILE=profile, **own)
     apply_profile(made, None)
     assert of_the_profile(made) == own
 
@@ -73,7 +84,7 @@ def test_only_records_that_the_log_would_throw_away_are_not_made(level: str | in
     logging.getLogger().setLevel(logging.NOTSET)  # as Scrapy does when a crawl begins
     logging.getLogger("scrapy").setLevel(logging.DEBUG)
     crawler = get_crawler(Spider, {"LOG_LEVEL": level, "DISTRIBUTED_ENABLED": False})
-    settle(crawler._create_spider("any"))
+    log_no_more(crawler._create_spider("any"))
     least = logging.getLevelName(level) if isinstance(level, str) else level
     for name in ("scrapy.core.engine", "my.spider"):
         assert logging.getLogger(name).isEnabledFor(least)
@@ -81,13 +92,18 @@ def test_only_records_that_the_log_would_throw_away_are_not_made(level: str | in
 
 
 @pytest.mark.usefixtures("as_before")
-def test_a_process_settles_when_its_spider_opens_and_not_before() -> None:
-    crawler = get_crawler(Spider, {"DISTRIBUTED_ENABLED": False})
+@pytest.mark.parametrize(
+    ("profile", "freezes", "logs"), [(NONE, False, True), (USUAL, True, True), (FAST, True, False)]
+)
+def test_a_process_settles_when_its_spider_opens_and_not_before(profile: str, freezes: bool, logs: bool) -> None:
+    logging.getLogger("scrapy").setLevel(logging.DEBUG)
+    crawler = get_crawler(Spider, {"DISTRIBUTED_ENABLED": False, "LOG_LEVEL": "INFO"})
     spider = crawler._create_spider("any")
-    apply_profile(settings(DISTRIBUTED_PROFILE=FAST), crawler)
+    apply_profile(settings(DISTRIBUTED_PROFILE=profile), crawler)
     assert gc.get_freeze_count() == 0
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
-    assert gc.get_freeze_count() > 1000
+    assert (gc.get_freeze_count() > 1000) is freezes
+    assert logging.getLogger("scrapy.core.engine").isEnabledFor(logging.DEBUG) is logs
 
 
 @pytest.mark.parametrize(
@@ -101,16 +117,19 @@ def test_a_process_settles_when_its_spider_opens_and_not_before() -> None:
 def test_workers_and_producers_get_it_and_no_other_crawl(process: dict[str, Any], gets: bool) -> None:
     made = settings(DISTRIBUTED_PROFILE=FAST, **process)
     Addon().update_settings(made)
-    assert (of_the_profile(made) == FAST_SETTINGS) is gets
+    assert (of_the_profile(made) == PROFILE_SETTINGS[FAST]) is gets
 
 
-@pytest.mark.parametrize("name", [NONE, FAST])
+@pytest.mark.parametrize("name", PROFILES)
 def test_the_jobs_are_told_which(name: str) -> None:
     options = read_options(settings(DISTRIBUTED_PROFILE=name))
     assert job_settings(Asked(), options)["DISTRIBUTED_PROFILE"] == name
-    assert Options().profile == NONE
+
+
+def test_who_says_nothing_gets_the_usual_one() -> None:
+    assert read_options(Settings()).profile == Options().profile == USUAL
 
 
 def test_a_profile_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match="DISTRIBUTED_PROFILE is 'quick'; it can be none or fast"):
+    with pytest.raises(ConfigError, match="DISTRIBUTED_PROFILE is 'quick'; it can be usual or fast or none"):
         read_options(settings(DISTRIBUTED_PROFILE="quick"))

@@ -86,7 +86,8 @@ def test_duplicate_links_differ_only_in_the_order_of_their_query() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gonee", "slow", "slow:soon", "status", "status:x", "fail:x", "header:X", "cookie:"]
+    "text",
+    ["", "gonee", "slow", "slow:soon", "status", "status:x", "fail:x", "header:X", "cookie:", "busy:soon", "says"],
 )
 def test_a_behaviour_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -190,6 +191,7 @@ def test_pages_misbehave_as_told() -> None:
             "/properties/property_000003.html": "redirect:/properties/property_000004.html",
             "/properties/property_000005.html": "header:X-Key=7", "/properties/property_000006.html": "cookie:in=1",
             "/properties/property_000007.html": "setcookie:in=1", "/properties/property_000008.html": "status:429",
+            "/busy": "busy:3", "/robots.txt": "says:User-agent: *\nCrawl-delay: 2",
             }  # fmt: skip
 
     async def talk(client: Client, _: int) -> None:
@@ -202,6 +204,9 @@ def test_pages_misbehave_as_told() -> None:
         assert [await status(5), await status(5, "x-key: 7")] == [403, 200]
         assert [await status(6, "Cookie: in=2"), await status(6, "Cookie: a=b; in=1")] == [403, 200]
         assert (await client.ask("/properties/property_000007.html"))[1]["set-cookie"] == "in=1; path=/"
+        busy = await client.ask("/busy")
+        assert (busy[0], busy[1]["retry-after"]) == (429, "3")
+        assert (await client.ask("/robots.txt"))[2] == b"User-agent: *\nCrawl-delay: 2"
 
     served(Server(Site(), behaviours=Behaviours.parse(told)), talk)
 
@@ -274,13 +279,13 @@ def test_a_nonsense_request_gets_400_and_the_server_lives() -> None:
 
 def test_the_log_file_has_every_hit_once_with_its_headers(tmp_path: Path) -> None:
     log = Log(tmp_path / "hits.jl", with_headers=True)
-    log.add("GET", "/a", 1, b"Host: h", b"")
+    log.add("GET", "/a", ("127.0.0.2", 1), b"Host: h", b"")
     log.flush()
-    log.add("POST", "/b", 2, b"Host: h\r\nX: y", b"body")
+    log.add("POST", "/b", ("127.0.0.2", 2), b"Host: h\r\nX: y", b"body")
     log.close()
     rows = [json.loads(line) for line in (tmp_path / "hits.jl").read_text().splitlines()]
-    assert [(row["method"], row["target"], row["port"], row["host"]) for row in rows] == [
-        ("GET", "/a", 1, "h"), ("POST", "/b", 2, "h"),
+    assert [(row["method"], row["target"], row["address"], row["port"], row["host"]) for row in rows] == [
+        ("GET", "/a", "127.0.0.2", 1, "h"), ("POST", "/b", "127.0.0.2", 2, "h"),
     ]  # fmt: skip
     assert rows[1]["headers"] == {"host": "h", "x": "y"}
     assert rows[1]["body_sha256"] != rows[0]["body_sha256"]

@@ -57,6 +57,8 @@ BAD_LINES = [
     '{"url": "http://a/", "meta": []}', '{"url": "http://a/", "headers": {"A": 1}}',
     '{"url": "http://a/", "callback": "a b"}', '{"url": "http://a/", "dont_filter": 1}',
     '{"url": "http://a/", "body": "ü", "encoding": "ascii"}', '{"url": "http://a/", "body": "x", "encoding": "none"}',
+    '{"url": "http://a/", "encoding": "none"}', '{"url": "http://a/", "encoding": "base64"}',
+    '{"url": "http://a/", "priority": 9223372036854775808}',
     '{"url": "http://a/", "body": {"x": 1}}', '{"url": "http://a/", "cookies": 1}', "[" * 100_000,
 ]  # fmt: skip
 
@@ -130,3 +132,44 @@ def test_no_row_is_read_before_it_is_asked_for() -> None:
     for _ in range(3):
         next(found)
     assert taken == [0, 1, 2]
+
+
+def arguments(text: str, kind: str) -> list[Row | BadRow]:
+    return list(rows(text.encode().splitlines(keepends=True), kind=kind, arguments=True))
+
+
+def test_the_columns_of_a_csv_are_the_names_of_arguments() -> None:
+    first, second, long_ = arguments("word; number\n a ;1\n;2\nx;3;4\n", "csv")
+    assert isinstance(first, Row)
+    assert isinstance(second, Row)
+    assert (first.line, first.value) == (
+        2,
+        {"url": '{"number": "1", "word": "a"}', "arguments": {"word": "a", "number": "1"}},
+    )
+    assert second.value["arguments"] == {"number": "2"}  # an empty cell is no argument
+    assert isinstance(long_, BadRow)
+
+
+@pytest.mark.parametrize("head", ["a,a\n1,2\n", "a,\n1,2\n"])
+def test_columns_without_a_name_of_their_own_are_refused(head: str) -> None:
+    with pytest.raises(ConfigError, match="name of its own"):
+        arguments(head, "csv")
+
+
+def test_json_lines_are_arguments_where_all_values_are_texts_or_numbers() -> None:
+    good, *bad = arguments(
+        '{"n": 1, "t": "x", "f": 0.5}\n{"n": [1]}\n{"n": true}\n[1]\n{\n{"a=b": 1}\n{"project": "x"}\n'
+        '{"x": "\\u0000"}\n',
+        "jsonl",
+    )
+    assert isinstance(good, Row)
+    assert good.value["arguments"] == {"n": "1", "t": "x", "f": "0.5"}
+    assert [(one.line, isinstance(one, BadRow)) for one in bad] == [(line, True) for line in range(2, 9)]
+    (huge,) = arguments('{"x": "' + "y" * 140_000 + '"}', "jsonl")
+    assert isinstance(huge, BadRow)
+    assert "longer than a job can be given" in huge.reason
+
+
+def test_a_list_of_urls_has_no_arguments() -> None:
+    with pytest.raises(ConfigError, match="CSV"):
+        arguments("http://a/", "urls")

@@ -57,15 +57,29 @@ end
 local function attempt_goes(base, name, command)
   local state = redis.call('HGET', base .. 'a:' .. name, 'state')
   state = state and cjson.decode(state)
-  if OPEN[state] then redis.call(command, base .. 'open:' .. state, name) end
+  if not OPEN[state] then return end
+  local went = redis.call(command, base .. 'open:' .. state, name)
+  if went == 1 and UNDER_WAY[state] and turns.kept(base) then
+    local batch = batch_of(base, string.match(name, '%d+'))
+    if batch then turns.count(base, batch.slot, command == 'SADD' and batch.size or -batch.size) end
+  end
 end
 
 -- Make a change to these batches and attempts: whatever it is, they are found where they belong after it.
 local function changing(base, batches, attempts, change)
   if not is_indexed(base) then return change() end
-  for _, number in ipairs(batches) do batch_leaves(base, number) end
+  local slots = {}
+  local function note(numbers)
+    for _, number in ipairs(turns.kept(base) and numbers or {}) do
+      local batch = batch_of(base, number)
+      if batch then slots[batch.slot] = true end
+    end
+  end
+  note(batches)
   for _, name in ipairs(attempts) do attempt_goes(base, name, 'SREM') end
+  for _, number in ipairs(batches) do batch_leaves(base, number) end
   change()
   for _, number in ipairs(batches) do batch_enters(base, number) end
   for _, name in ipairs(attempts) do attempt_goes(base, name, 'SADD') end
+  for slot in pairs(slots) do turns.place(base, slot) end
 end

@@ -21,7 +21,10 @@ local function keep(base, batch)
     for at, print in ipairs(batch.prints) do words[at] = string.char(#print) .. print end
     redis.call('SET', base .. 'q:' .. number, table.concat(words))
   end
-  if is_indexed(base) then batch_enters(base, number) end
+  if is_indexed(base) then
+    batch_enters(base, number)
+    if turns.kept(base) then turns.place(base, batch_of(base, number).slot) end
+  end
   return tostring(number)
 end
 
@@ -81,8 +84,12 @@ function verbs.retry()
   if no then return no end
   local base = take()
   local rows = taken(count())
-  if redis.call('LREM', base .. 'misses', 1, rows[1]) == 0 then return {'no', '0'} end
-  for at = 2, #rows do redis.call('LREM', base .. 'misses', 1, rows[at]) end
+  for at, row in ipairs(rows) do
+    if redis.call('LREM', base .. 'misses', 1, row) == 0 then
+      for back = 1, at - 1 do redis.call('RPUSH', base .. 'misses', rows[back]) end
+      return {'no', '0'}
+    end
+  end
   return keep_all(base, taken_batches())
 end
 

@@ -44,30 +44,81 @@ local function first_in(base, slots, limit)
   return first
 end
 
+-- The next batch of a worker: its number. Unfairly, all of them are looked for at once.
+local function next_unfair(base, slots, limit)
+  local first = first_in(base, slots, limit)
+  local at = 0
+  return function()
+    at = at + 1
+    return first[at] and first[at][1]
+  end
+end
+
+local function begin_turns(base)
+  if turns.kept(base) then return end
+  redis.call('HSET', base .. 'meta', 'turns', 1)
+  for state in pairs(UNDER_WAY) do
+    for _, name in ipairs(redis.call('SMEMBERS', base .. 'open:' .. state)) do
+      local batch = batch_of(base, string.match(name, '%d+'))
+      turns.count(base, batch.slot, batch.size)
+    end
+  end
+  for _, slot in ipairs(redis.call('SMEMBERS', base .. 'waiting')) do turns.place(base, slot) end
+end
+
+-- The same, from the slots in turn, no two from one; with `alone` the worker has them to itself then.
+local function next_in_turn(base, slots, worker, alone, hungry, full)
+  begin_turns(base)
+  local share = alone and turns.share(base, worker, hungry) or {held = 0, most = math.huge}
+  local enough = {}
+  for _, slot in ipairs(full) do enough[slot] = true end
+  return function()
+    local slot = turns.next(base, worker, slots, enough, share)
+    if slot then
+      enough[slot] = true
+      if turns.take(base, slot, alone and worker or '') then share.held = share.held + 1 end
+      return tonumber(redis.call('ZRANGE', base .. 'w:' .. slot, 0, 0)[1])
+    end
+    if alone and share.held == 0 and redis.call('EXISTS', base .. 'waiting') == 1 then
+      redis.call('ZADD', base .. 'turns:hungry', string.format('%.6f', now()), worker)
+    end
+  end
+end
+
+local function lease_batch(base, number, state, fields, holder, seconds)
+  local batch = base .. 'b:' .. number
+  local attempt_number = tonumber(redis.call('HGET', batch, 'attempts')) + 1
+  local attempt = string.format('%d.%d', number, attempt_number)
+  changing(base, {number}, {attempt}, function()
+    redis.call('HSET', batch, 'state', state, 'attempts', attempt_number)
+    redis.call('HSET', base .. 'a:' .. attempt, 'batch', number, 'number', attempt_number, unpack(fields))
+    redis.call('SADD', base .. 'attempts', attempt)
+    give_lease(base, attempt, holder, seconds)
+  end)
+  return attempt
+end
+
 function verbs.lease_next()
   local no = unmet()
   if no then return no end
   local base, limit, seconds, holder, state, fields = take(), count(), count(), take(), take(), taken(count())
-  local other, slots = take(), taken(count())
+  local other, fair, alone, hungry = take(), take() == '1', take() == '1', count()
+  local slots, full = taken(count()), taken(count())
   local wanted = redis.call('HGET', base .. 'crawl', 'wanted')
   if wanted and wanted ~= '""' then return {'none'} end  -- somebody wants it to rest, or to end
-  if #slots == 0 then slots = own_slots(base, other) end
-  local first = first_in(base, slots, limit)
-  if #first == 0 then return {'none'} end
-  local leased = {'ok'}
-  for at = 1, math.min(limit, #first) do
-    local batch = base .. 'b:' .. first[at][1]
-    local number = tonumber(redis.call('HGET', batch, 'attempts')) + 1
-    local attempt = first[at][1] .. '.' .. number
-    changing(base, {first[at][1]}, {attempt}, function()
-      redis.call('HSET', batch, 'state', state, 'attempts', number)
-      redis.call('HSET', base .. 'a:' .. attempt, 'batch', first[at][1], 'number', number, unpack(fields))
-      redis.call('SADD', base .. 'attempts', attempt)
-      give_lease(base, attempt, holder, seconds)
-    end)
-    leased[#leased + 1] = attempt
+  local next_batch
+  if fair then
+    next_batch = next_in_turn(base, slots, holder, alone, hungry, full)
+  else
+    next_batch = next_unfair(base, #slots == 0 and own_slots(base, other) or slots, limit)
   end
-  return leased
+  local leased = {'ok'}
+  for _ = 1, limit do
+    local number = next_batch()
+    if not number then break end
+    leased[#leased + 1] = lease_batch(base, number, state, fields, holder, seconds)
+  end
+  return #leased > 1 and leased or {'none'}
 end
 
 function verbs.drop()

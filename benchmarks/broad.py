@@ -1,0 +1,191 @@
+"""A broad crawl over a fleet: first in, first out; round-robin; and fair leases; side by side on 1, 2 and 3 nodes.
+
+    python benchmarks/broad.py            # about seven minutes; writes the tables into docs/fair.md
+    python benchmarks/broad.py --short    # a first look, in seconds; writes nothing
+
+1,000 hosts on one server (`broad_site.py`), with the delays of scrapy-bench: a mean of max(0.1, N(0.2, 4)) s for each
+host, and N(mean, mean / 2) for each answer of it. Real Scrapyd nodes, one job at a time on each. And another site, of
+which each tenth host hardly answers at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+# The nodes and the projects are those of the tests.
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from broad_fleet import TOGETHER, WAYS, Fleet, Pace
+from broad_site import EVERY, FAST, LEAST, MEAN, SIGMA, SLOW
+from measure import RunError
+from numbers_section import put_section
+from report import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One site, and who is measured on it."""
+
+    law: str
+    hosts: int
+    each: int  #: links to each host
+    on: Mapping[str, Sequence[int]]  #: way -> the numbers of nodes that it is measured on
+    items: int  #: for each node: after so many the run is over,
+    seconds: Mapping[str, float]  #: or after this time, by way
+    usual: float  #: this time for all others
+    settle: float  #: seconds that are not counted
+
+
+#: the first one is long enough for ways that wait for a slow host at a time
+BROAD = Trial(
+    law="broad",
+    hosts=1000,
+    each=TOGETHER,
+    on={"pushed": (1, 3), "fifo": (1, 2, 3), "round-robin": (1, 2, 3), "spread": (1, 2, 3), "by-domain": (1, 2, 3)},
+    items=800,
+    seconds={"pushed": 45.0},
+    usual=18.0,
+    settle=3.0,
+)
+FEW_SLOW = Trial(
+    law="few-slow",
+    hosts=100,
+    each=2 * TOGETHER,
+    on={"fifo": (1,), "round-robin": (1,), "spread": (1,), "by-domain": (1,)},
+    items=4000,
+    seconds={},
+    usual=12.0,
+    settle=8.0,
+)
+#: what `--short` measures instead
+SHORT = Trial(
+    law="broad",
+    hosts=40,
+    each=20,
+    on={"round-robin": (1,), "spread": (1,)},
+    items=60,
+    seconds={},
+    usual=10.0,
+    settle=0.5,
+)
+
+Found = dict[tuple[str, int], Pace]
+
+
+def measure(folder: Path, trial: Trial) -> Found:
+    """All ways of a trial, in turn on each number of nodes."""
+    found: Found = {}
+    most = max(max(numbers) for numbers in trial.on.values())
+    with closing(Fleet(folder, nodes=most, law=trial.law, hosts=trial.hosts, each=trial.each)) as fleet:
+        for nodes in range(1, most + 1):
+            for way in (way for way, numbers in trial.on.items() if nodes in numbers):
+                seconds = trial.seconds.get(way, trial.usual)
+                pace = fleet.run(way, nodes, items=trial.items * nodes, seconds=seconds, settle=trial.settle)
+                found[way, nodes] = pace
+                told = f"{pace.items} items in {pace.seconds:.1f} s: {pace.rate:.1f} a second"
+                print(f"{trial.law}  {way:12} {nodes} nodes  {told}", file=sys.stderr, flush=True)
+    return found
+
+
+def table(found: Found, base: str) -> str:
+    """Items per second, and how they compare: with the base way on as many nodes, and with one node."""
+    numbers = sorted({nodes for _, nodes in found})
+    heads = ["way", *(f"{nodes} node{'s' * (nodes > 1)}" for nodes in numbers), f"/ {WAYS[base].says}"]
+    heads += [f"{numbers[-1]} nodes / 1"] * (numbers[-1] > 1)
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---|" * (len(heads) - 1)]
+    for way in dict.fromkeys(way for way, _ in found):
+        rates = {nodes: found[way, nodes].rate for nodes in numbers if (way, nodes) in found}
+        last = max(rates)
+        cells = [WAYS[way].says, *(f"{rates[nodes]:.1f}" if nodes in rates else "-" for nodes in numbers)]
+        cells.append(_ratio(rates[last], found.get((base, last))))
+        cells += [f"{rates[last] / rates[1]:.2f}" if rates.get(1) else "-"] * (numbers[-1] > 1)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ratio(rate: float, base: Pace | None) -> str:
+    return f"{rate / base.rate:.2f}" if base is not None and base.rate else "-"
+
+
+def section(broad: Found, few_slow: Found) -> str:
+    """What the documents say of it."""
+    about = machine()
+    versions = f"Python {about['python']}, Scrapy {about['scrapy']}"
+    law = f"a mean of max({LEAST}, N({MEAN}, {SIGMA:g})) s for each host, and N(mean, mean / 2) for each answer of it"
+    long = f"{BROAD.usual:g} s, {BROAD.seconds['pushed']:g} s where batches are sent"
+    return f"""\
+{BROAD.hosts:,} hosts on one server, with the delays of scrapy-bench's broad crawl: {law}.
+{TOGETHER} links to a host are found together, as on its pages. Real Scrapyd nodes with one job at a time,
+`CONCURRENT_REQUESTS = 120`, no retries. Items per second, counted at the site after {BROAD.settle:g} s, until it had
+served {BROAD.items} for each node, or the time was up ({long}).
+
+*First in, first out* has batches of 100 as they were found, and Scrapy's old queue (`ScrapyPriorityQueue`): sent, as by
+`sdist crawl`, or leased, as with `--pull`. *Round-robin* has the links dealt host by host before they are cut, and a
+queue that takes from its hosts in turn, whatever the downloader has of them.
+
+{table(broad, "pushed")}
+
+Where each host is asked in its turn, the average answer takes 1.7 s, so 120 at a time are about 70 a second on each
+node: that is what round-robin can reach there, and fair leases, too. They differ where a host is met again before it
+has answered. On {FEW_SLOW.hosts} hosts, of which every {EVERY}th takes {SLOW:g} s and all others {FAST:g} s, after
+{FEW_SLOW.settle:g} s, when the queues have filled:
+
+{table(few_slow, "round-robin")}
+
+In turn, all hosts get as many requests as the slowest can answer, since the downloader is full of those that wait for
+it; a queue that looks at the downloader leaves them where they are, and so does the store, one level up.
+
+Measured on {about["date"]} on {about["cores"]} cores ({about["processor"]}), which the site, the nodes and the store
+share; {versions}.
+
+    python benchmarks/broad.py
+"""
+
+
+def _document(trials: Mapping[str, Found]) -> dict[str, Any]:
+    rows = [
+        {"law": law, "way": way, "nodes": nodes, "items": pace.items, "seconds": round(pace.seconds, 2)}
+        for law, found in trials.items()
+        for (way, nodes), pace in found.items()
+    ]
+    return {"schema": 1, "machine": machine(), "rows": rows}
+
+
+def main() -> int:
+    """Run the program; 0 when all runs could be measured."""
+    parser = argparse.ArgumentParser(prog="python benchmarks/broad.py", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--short", action="store_true", help="few hosts, one node: to see that everything works")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose fair.md is written")
+    parser.add_argument("--json", type=Path, help="file that gets all figures")
+    given = parser.parse_args()
+    trials = {}
+    try:
+        for trial in (SHORT,) if given.short else (BROAD, FEW_SLOW):
+            with TemporaryDirectory(prefix="sdist-bench-") as folder:
+                trials[trial.law] = measure(Path(folder), trial)
+    except (RunError, AssertionError) as error:
+        print(f"The benchmark stopped: {error}", file=sys.stderr)
+        return 1
+    for found in trials.values():
+        print(table(found, next(iter(found))[0]), end="\n\n")
+    if given.json:
+        given.json.write_text(json.dumps(_document(trials), indent=1), encoding="utf-8")
+    if not given.short:
+        put_section(given.docs / "fair.md", "Numbers", section(trials[BROAD.law], trials[FEW_SLOW.law]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""`sdist throttle set` and `unset`: the limit of one domain. Rule: whether it is blocked or paused stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.throttle.checks import check_hits, check_scale, check_window
+from scrapyd_dist.throttle.values import ALL, Rule
+
+from ..choosing import Json
+from .rules import NOTICE, Domains, OneDomain, change, is_held, limit_of, named, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def set_(
+    domain: OneDomain,
+    hits: Annotated[Optional[int], typer.Option(metavar="N", help="Requests that may leave in any window.")] = None,
+    window: Annotated[Optional[float], typer.Option(metavar="SECONDS", help="How long the window is.")] = None,
+    scale: Annotated[
+        Optional[float], typer.Option(metavar="X", help="The part of the hits that is used, 0 to 1; 0 lets it rest.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Set how many requests a domain gets, over all workers and hosts of it.
+
+    It goes before the workers' settings, and for a domain before what is said of
+    all. What is left out stays as it was. Crawls that run go on with the new
+    limit at once.
+
+    Example: sdist throttle set example.com --hits 60 --window 60
+    """
+    from ..speaking import put_json, say
+
+    if hits is None and window is None and scale is None:
+        raise ConfigError("Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X.")
+    (name,) = names_of([domain])
+
+    def plan(now: Mapping[str, Rule]) -> Mapping[str, Rule]:
+        return {name: _limited(name, now.get(name, Rule()), hits, window, scale)}
+
+    changed = change(plan)
+    if as_json:
+        put_json(changed.document())
+        return
+    rule = changed.after(name)
+    say(f"{named([name]).capitalize() if name == ALL else name}: {limit_of(rule)}.{_rests(name, rule)} {NOTICE}")
+
+
+def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
+    """The rule with what was said of its limit.
+
+    Raises:
+        ConfigError: something of it cannot be, or a limit would be half a one.
+    """
+    hits, window = rule.hits if hits is None else hits, rule.window if window is None else window
+    if hits is None or window is None:
+        raise ConfigError(
+            f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
+            " To let it rest: sdist throttle pause."
+        )
+    return replace(
+        rule,
+        hits=check_hits(hits),
+        window=check_window(window),
+        scale=check_scale(rule.scale if scale is None else scale),
+    )
+
+
+def _rests(name: str, rule: Rule) -> str:
+    """Why nothing leaves for it all the same, if so."""
+    if rule.blocked:
+        return " It is blocked, though; `sdist throttle unblock` ends that."
+    if rule.paused:
+        return " It is paused, though; `sdist throttle resume` ends that."
+    return " That leaves it none: it rests." if is_held(name, {name: rule}) else ""
+
+
+def unset(domain: Domains, as_json: Json = False) -> None:
+    """Remove the limits of domains: what is said of all holds for them, else the workers' settings.
+
+    What is blocked or paused stays so.
+
+    Example: sdist throttle unset example.com
+    """
+    from ..speaking import put_json, say
+
+    names = names_of(domain)
+
+    def plan(now: Mapping[str, Rule]) -> Mapping[str, Rule]:
+        return {name: replace(now[name], hits=None, window=None, scale=1.0) for name in names if name in now}
+
+    changed = change(plan)
+    if as_json:
+        put_json(changed.document())
+        return
+    if changed.changes:
+        say(f"No limit of its own any more: {named(list(changed.changes))}. {NOTICE}")
+    others = [name for name in names if name not in changed.changes]
+    if others:
+        say(f"Had no limit of its own: {named(others)}.")

@@ -1,0 +1,170 @@
+"""A worker's talk with the store about permits: one question at a time, and again when it does not answer.
+
+The rule it keeps: what was to be said is said, or kept for later; a store that is away is no error of the crawl. Part
+of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from scrapyd_dist.errors import DistError
+from scrapyd_dist.store.worker_thread import StoreThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapyd_dist.store import Store
+    from scrapyd_dist.throttle.values import Ask, Permit, SiteNews, Taken
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+#: seconds after which a store that has not answered counts as away
+SLOW = 2.0
+#: seconds until a store that does not answer is asked again: at first, and at most
+AGAIN, LONGEST_AGAIN = 0.25, 4.0
+#: permits that are handed back, and pieces of news that are told, in one step at most
+AT_ONCE = 1000
+#: permits that are kept for a store that is away, to be handed back later; the oldest ones bound nobody any more
+KEPT = 10_000
+
+
+class Listener(Protocol):
+    """Who asks, and hears the answers; called in the event loop."""
+
+    def questions(self) -> list[Ask]:
+        """What is to be asked now."""
+
+    def answered(self, taken: Taken, received: float) -> None:
+        """The store's answer to them, which was here at `received` by our clock."""
+
+    def unanswered(self) -> None:
+        """There was no answer: they are to be asked again."""
+
+    def heed(self, version: int) -> None:
+        """The version of the rules, as the store has it now."""
+
+    def set_away(self, away: bool) -> None:
+        """The store does not answer, or does again."""
+
+
+class Talk:
+    """All that one process says to the store of the throttle."""
+
+    def __init__(self, store: Store, listener: Listener, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._listener, self._clock = store, listener, clock
+        self._thread = StoreThread(store)
+        self._back: deque[Permit] = deque(maxlen=KEPT)
+        self._news: list[SiteNews] = []
+        self._look = False
+        self._talking: asyncio.Future[None] | None = None
+        self._pause = 0.0
+        self._away = self._ended = False
+
+    def hand_back(self, permits: Sequence[Permit]) -> None:
+        """Soon."""
+        if permits:
+            self._back.extend(permits)
+            self.begin()
+
+    def tell(self, news: SiteNews, *, at_once: bool) -> None:
+        """At once, or with the next look at the rules' version."""
+        self._news.append(news)
+        if at_once:
+            self.look()
+
+    def look(self) -> None:
+        """Tell what there is to tell, and ask for the version of the rules."""
+        self._look = True
+        self.begin()
+
+    def begin(self) -> None:
+        """Something is to be said: say it, once what is being said has its answer."""
+        if self._talking is None and not self._ended:
+            self._talking = asyncio.ensure_future(self._run())
+
+    async def end(self, patience: float) -> None:
+        """Hand back what is left, wait `patience` seconds at most, and close the connection."""
+        deadline = time.monotonic() + patience
+        while self._talking is not None and time.monotonic() < deadline:
+            await asyncio.wait([self._talking], timeout=deadline - time.monotonic())
+        self._ended = True
+        if self._talking is not None:
+            self._talking.cancel()
+        closing = asyncio.get_running_loop().run_in_executor(None, self._thread.close)
+        await asyncio.wait([closing], timeout=patience)
+
+    async def _run(self) -> None:
+        try:
+            while await self._turn():
+                if self._pause:
+                    await asyncio.sleep(self._pause)
+        finally:
+            self._talking = None
+
+    async def _turn(self) -> bool:
+        """Say one thing; False when there is nothing to say."""
+        try:
+            if self._back:
+                await self._return()
+            elif self._look:
+                await self._tell()
+            elif asks := self._listener.questions():
+                received, taken = await self._say(self._take, asks)
+                self._listener.answered(taken, received)
+            else:
+                return False
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a crawl that waits without a word
+            self._listener.unanswered()
+            self._pause = min(2 * self._pause, LONGEST_AGAIN) if self._pause else AGAIN
+            self._missed(str(error), fault=not isinstance(error, DistError))
+        return True
+
+    def _take(self, asks: Sequence[Ask]) -> tuple[float, Taken]:
+        taken = self._store.take_permits(asks)
+        return self._clock(), taken
+
+    async def _return(self) -> None:
+        permits = [self._back.popleft() for _ in range(min(AT_ONCE, len(self._back)))]
+        try:
+            await self._say(self._store.return_permits, permits)
+        except BaseException:
+            self._back.extendleft(reversed(permits))
+            raise
+
+    async def _tell(self) -> None:
+        news, self._news = self._news[:AT_ONCE], self._news[AT_ONCE:]
+        self._look = bool(self._news)
+        try:
+            version = await self._say(self._store.tell_sites, news)
+        except BaseException:
+            self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
+            raise
+        self._listener.heed(version)
+
+    async def _say(self, verb: Callable[[A], T], words: A) -> T:
+        slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")
+        try:
+            answer = await self._thread(verb, words)
+        finally:
+            slow.cancel()
+        self._pause = 0.0
+        if self._away:
+            self._away = False
+            logger.info("The store answers again: requests leave as they may.")
+            self._listener.set_away(False)
+        return answer
+
+    def _missed(self, why: str, *, fault: bool = False) -> None:
+        if not self._away:
+            self._away = True
+            told = "The store does not answer, and no request leaves without its permit: %s"
+            logger.warning(told, why.rstrip("."), exc_info=fault)
+            self._listener.set_away(True)

@@ -1,0 +1,237 @@
+"""All lines of one process: which may leave now, in turn; which want permits; which nobody needs any more.
+
+The rule it keeps: domains take turns, and one that may not leave holds up no other. Part of the worker half: imports
+Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from scrapy.exceptions import IgnoreRequest
+
+from .alarms import Alarms
+from .budgets import PagesUsedUp
+from .lines import Guest, Line, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scrapyd_dist.throttle.values import Permit
+
+    from .lines import Kind
+    from .room import Room
+
+#: seconds after which a line that nobody waits in is forgotten
+LINGER = 10.0
+#: seconds for which a request beside the queues waits for a domain that is blocked or paused: it holds up all others
+HELD_FOR = 60.0
+
+
+class Owner(Protocol):
+    """Whose lines they are."""
+
+    def want(self) -> None:
+        """A line wants permits."""
+
+    def give_back(self, permits: Sequence[Permit]) -> None:
+        """These are not needed."""
+
+    def wake(self) -> None:
+        """A request may leave now."""
+
+    def count(self, name: str, number: float = 1) -> None:
+        """For the statistics."""
+
+
+class Lines:
+    """The lines, by kind."""
+
+    def __init__(self, owner: Owner, room: Room, clock: Callable[[], float]) -> None:
+        self._owner, self._room, self._clock = owner, room, clock
+        self._lines: dict[Kind, Line] = {}
+        self._ready: dict[Line, None] = {}  #: whose turn it is comes first
+        self._wanting: dict[Line, None] = {}
+        self._cramped: dict[Line, None] = {}
+        self._idle: dict[Line, float] = {}  #: since when, by our clock
+        self._alarms = Alarms(self._rung, clock)
+        self._away = False
+
+    def is_free(self, kind: Kind) -> bool:
+        """Whether this kind is known to have no limit."""
+        line = self._lines.get(kind)
+        return line is not None and line.standing is Standing.FREE and not self._away
+
+    def of(self, kind: Kind) -> Line:
+        """The line of this kind, made when it is not there."""
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = Line(kind)
+            self._idle[line] = self._clock()
+        return line
+
+    def enter(self, line: Line, slot: str, number: int = 1) -> None:
+        """So many requests of this slot of the downloader wait in this line from now on."""
+        line.waiting += number
+        line.slots[slot] += number
+        self.settle(line)
+
+    def leave(self, line: Line, slot: str) -> None:
+        """One of them waits no more; the other domains come first now."""
+        line.waiting -= 1
+        line.slots[slot] -= 1
+        if not line.slots[slot]:
+            del line.slots[slot]
+            self._room.forget(slot)
+        self._ready.pop(line, None)
+        self.settle(line)
+
+    def ready(self) -> Iterator[Line]:
+        """The lines whose requests may leave, in turn; the engine has room for some."""
+        self._ask_for_cramped()
+        now = self._clock()
+        return (line for line in self._ready if self._may_leave(line, now))
+
+    def _ask_for_cramped(self) -> None:
+        """For as many of them as the engine has room for, each in its turn."""
+        room = self._room.of_engine
+        for line in list(self._cramped):
+            if room <= 0:
+                break
+            if self._missing(line):
+                room -= 1
+                self._cramped[line] = self._cramped.pop(line)
+                self._wanting[line] = None
+                self._owner.want()
+
+    def take_wanting(self, most: int) -> list[tuple[Line, int]]:
+        """The lines that want permits, and how many; they are being asked for from now on."""
+        taken: list[tuple[Line, int]] = []
+        while self._wanting and len(taken) < most:
+            line = next(iter(self._wanting))
+            del self._wanting[line]
+            missing = self._missing(line)
+            if missing:
+                line.asked += missing
+                taken.append((line, missing))
+        return taken
+
+    def join(self, line: Line, guest: Guest) -> None:
+        """A request waits beside the queues."""
+        line.guests.append(guest)
+        self.settle(line)
+
+    def part(self, line: Line, guest: Guest) -> None:
+        """It waits no more."""
+        if guest in line.guests:
+            line.guests.remove(guest)
+        self.settle(line)
+
+    def withdraw(self) -> None:
+        """The rules have changed: what lies ahead is asked for anew."""
+        now = self._clock()
+        for line in list(self._lines.values()):
+            self._owner.give_back(line.withdraw(now))
+            self.settle(line)
+
+    def set_away(self, away: bool) -> None:
+        """While the store is away, even what has no limit waits: nobody can tell that it still has none."""
+        self._away = away
+        for line in list(self._lines.values()):
+            self.settle(line)
+
+    def settle(self, line: Line) -> None:
+        """Something has become of a line: serve its guests, and see whether its requests may leave."""
+        now = self._clock()
+        stale = line.take_stale(now)
+        line.cramped = line.cramped or bool(stale)
+        self._serve_guests(line, now)
+        self._owner.give_back([*stale, *line.take_surplus()])
+        if line.waiting and self._may_leave(line, now):
+            self._ready.setdefault(line)
+            self._note_wait(line, now, ends=True)
+        else:
+            self._ready.pop(line, None)
+            self._note_wait(line, now, ends=not line.waiting)
+        self._want(line)
+        self._alarms.set(line, line.next_look(now))
+        self._note_idle(line, now)
+
+    def _may_leave(self, line: Line, now: float) -> bool:
+        if line.standing is Standing.FREE:
+            return not self._away
+        return line.standing is Standing.USED_UP or line.due(now)
+
+    def _serve_guests(self, line: Line, now: float) -> None:
+        while line.guests and self._may_leave(line, now):
+            answer = line.guests.popleft().answer
+            if answer.done():
+                continue
+            if line.standing is Standing.USED_UP:
+                answer.set_exception(PagesUsedUp(line.kind.domain, line.kind.pages or 0))
+            else:
+                answer.set_result(line.permits.popleft() if line.standing is Standing.LIMITED else None)
+
+    def _note_wait(self, line: Line, now: float, *, ends: bool) -> None:
+        if not ends:
+            line.since = now if line.since is None else line.since
+        elif line.since is not None:
+            self._owner.count("waited", now - line.since)
+            line.since = None
+
+    def _want(self, line: Line) -> None:
+        """Ask for what it needs; where nothing could leave, once something can."""
+        if line.cramped and line.demand:
+            self._cramped.setdefault(line)
+        else:
+            self._cramped.pop(line, None)
+        if line.missing(self._clock(), 0):
+            self._wanting[line] = None
+            self._owner.want()
+
+    def _missing(self, line: Line) -> int:
+        return line.missing(self._clock(), self._free(line) if line.cramped else 0)
+
+    def _free(self, line: Line) -> int:
+        """How many of its requests could leave at once."""
+        free = sum(min(number, max(0, self._room.free(slot))) for slot, number in line.slots.items())
+        if not free and line.slots:
+            delay = min(self._room.delay(slot) for slot in line.slots)
+            if delay:
+                self._alarms.set(line, self._clock() + delay)
+        return free
+
+    def _note_idle(self, line: Line, now: float) -> None:
+        if line.demand or line.asked or line.permits:
+            self._idle.pop(line, None)
+        else:
+            self._idle.setdefault(line, now)
+
+    def _rung(self, lines: list[Line]) -> None:
+        for line in lines:
+            self.settle(line)
+        if self._ready or self._cramped:
+            self._owner.wake()
+
+    # now and then
+
+    def sweep(self, *, ending: bool) -> None:
+        """Forget what nobody needs, and send away who waits in vain; `ending`: the crawl waits for nothing else."""
+        now = self._clock()
+        while self._idle:
+            line, since = next(iter(self._idle.items()))
+            if now - since < LINGER:
+                break
+            del self._idle[line], self._lines[line.kind]
+        for line in [line for line in self._lines.values() if line.guests]:
+            held = line.standing is Standing.HELD
+            for guest in list(line.guests):
+                if not guest.answer.done() and (ending or (held and now - guest.since > HELD_FOR)):
+                    why = "the crawl ends" if ending else f"{line.kind.domain} is blocked or paused (sdist throttle)"
+                    guest.answer.set_exception(IgnoreRequest(f"no permit to leave: {why}"))
+
+    def close(self) -> list[Permit]:
+        """Want nothing any more; all permits that are held."""
+        self._alarms.cancel()
+        self._wanting.clear()
+        return [held.permit for line in self._lines.values() for held in line.permits]

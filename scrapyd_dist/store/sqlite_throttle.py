@@ -1,0 +1,228 @@
+"""The SQLite store's verbs about the throttle. Its clock is this machine's, read while nobody else can write."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.store.sqlite_file import SqliteFile
+from scrapyd_dist.store.throttle_rows import answer_of, domain_of, micros, rule_of, rule_texts, state_of
+from scrapyd_dist.throttle.standing import Standing, heeded, terms_of
+from scrapyd_dist.throttle.values import Answer, DomainState, Rules, Taken
+from scrapyd_dist.throttle.windows import SECOND, Terms, moments
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from scrapyd_dist.throttle.values import Ask, Permit, Rule, SiteNews
+
+#: a domain is said to have been asked for once in such a time: not each time, since every write costs
+_ASKED = 60 * SECOND
+_STANDING = ", ".join(field.name for field in fields(Standing))
+_TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(Standing))
+
+
+class SqliteThrottle(SqliteFile):
+    """Limits of requests, and the permits that were given out."""
+
+    _rules = Rules(version=-1, rules={})  #: those that were read last
+
+    def _now(self) -> int:
+        return time.time_ns() // 1000
+
+    # permits
+
+    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+        with self.step():
+            now, rules = self._now(), self.rules()
+            answers = tuple(self._answer(ask, rules.rules, now) for ask in asks)
+        return Taken(now=now / SECOND, version=rules.version, answers=answers)
+
+    def _answer(self, ask: Ask, rules: Mapping[str, Rule], now: int) -> Answer:
+        standing, asked = self._standing(ask.domain)
+        terms = terms_of(ask, rules, standing, now)
+        if isinstance(terms, Answer):
+            return terms
+        if asked < now - _ASKED:
+            self._asked(ask.domain, now)
+        count, used = ask.count, None
+        if ask.pages is not None:
+            used = self._pages(ask.domain, ask.budget)
+            count = max(0, min(count, ask.pages - used))
+            used += count
+            self._count_pages(ask.domain, ask.budget, count)
+        return answer_of(ask, self._take(ask, count, max(now, standing.rest_until), terms, now), used)
+
+    def _take(self, ask: Ask, count: int, start: int, terms: Terms, now: int) -> list[int]:
+        if not count:
+            return []
+        key, full = self._key(ask, terms, now)
+        start = max(start, full)
+        near = self._grants("SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - terms.gap)
+        some, skipped = terms.counted(count)
+        back = self._grants("SELECT at FROM grants WHERE key = ? ORDER BY at DESC LIMIT ? OFFSET ?", key, some, skipped)
+        given = moments(count, start, near, back[::-1], terms, self._others(ask, start, terms))
+        self._db.executemany("INSERT INTO grants VALUES (?, ?)", [(key, at) for at in given])
+        self._db.execute("UPDATE throttle_keys SET full = ?, seen = ? WHERE number = ?", (given[-1], now, key))
+        self._purge(key, now - terms.memory, terms.memory)
+        return given
+
+    def _others(self, ask: Ask, start: int, terms: Terms) -> list[int]:
+        """Grants of the domain's other keys that may be too near; none, where only limits of keys count."""
+        keys = "SELECT number FROM throttle_keys WHERE domain = ? AND key != ?"
+        query = f"SELECT at FROM grants WHERE key IN ({keys}) AND at > ? ORDER BY at"  # noqa: S608 - own words
+        return self._grants(query, ask.domain, ask.key, start - terms.apart) if terms.apart else []
+
+    def _grants(self, query: str, *values: int | str) -> list[int]:
+        return [row[0] for row in self._db.execute(query, values)]
+
+    def _key(self, ask: Ask, terms: Terms, now: int) -> tuple[int, int]:
+        """The key's number, and the moment before which it is known to have no room under these terms."""
+        known = self._db.execute("SELECT * FROM throttle_keys WHERE key = ?", (ask.key,)).fetchone()
+        named = asdict(terms)
+        if known is None:
+            query = (
+                "INSERT INTO throttle_keys (key, domain, hits, window, gap, apart)"
+                " VALUES (:key, :domain, :hits, :window, :gap, :apart)"
+            )
+            number = self._db.execute(query, {"key": ask.key, "domain": ask.domain, **named}).lastrowid
+            return number or 0, 0
+        if all(known[name] == value for name, value in named.items()):
+            # A clock that was set back knows nothing of the moments that it shows again.
+            return known["number"], known["full"] if now >= known["seen"] else 0
+        query = (
+            "UPDATE throttle_keys SET hits = :hits, window = :window, gap = :gap, apart = :apart WHERE number = :number"
+        )
+        self._db.execute(query, {"number": known["number"], **named})
+        return known["number"], 0
+
+    def _purge(self, key: int, before: int, slack: int) -> None:
+        """Forget what does not count any more; not each time, since every write costs."""
+        oldest = self._db.execute("SELECT at FROM grants WHERE key = ? ORDER BY at LIMIT 1", (key,)).fetchone()
+        if oldest is not None and oldest[0] < before - slack:
+            self._db.execute("DELETE FROM grants WHERE key = ? AND at < ?", (key, before))
+
+    def return_permits(self, permits: Sequence[Permit]) -> None:
+        with self.step():
+            for permit in permits:
+                self._return(permit)
+
+    def _return(self, permit: Permit) -> None:
+        given = (permit.key, micros(permit.at))
+        query = "DELETE FROM grants WHERE key = (SELECT number FROM throttle_keys WHERE key = ?) AND at = ?"
+        if self._db.execute(query, given).rowcount:
+            domain = domain_of(permit.key)
+            query = "UPDATE throttle_keys SET full = 0 WHERE key = ? OR (domain = ? AND apart > 0)"
+            self._db.execute(query, (permit.key, domain))
+            if permit.page_of:
+                self._count_pages(domain, permit.page_of, -1)
+
+    # pages
+
+    def _pages(self, domain: str, budget: str) -> int:
+        row = self._db.execute("SELECT used FROM pages WHERE domain = ? AND budget = ?", (domain, budget)).fetchone()
+        return row[0] if row else 0
+
+    def _count_pages(self, domain: str, budget: str, count: int) -> None:
+        if count:
+            query = "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = used + excluded.used"
+            self._db.execute(query, (domain, budget, count))
+
+    # domains
+
+    def _standing(self, domain: str) -> tuple[Standing, int]:
+        """How a domain stands, and when it was last asked for, as far as that is written down."""
+        query = f"SELECT {_STANDING}, asked FROM throttle_domains WHERE domain = ?"  # noqa: S608 - own names
+        row = self._db.execute(query, (domain,)).fetchone()
+        return (_standing_of(row), row["asked"]) if row else (Standing(), -_ASKED)
+
+    def _asked(self, domain: str, now: int) -> None:
+        query = (
+            "INSERT INTO throttle_domains (domain, asked) VALUES (:domain, :now) ON CONFLICT DO UPDATE SET asked = :now"
+        )
+        self._db.execute(query, {"domain": domain, "now": now})
+
+    def tell_sites(self, news: Sequence[SiteNews]) -> int:
+        if news:
+            with self.step():
+                now = self._now()
+                slower = [self._tell(one, now) for one in news]
+                if any(slower):
+                    self._db.execute("UPDATE throttle SET version = version + 1")
+        return self._version_of_rules()
+
+    def _tell(self, news: SiteNews, now: int) -> bool:
+        old, asked = self._standing(news.domain)
+        new, slower = heeded(old, news, now)
+        if new != old:
+            if asked < 0:
+                self._asked(news.domain, now)
+            query = f"UPDATE throttle_domains SET {_TO_STANDING} WHERE domain = :domain"  # noqa: S608 - own names
+            self._db.execute(query, {**asdict(new), "domain": news.domain})
+        return slower
+
+    # rules
+
+    def _version_of_rules(self) -> int:
+        version: int = self._db.execute("SELECT version FROM throttle").fetchone()[0]
+        return version
+
+    def rules(self) -> Rules:
+        version = self._version_of_rules()
+        if version != self._rules.version:
+            # Read after the version: newer rules under an older version are only read once more.
+            rows = self._db.execute("SELECT domain, rule FROM throttle_rules")
+            self._rules = Rules(version=version, rules={row["domain"]: rule_of(row["rule"]) for row in rows})
+        return self._rules
+
+    def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
+        texts = rule_texts(changes)
+        with self.step():
+            before = dict(self._db.execute("SELECT domain, rule FROM throttle_rules").fetchall())
+            wanted = {**({} if replace else before), **texts}
+            after = {domain: text for domain, text in wanted.items() if text is not None}
+            if after != before:
+                gone = [(domain,) for domain in before if domain not in after]
+                self._db.executemany("DELETE FROM throttle_rules WHERE domain = ?", gone)
+                new = [(domain, text) for domain, text in after.items() if before.get(domain) != text]
+                self._db.executemany("INSERT OR REPLACE INTO throttle_rules VALUES (?, ?)", new)
+                self._db.execute("UPDATE throttle SET version = version + 1")
+            return self._version_of_rules()
+
+    # looking
+
+    def domain_states(self) -> list[DomainState]:
+        with self.snapshot():
+            now = self._now()
+            rows = self._db.execute("SELECT * FROM throttle_domains ORDER BY domain").fetchall()
+            return [self._state(row, now) for row in rows]
+
+    def _state(self, row: sqlite3.Row, now: int) -> DomainState:
+        keys, latest = {}, 0
+        query = (
+            "SELECT key, max(window, gap) AS span, number,"
+            " (SELECT max(at) FROM grants WHERE grants.key = number) AS latest"
+            " FROM throttle_keys WHERE domain = ? ORDER BY key"
+        )
+        count = "SELECT count(*) FROM grants WHERE key = ? AND at > ? AND at <= ?"
+        for key in self._db.execute(query, (row["domain"],)).fetchall():
+            keys[key["key"]] = self._db.execute(count, (key["number"], now - key["span"], now)).fetchone()[0]
+            latest = max(latest, key["latest"] or 0)
+        pages = self._db.execute("SELECT budget, used FROM pages WHERE domain = ?", (row["domain"],)).fetchall()
+        return state_of(row["domain"], _standing_of(row), now, keys=keys, latest=latest, pages=dict(pages))
+
+    def forget_permits(self, before: float) -> None:
+        # What counts still stays, however long ago that was: no budget begins anew before its time.
+        counts = (
+            "SELECT 1 FROM throttle_keys JOIN grants ON grants.key = number"
+            " WHERE domain = throttle_domains.domain AND at > :now - max(window, throttle_keys.gap)"
+        )
+        query = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({counts})"  # noqa: S608 - own words
+        with self.step():
+            self._db.execute(query, {"before": micros(before), "now": self._now()})
+
+
+def _standing_of(row: sqlite3.Row) -> Standing:
+    return Standing(**{field.name: row[field.name] for field in fields(Standing)})

@@ -1,0 +1,77 @@
+"""What every engine keeps of the throttle alike: rules as JSON, moments as whole microseconds. No IO."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.throttle.values import Answer, DomainState, Permit, Rule
+from scrapyd_dist.throttle.windows import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from scrapyd_dist.throttle.standing import Standing
+    from scrapyd_dist.throttle.values import Ask
+
+
+def rule_text(rule: Rule) -> str:
+    """As it is kept; the same rule is always the same text.
+
+    Raises:
+        StoreError: nobody could keep to it.
+    """
+    if (rule.hits is None) != (rule.window is None):
+        raise StoreError(f"{rule} is half a limit: hits and window go together")
+    if rule.hits is not None and not (rule.hits >= 1 and (rule.window or 0) > 0):
+        raise StoreError(f"{rule} limits nothing: hits and window are more than 0")
+    if not 0 <= rule.scale <= 1:
+        raise StoreError(f"{rule} uses more than all hits, or less than none: the scale is from 0 to 1")
+    return json.dumps(asdict(rule), sort_keys=True)
+
+
+def rule_texts(changes: Mapping[str, Rule | None]) -> dict[str, str | None]:
+    """All of them, or none; None where a rule is to be removed."""
+    return {domain: None if rule is None else rule_text(rule) for domain, rule in changes.items()}
+
+
+def rule_of(text: str | bytes) -> Rule:
+    return Rule(**json.loads(text))
+
+
+def domain_of(key: str) -> str:
+    """The domain of a key, `[spider|][address|]domain`."""
+    return key.rpartition("|")[2]
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+def permits_of(ask: Ask, moments: Iterable[int]) -> tuple[Permit, ...]:
+    page_of = ask.budget if ask.pages is not None else ""
+    return tuple(Permit(key=ask.key, at=at / SECOND, page_of=page_of) for at in moments)
+
+
+def answer_of(ask: Ask, moments: Iterable[int], used: int | None) -> Answer:
+    """What the ask is told of the moments that it got; `used`: pages of its budget, None where nobody counts them."""
+    used_up = used is not None and ask.pages is not None and used >= ask.pages
+    return Answer(permits=permits_of(ask, moments), used_up=used_up)
+
+
+def state_of(
+    domain: str, standing: Standing, now: int, *, keys: Mapping[str, int], latest: int, pages: Mapping[str, int]
+) -> DomainState:
+    """For whoever looks; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
+    return DomainState(
+        domain=domain,
+        keys=keys,
+        next_at=latest / SECOND,
+        rest_until=standing.rest_until / SECOND,
+        pace=standing.pace_at(now),
+        delay=standing.delay / SECOND,
+        gap=standing.gap / SECOND,
+        pages=pages,
+    )

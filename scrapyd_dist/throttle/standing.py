@@ -1,0 +1,119 @@
+"""How a domain stands: what rules, a worker's own limit and the news of its site make of it together. No clock, no IO.
+
+The rule it keeps: news of a site only ever make things slower than the limit; what made them slower passes by itself.
+Part of the worker half: the standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.throttle.values import ALL, Answer, Limit, Rule
+from scrapyd_dist.throttle.windows import SECOND, Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.throttle.values import Ask, SiteNews
+
+#: after this time a domain that was slowed down goes twice as fast again
+RECOVERY = 30 * SECOND
+#: the least part of a limit that is used
+SLOWEST = 1 / 64
+#: between two requests to a domain without any limit that has refused one, before it is slowed down
+REFUSED_GAP = SECOND // 10
+#: a robots.txt that asks for a shorter delay than another host's of the same domain is heeded after this time
+DELAY_HOLDS = 3600 * SECOND
+#: no site can make anybody wait for longer
+LONGEST = 86_400 * SECOND
+#: so that 29 % of 100 are 29
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What is known of a domain besides its grants; moments and spans in microseconds."""
+
+    rest_until: int = 0
+    pace: float = 1.0  #: the part of the limit that was left at `slowed_at`
+    slowed_at: int = 0
+    delay: int = 0  #: between two requests: robots.txt
+    delayed_at: int = 0  #: when somebody last asked for that delay
+    gap: int = 0  #: between two requests: the wanted concurrency
+
+    def pace_at(self, now: int) -> float:
+        """The part of the limit that is used now."""
+        doublings = min(64, max(0, now - self.slowed_at) // RECOVERY)
+        return min(1.0, self.pace * 2.0**doublings)
+
+
+def terms_of(ask: Ask, rules: Mapping[str, Rule], standing: Standing, now: int) -> Terms | Answer:
+    """What the ask's key has to keep to now; the answer, where no permit is needed or none is given."""
+    own, general = rules.get(ask.domain), rules.get(ALL)
+    there = [rule for rule in (own, general) if rule]
+    limit, scale = _limit(there, ask.limit), there[0].scale if there else 1.0
+    if scale <= 0 or any(rule.blocked or rule.paused for rule in there):
+        return Answer(held=True)
+    pace, gap = standing.pace_at(now), max(standing.delay, standing.gap)
+    if limit is None:
+        gap = gap or (REFUSED_GAP if pace < 1 else 0)
+        if not gap and standing.rest_until <= now and ask.pages is None:
+            return Answer(free=True)
+        apart = math.ceil(gap / pace)
+        return Terms(gap=max(1, apart), apart=apart)
+    hits = int(limit.hits * scale + _ROUNDING)
+    return _terms(limit, hits * pace, math.ceil(gap / pace)) if hits else Answer(held=True)
+
+
+def _limit(there: list[Rule], limit: Limit | None) -> Limit | None:
+    """The limit of the first rule that has one, else the worker's own; how it is spread is the worker's to say."""
+    for rule in there:
+        if rule.hits is not None and rule.window is not None:
+            return Limit(hits=rule.hits, window=rule.window, moderated=limit.moderated if limit else True)
+    return limit
+
+
+def _terms(limit: Limit, hits: float, apart: int) -> Terms:
+    """With so many hits, which may be less than one, in the limit's window."""
+    window, gap = max(1, round(limit.window * SECOND)), max(1, apart)
+    if limit.moderated:
+        return Terms(window=window, gap=max(gap, math.ceil(window / hits)), apart=apart)
+    if hits < 1:
+        return Terms(hits=1, window=math.ceil(window / hits), gap=gap, apart=apart)
+    return Terms(hits=int(hits), window=window, gap=gap, apart=apart)
+
+
+def heeded(old: Standing, news: SiteNews, now: int) -> tuple[Standing, bool]:
+    """How the domain stands after the news, and whether permits that are given out already should be looked at anew."""
+    new = old
+    if news.refused_at is not None and news.refused_at * SECOND > old.slowed_at:
+        new = replace(new, pace=max(SLOWEST, old.pace_at(now) / 2), slowed_at=now)
+    if news.retry_after is not None:
+        new = replace(new, rest_until=max(old.rest_until, now + span(news.retry_after)))
+    if news.crawl_delay is not None:
+        delay = span(news.crawl_delay)
+        if delay >= old.delay or now - old.delayed_at > DELAY_HOLDS:
+            new = replace(new, delay=delay, delayed_at=now)
+    target = target_of(news)
+    if target is not None:
+        new = replace(new, gap=_gap(old.gap, target, news))
+    slower = new.slowed_at != old.slowed_at or new.rest_until > max(old.rest_until, now) or new.delay > old.delay
+    return new, slower or (new.gap > 0 and not old.gap)
+
+
+def target_of(news: SiteNews) -> int | None:
+    """The gap at which the wanted concurrency is reached, as those answers were; None: nothing is wanted or known."""
+    return None if news.latency is None or not news.concurrency else span(news.latency / news.concurrency)
+
+
+def _gap(old: int, target: int, news: SiteNews) -> int:
+    """As Scrapy's AutoThrottle: at once to a longer one, half of the way to a shorter one."""
+    new = min(max(target, (old + target) // 2), span(news.longest_delay))
+    return new if news.answered else max(old, new)
+
+
+def span(seconds: float) -> int:
+    """Microseconds, a day at most; nothing where it makes no sense."""
+    return round(min(max(0.0, seconds), LONGEST / SECOND) * SECOND) if seconds == seconds else 0  # noqa: PLR0124 - NaN

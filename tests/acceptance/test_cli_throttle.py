@@ -1,0 +1,81 @@
+"""`sdist throttle` as a user types it: a file is applied, a limit is changed, and all of it is shown."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.commands import SDIST
+from rig.redis import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.commands import Command, Result
+    from rig.projects import Project
+
+FILE = "blacklist: [example.net]\ndomains:\n  example.com: {hits: 10, window: 60}\n"
+
+
+def test_a_file_is_applied_changed_by_hand_and_shown(
+    project: Callable[..., Project], run_cli: Callable[..., Result]
+) -> None:
+    it = project()
+    it.write("limits.yml", FILE)
+    applied = run_cli(it, "throttle", "apply", "limits.yml")
+    assert applied.code == 0, applied.err
+    assert "The rules are those of limits.yml now." in applied.err
+    changed = run_cli(it, "throttle", "set", "example.com", "--scale", 0.5)
+    assert (changed.code, "example.com: 10 in 60 s, scaled 0.5." in changed.err) == (0, True), changed.err
+    shown = run_cli(it, "throttle", "show", "--json").json()
+    assert [(row["domain"], row["state"]) for row in shown["domains"]] == [
+        ("example.com", "open"), ("example.net", "blocked"),
+    ]  # fmt: skip
+    assert shown["domains"][0]["limit"] == {"hits": 10, "window": 60.0, "scale": 0.5}
+
+
+@pytest.mark.black_box
+def test_outside_of_a_project_the_environment_names_the_store(
+    project: Callable[..., Project], start_command: Callable[..., Command], tmp_path: Path
+) -> None:
+    it = project()
+    (it.path / "scrapy.cfg").unlink()
+
+    def sdist(*words: str, env: dict[str, str]) -> Result:
+        return start_command(it, (*SDIST, "throttle"), *words, env=env).wait()
+
+    refused = sdist("pause", env={})
+    assert (refused.code, "no scrapy.cfg" in refused.err) == (2, True)
+    with closing(RedisServer(tmp_path / "redis")) as server:
+        env = {"SDIST_STORE": server.url}
+        assert sdist("set", "127.0.0.1", "--hits", "3", "--window", "0.5", env=env).code == 0
+        assert sdist("pause", env=env).code == 0
+        shown = sdist("show", "--json", env=env).json()
+    assert [(row["domain"], row["state"]) for row in shown["domains"]] == [("*", "paused"), ("127.0.0.1", "paused")]
+    assert not (it.path / ".sdist").exists()
+
+
+@pytest.mark.black_box
+def test_a_bad_file_changes_nothing_wherever_it_comes_from(
+    project: Callable[..., Project], run_cli: Callable[..., Result], start_command: Callable[..., Command]
+) -> None:
+    it = project()
+    bad = it.write("bad.yml", FILE + "  www.example.org: {hits: 1}\n")
+    refused = run_cli(it, "throttle", "apply", "bad.yml")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.splitlines()[1:] == [
+        "  bad.yml:4: www.example.org belongs to example.org, whose hosts all share one limit: name example.org.",
+        "  bad.yml:4: www.example.org: window is missing, and must be seconds.",
+    ]
+    piped = start_command(it, ("sh", "-c", f'"$0" -m scrapyd_dist throttle apply - < {bad}', sys.executable)).wait()
+    assert (piped.code, "standard input:4:" in piped.err) == (2, True), piped.err
+    assert run_cli(it, "throttle", "show", "--json").json()["domains"] == []
+    bad.write_text(FILE, "utf-8")
+    assert run_cli(it, "throttle", "apply", "bad.yml", "--dry-run").code == 10
+    assert run_cli(it, "throttle", "show", "example.com").code == 4
+    good = start_command(it, ("sh", "-c", f'"$0" -m scrapyd_dist throttle apply - < {bad}', sys.executable)).wait()
+    assert good.code == 0, good.err
+    assert len(run_cli(it, "throttle", "show", "--json").json()["domains"]) == 2

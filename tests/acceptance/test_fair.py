@@ -1,0 +1,190 @@
+"""Fair work over many sites: real workers, and what the sites see of them (B1, B4, B5, B6, B8)."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, defaultdict
+from contextlib import closing
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.pullers import CRAWL
+from rig.waiting import wait_for
+
+from scrapyd_dist.frontier.slotting import SITE, Slots
+from scrapyd_dist.frontier.values import BY_DOMAIN, SPREAD
+from scrapyd_dist.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.pullers import Frontier
+    from rig.sites import SiteProcess
+
+#: a site for each address of loopback, on one server
+HOST = "--host=0.0.0.0"
+#: an item for each page; with `hosts`, it finds the pages itself
+SPIDER = """
+    import asyncio
+    import scrapy
+
+
+    class Slow:
+        async def process_item(self, item):
+            await asyncio.sleep(0.05)
+            return item
+
+
+    class Broad(scrapy.Spider):
+        name = "broad"
+
+        async def start(self):
+            for number in range(int(self.pages)):
+                for host in self.hosts.split(","):
+                    yield scrapy.Request(f"{host}/properties/property_{number:06d}.html", self.parse_page)
+
+        def parse_page(self, response):
+            yield {"url": response.url}
+"""
+PIECE = 5
+LATENCY = 0.02  #: seconds for which each request is under way at least
+
+
+@pytest.fixture
+def place(project: Callable[..., Project]) -> Callable[..., Project]:
+    return lambda nodes=(), **settings: project(spiders={"broad": SPIDER}, settings=settings, nodes=nodes)
+
+
+def host_of(number: int, site: SiteProcess) -> str:
+    return f"http://127.0.0.{number}:{urlsplit(site.url).port}"
+
+
+def pages_of(host: int, site: SiteProcess, numbers: range) -> list[str]:
+    return [f"{host_of(host, site)}{site.site.detail_path(number)}" for number in numbers]
+
+
+def add(queue: Frontier, urls: list[str], **fields: Any) -> None:
+    """Into the slot of their site."""
+    slot = Slots(by=SITE).of(urls[0], b"")
+    values = [{"url": url, "callback": "parse_page", **fields} for url in urls]
+    queue.add(values, size=PIECE, slot=slot, priority=fields.get("priority", 0))
+
+
+def finish(queue: Frontier, *workers: Command) -> None:
+    """Take home what they do until they end."""
+    wait_for(lambda: queue.accept() or not any(worker.running() for worker in workers), 60, "the end of the workers")
+    queue.accept()
+
+
+def hosts_hit(site: SiteProcess) -> list[int]:
+    return [int(hit["host"].partition(":")[0].rpartition(".")[2]) for hit in site.log()]
+
+
+@pytest.mark.black_box
+def test_a_slow_site_and_a_fast_one_are_both_always_in_flight(
+    place: Callable[..., Project], site: Callable[..., SiteProcess], frontier: Any, start_scrapy: Callable[..., Command]
+) -> None:
+    """B4, B8: the slow one was found first, and has more than the worker makes at one time; items take time, too."""
+    web = site(60, HOST, f"--latency={LATENCY}")
+    web.behave({web.site.detail_path(number): "slow:0.4" for number in range(40)})
+    queue = frontier(place(CONCURRENT_REQUESTS=16, ITEM_PIPELINES={"small.spiders.broad.Slow": 1}), "broad")
+    add(queue, pages_of(2, web, range(40)))
+    for _ in range(4):
+        add(queue, pages_of(3, web, range(40, 60)), dont_filter=True)
+    finish(queue, start_scrapy(queue.project, *queue.arguments(1, fair=SPREAD)))
+    hits = hosts_hit(web)
+    assert Counter(hits) == {2: 40, 3: 80}, queue.log(1)
+    # First come, first served: the first 32 would all be of the slow one, and nothing of it would be left at the end.
+    assert Counter(hits[:32])[3] >= 16
+    last_fast = len(hits) - hits[::-1].index(3)
+    assert hits[last_fast:].count(2) >= 8, hits
+    times = [hit["time"] for hit in web.log()]
+    assert max(sum(first <= time < first + LATENCY for time in times) for first in times) <= 16
+
+
+@pytest.mark.black_box
+def test_two_sites_with_one_download_slot_share_its_limit_and_priorities_order_a_site(
+    place: Callable[..., Project], site: Callable[..., SiteProcess], frontier: Any, start_scrapy: Callable[..., Command]
+) -> None:
+    """B1, B5: Scrapy's own rules hold inside a worker."""
+    web = site(20, HOST)
+    queue = frontier(place(DOWNLOAD_DELAY=0.1, RANDOMIZE_DOWNLOAD_DELAY=False), "broad")
+    for priority, numbers in ((0, range(5)), (7, range(5, 10)), (-3, range(10, 15))):
+        add(queue, pages_of(2, web, numbers), priority=priority, meta={"download_slot": "both"})
+    add(queue, pages_of(3, web, range(10)), priority=1, meta={"download_slot": "both"})
+    finish(queue, start_scrapy(queue.project, *queue.arguments(1, fair=BY_DOMAIN)))
+    log = web.log()
+    assert len(log) == 25, queue.log(1)
+    times = [hit["time"] for hit in log]
+    assert min(later - sooner for sooner, later in pairwise(times)) > 0.08  # a pause between any two
+    numbers = [web.site.numbers[hit["target"]] for hit in log if hit["host"].startswith("127.0.0.2")]
+    assert [number // 5 for number in numbers] == [1] * 5 + [0] * 5 + [2] * 5
+
+
+@pytest.mark.black_box
+def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_nothing(
+    place: Callable[..., Project], site: Callable[..., SiteProcess], frontier: Any, start_scrapy: Callable[..., Command]
+) -> None:
+    """B6: also, who comes later gets his share. A site goes to another worker when all that one had of it has ended."""
+    web = site(60, HOST, "--latency=0.05", "--log-headers")
+    queue = frontier(place(CONCURRENT_REQUESTS=8, CONCURRENT_REQUESTS_PER_DOMAIN=2), "broad")
+    queue.store.register_producer(CRAWL, "test", 600.0)
+    added = []
+
+    def more_work() -> None:
+        queue.accept()
+        while queue.store.backlog(CRAWL).waiting < 12:
+            number = len(added)
+            added.extend(urls := [f"{url}?{number}" for url in pages_of(2 + number // PIECE % 6, web, range(PIECE))])
+            add(queue, urls)
+
+    def seen() -> Counter[str]:
+        more_work()
+        return Counter(hit["headers"]["user-agent"] for hit in web.log())
+
+    workers = []
+    for number in (1, 2):
+        arguments = queue.arguments(number, fair=BY_DOMAIN, lease=3.0, settings={"USER_AGENT": f"w{number}"})
+        workers.append(start_scrapy(queue.project, *arguments))
+        wait_for(lambda who=f"w{number}": seen()[who] >= 30, 60, f"the work of worker {number}")
+    by_site = defaultdict(list)
+    for hit in web.log():
+        by_site[hit["host"]].append(hit["headers"]["user-agent"])
+    assert sum(len(set(names)) for names in by_site.values()) > len(by_site)  # sites that both have had
+    for names in by_site.values():
+        runs = [len(list(run)) for _, run in groupby(names)]
+        assert [run % PIECE for run in runs[:-1]] == [0] * (len(runs) - 1), names
+    workers[1].signal(signal.SIGKILL)
+    queue.store.sign_off(CRAWL, "test")
+    finish(queue, workers[0])
+    assert Counter(item["url"] for item in queue.items) == Counter(added), queue.log(1)
+
+
+@pytest.mark.black_box
+def test_a_fair_crawl_of_many_sites_has_every_page_once(
+    place: Callable[..., Project],
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+) -> None:
+    """Each site has its slot, and batches of it are small."""
+    web = site(12, HOST, "--latency=0.05")
+    hosts = [host_of(number, web) for number in range(2, 12)]
+    settings = {name: value for name, value in QUICK.items() if name != "DISTRIBUTED_BATCH_SIZE"}
+    it = place(fleet(1), **settings, ADDONS=ADDON, DISTRIBUTED_SEEDS=True, CONCURRENT_REQUESTS_PER_DOMAIN=4)
+    words = ["crawl", "broad", "-a", "pages=12", "-a", f"hosts={','.join(hosts)}", "--callback", "parse_page"]
+    done = run_cli(it, *words, "--pull", "--fair", "spread", "--workers", "2", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    urls = [url for number in range(2, 12) for url in pages_of(number, web, range(12))]
+    assert Counter(item["url"] for item in it.items("items.jl")) == Counter(urls)
+    row = last_crawl(it)
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        slots = store.slots(row.id)
+    assert {one.slot: one.requests["done"] for one in slots} == {f"127.0.0.{number}": 12 for number in range(2, 12)}
+    assert all(one.batches["done"] >= 2 for one in slots)

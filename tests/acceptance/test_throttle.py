@@ -1,0 +1,212 @@
+"""The throttle in plain crawls: several processes of `scrapy crawl` keep one limit, and hold up nothing else."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from rig.crawls import ADDON, said
+from rig.redis import RedisServer
+from rig.waiting import wait_for
+
+from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.values import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.commands import Command, Result
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+#: crawls the pages that its argument names, in their order, and tells when each was permitted to leave
+SPIDER = """
+    import json
+    import scrapy
+
+
+    class Pages(scrapy.Spider):
+        name = "pages"
+
+        async def start(self):
+            for url in json.loads(self.urls):
+                yield scrapy.Request(url, dont_filter=True)
+
+        def parse(self, response):
+            yield {"url": response.url, "at": response.meta["distributed_permit"][1]}
+"""
+SETTINGS = {"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE": True, "TELNETCONSOLE_ENABLED": False}
+#: seconds by which a moment of the store may differ from another one for no other reason than how it is written down
+TINY = 1e-5
+
+
+@pytest.fixture
+def place(project: Callable[..., Project]) -> Callable[..., Project]:
+    return lambda **settings: project(spiders={"pages": SPIDER}, settings={**SETTINGS, **settings})
+
+
+def urls(site: SiteProcess, number: int, *, host: str = "127.0.0.1", query: str = "") -> list[str]:
+    port = urlsplit(site.url).port
+    return [f"http://{host}:{port}{site.site.detail_path(at)}{query}" for at in range(number)]
+
+
+def crawling(pages: list[str], output: str = "items.jl") -> list[str]:
+    return ["crawl", "pages", "-a", f"urls={json.dumps(pages)}", "-O", output]
+
+
+def grants(place: Project, *names: str) -> list[float]:
+    return sorted(item["at"] for name in names or ("items.jl",) for item in place.items(name))
+
+
+def most_in_window(moments: list[float], window: float) -> int:
+    """The most of them in any half-open window of so many seconds."""
+    return max(sum(first <= moment < first + window - TINY for moment in moments) for first in moments)
+
+
+def stat(done: Result, name: str) -> int:
+    lines = [line for line in done.err.splitlines() if f"'distributed/throttle/{name}': " in line]
+    return int(float(lines[-1].rpartition(": ")[2].rstrip(",}"))) if lines else 0
+
+
+def limit(hits: int, window: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": window, **more}
+
+
+def test_a_slow_domain_holds_up_no_other(
+    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+) -> None:
+    """C12: 100 requests of a domain that may be asked once a minute come first; they hold none of the four places."""
+    there = site(100, "--host=0.0.0.0")
+    it = place(CONCURRENT_REQUESTS=4, CLOSESPIDER_PAGECOUNT=100)
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        store.change_rules({"127.0.0.2": Rule(hits=1, window=60.0)})
+    slow = urls(there, 100, host="127.0.0.2")
+    fast = [urls(there, 1, host=f"127.0.1.{number}")[0] for number in range(1, 100)]
+    done = run_scrapy(it, *crawling(slow + fast))
+    assert done.code == 0, said(done)
+    hits = Counter(hit["host"].partition(":")[0] for hit in there.log())
+    assert hits == {"127.0.0.2": 1, **{f"127.0.1.{number}": 1 for number in range(1, 100)}}
+
+
+@pytest.mark.black_box
+def test_three_processes_share_a_limit(
+    place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+) -> None:
+    """C1, C2: evenly spread; each hit has a permit of its own."""
+    there, it = site(12), place(**limit(20))
+    names = [f"{number}.jl" for number in range(3)]
+    for crawl in [start_scrapy(it, *crawling(urls(there, 12), name)) for name in names]:
+        assert crawl.wait().code == 0
+    moments = grants(it, *names)
+    assert len(moments) == len(there.log()) == 36
+    assert min(later - sooner for sooner, later in pairwise(moments)) >= 1 / 20 - TINY
+
+
+@pytest.mark.black_box
+def test_a_burst_and_a_rest(
+    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+) -> None:
+    """C2 unmoderated, and C3: what was not used before is not made up for."""
+    there, it = site(25), place(**limit(10, DISTRIBUTED_THROTTLE_MODERATED=False))
+    done = run_scrapy(it, *crawling(urls(there, 25)))
+    assert done.code == 0, said(done)
+    moments = grants(it)
+    assert len(there.log()) == len(moments) == 25
+    assert most_in_window(moments, 1.0) == 10
+
+
+@pytest.mark.black_box
+def test_what_leaves_is_charged_and_nothing_else(
+    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+) -> None:
+    """Redirects, retries and robots.txt are; answers from the cache are not."""
+    there = site(10)
+    pages = urls(there, 4)
+    turned, failing = there.site.detail_path(0), there.site.detail_path(1)
+    there.behave({turned: f"redirect:{there.site.detail_path(9)}", failing: "fail:1"})
+    it = place(**limit(50), ROBOTSTXT_OBEY=True, HTTPCACHE_ENABLED=True, HTTPCACHE_IGNORE_HTTP_CODES=[500, 502, 503])
+    first = run_scrapy(it, *crawling(pages))
+    assert first.code == 0, said(first)
+    assert len(list(it.items("items.jl"))) == 4
+    assert there.hits()["/robots.txt"] == 1
+    assert there.hits()[failing] == 2
+    assert stat(first, "permits") == len(there.log()) == 1 + 4 + 1 + 1
+    again = run_scrapy(it, *crawling(pages))
+    assert len(list(it.items("items.jl"))) == 4, said(again)
+    assert len(there.log()) == 7
+    assert stat(again, "permits") == 0
+
+
+@pytest.mark.black_box
+def test_a_killed_worker_costs_its_own_moments_only(
+    place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+) -> None:
+    there, it = site(100), place(**limit(10))
+    killed = start_scrapy(it, *crawling(urls(there, 100), "killed.jl"))
+    wait_for(lambda: len(there.log()) >= 3, 60, "hits of the first one")
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    before = len(there.log())
+    other = start_scrapy(it, *crawling(urls(there, 10)))
+    assert other.wait().code == 0
+    assert len(there.log()) == before + 10
+    moments = grants(it)
+    assert moments[-1] - moments[0] < 9 / 10 + 1  # not held up by anybody
+
+
+@pytest.mark.black_box
+def test_without_its_store_nothing_leaves(
+    place: Callable[..., Project],
+    start_scrapy: Callable[..., Command],
+    site: Callable[..., SiteProcess],
+    tmp_path: Path,
+) -> None:
+    """What has its permit still goes; the rest waits for the store, and then goes on."""
+    there = site(40)
+    with closing(RedisServer(tmp_path / "redis", password=None)) as server:
+        it = place(**limit(10), DISTRIBUTED_STORE=server.url, LOGSTATS_INTERVAL=1.0)
+        crawl = start_scrapy(it, *crawling(urls(there, 20)))
+        wait_for(lambda: len(there.log()) >= 3, 60, "the first hits")
+        server.kill()
+        crawl.wait_text("The store does not answer, and no request leaves without its permit")
+        before = len(there.log())
+        again = crawl.err.count("(at 0 pages/min)")
+        wait_for(lambda: crawl.err.count("(at 0 pages/min)") > again, 30, "a second without a page")
+        assert len(there.log()) == before
+        server.start()
+        assert crawl.wait().code == 0
+        assert len(there.log()) == 20
+        assert most_in_window(grants(it), 1.0) <= 10
+
+
+@pytest.mark.black_box
+def test_a_stopped_crawl_goes_on_with_its_files(
+    place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+) -> None:
+    """With JOBDIR the requests that waited for their permits are there again."""
+    there, it = site(20), place(**limit(10), JOBDIR="job")
+    first = start_scrapy(it, *crawling(urls(there, 20), "first.jl"))
+    wait_for(lambda: len(there.log()) >= 5, 60, "some hits")
+    first.signal(signal.SIGINT)
+    assert first.wait().code == 0
+    assert len(there.log()) < 20
+    second = start_scrapy(it, *crawling([], "second.jl"))
+    assert second.wait().code == 0
+    assert sorted(there.item_hits().items()) == [(number, 1) for number in range(20)], second.err
+
+
+def test_a_crawl_without_a_store_is_refused(
+    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+) -> None:
+    there, it = site(3), place(**limit(10), DISTRIBUTED_STORE="redis://127.0.0.1:1/0")
+    done = run_scrapy(it, *crawling(urls(there, 3)))
+    assert done.code != 0
+    assert "The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach" in done.err
+    assert there.log() == []

@@ -1,0 +1,85 @@
+"""One limit in four styles, over spiders and addresses; and budgets of pages, over all workers of a crawl."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.pullers import CRAWL, values_of
+from rig.throttled import SPIDERS, Throttled
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command
+    from rig.pullers import Frontier
+
+#: requests of each style in the only window that there is
+HITS = 3
+#: host, the settings of its style, and what is counted apart at it
+STYLES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("127.0.1.1", {}, ()),
+    ("127.0.1.2", {"DISTRIBUTED_THROTTLE_PER_SPIDER": True}, ("spider",)),
+    ("127.0.1.3", {"DISTRIBUTED_THROTTLE_PER_IP": True}, ("address",)),
+    ("127.0.1.4", {"SCHEDULER_TYPE_ENABLED": True, "SCHEDULER_IP_ENABLED": True}, ("spider", "address")),
+]
+ADDRESSES = "127.0.0.2,127.0.0.3"
+#: nobody listens there
+NO_SERVICE = "http://127.0.0.1:9/raw"
+
+
+@pytest.mark.black_box
+def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(
+    project: Any, site: Any, start_scrapy: Callable[..., Command]
+) -> None:
+    """C6, C7: and two processes that cannot learn their address crawl, and share one limit."""
+    limit = {
+        "DISTRIBUTED_THROTTLE_HITS": HITS, "DISTRIBUTED_THROTTLE_WINDOW": 3600,
+        "DISTRIBUTED_THROTTLE_MODERATED": False, "CLOSESPIDER_TIMEOUT": 6,
+    }  # fmt: skip
+    crawls = Throttled(project(spiders={"pages": SPIDERS}), site(20, "--host=0.0.0.0"), start_scrapy, limit)
+    running = [
+        crawls.crawl(host, 0, 10, spider=spider, addresses=ADDRESSES, **style)
+        for host, style, _ in STYLES
+        for spider in ("pages", "others")
+    ]
+    unknown: dict[str, Any] = {"DISTRIBUTED_THROTTLE_PER_IP": True, "DISTRIBUTED_THROTTLE_PUBLIC_IP": NO_SERVICE}
+    nameless = [crawls.crawl("127.0.1.5", 0, 10, **unknown) for _ in range(2)]
+    for command in [*running, *nameless]:
+        assert command.wait(90).code == 0
+        assert "log_count/ERROR" not in command.err
+    for host, _, apart in STYLES:
+        counts = Counter(tuple(_part(row, what) for what in apart) for row in crawls.hits(host))
+        assert list(counts.values()) == [HITS] * 2 ** len(apart), (host, counts)
+    assert len(crawls.hits("127.0.1.5")) == HITS
+    assert all("127.0.0.1 does not tell the address" in command.err for command in nameless)
+
+
+def _part(row: dict[str, Any], what: str) -> str:
+    return str(row["target"].rpartition("=")[2] if what == "spider" else row["address"])
+
+
+@pytest.mark.black_box
+def test_a_budget_of_pages_is_exact_over_all_workers_of_a_crawl(
+    project: Any, site: Any, frontier: Callable[..., Frontier], start_scrapy: Callable[..., Command]
+) -> None:
+    """C13: four workers lease 200 pages, 70 may be made; the others are listed, with the reason."""
+    shop = site(200)
+    place = project(spiders={"pages": SPIDERS}, settings={"DISTRIBUTED_THROTTLE_MAX_PAGES": 70})
+    pages = frontier(place, "pages")
+    pages.add(values_of(shop.detail(number) for number in range(200)), size=10)
+    workers = [start_scrapy(place, *pages.arguments(number)) for number in range(1, 5)]
+
+    def over() -> bool:
+        pages.accept()
+        return pages.states() == {"done": 20}
+
+    wait_for(over, 90, "the end of all batches")
+    for worker in workers:
+        assert worker.wait(60).code == 0
+    assert len(shop.item_hits()) == sum(shop.hits().values()) == len(pages.items) == 70
+    missed = pages.store.misses(CRAWL)
+    assert len(missed) == 130
+    assert {(miss.kind, miss.reason) for miss in missed} == {("gone", "the budget of 70 pages of 127.0.0.1 is used up")}

@@ -1,0 +1,383 @@
+"""The throttle's verbs, on every engine: permits, pages, rules, news of sites, and what is told of all that."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.stores import CRAWL
+from rig.waiting import wait_for
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Permit, Rule, Rules, SiteNews
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rig.redis import RedisServer
+
+    from scrapyd_dist.store import Store
+    from scrapyd_dist.throttle.values import DomainState, Taken
+
+#: long enough for a test to stand in the middle of it
+LIMIT = Limit(hits=10, window=1000.0)
+BURST = Limit(hits=3, window=1000.0, moderated=False)
+FREE, HELD = Answer(free=True), Answer(held=True)
+
+
+def ask(key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> Ask:
+    return Ask(key=key, domain=key.rpartition("|")[2], count=count, limit=limit, **fields)
+
+
+def take(store: Store, key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> Answer:
+    return store.take_permits([ask(key, count, limit, **fields)]).answers[0]
+
+
+def gaps(permits: tuple[Permit, ...]) -> list[float]:
+    return [round(later.at - earlier.at, 5) for earlier, later in pairwise(permits)]
+
+
+def offsets(taken: Taken, answer: int = 0) -> list[float]:
+    """How far each permit is away, in seconds."""
+    return [round(permit.at - taken.now, 5) for permit in taken.answers[answer].permits]
+
+
+def state(store: Store, domain: str = "a.com") -> DomainState:
+    (found,) = [one for one in store.domain_states() if one.domain == domain]
+    return found
+
+
+# permits
+
+
+def test_a_moderated_limit_spreads_its_permits(store: Store) -> None:
+    assert offsets(store.take_permits([ask(count=3)])) == [0.0, 100.0, 200.0]
+    assert offsets(store.take_permits([ask(count=2, key="b.com")])) == [0.0, 100.0]
+
+
+def test_a_limit_that_is_not_moderated_gives_them_all_and_then_rests(store: Store) -> None:
+    assert offsets(store.take_permits([ask(count=7, limit=BURST)])) == [0.0, 0.0, 0.0, 1000.0, 1000.0, 1000.0, 2000.0]
+
+
+def test_a_permit_says_whose_it_is(store: Store) -> None:
+    assert {permit.key for permit in take(store, "s|1.2.3.4|a.com", 2).permits} == {"s|1.2.3.4|a.com"}
+
+
+def test_asks_of_several_keys_are_one_step_of_one_moment(store: Store) -> None:
+    taken = store.take_permits([ask("a.com"), ask("s|b.com", 2), ask("c.com", limit=None), ask("a.com")])
+    assert [offsets(taken, at) for at in range(4)] == [[0.0], [0.0, 100.0], [], [100.0]]
+    assert taken.answers[2] == FREE
+
+
+def test_nothing_asked_is_nothing_charged(store: Store) -> None:
+    assert store.take_permits([]).answers == ()
+    assert take(store, count=0).permits == ()
+    assert offsets(store.take_permits([ask()])) == [0.0]
+
+
+def test_the_keys_of_a_domain_have_budgets_of_their_own(store: Store) -> None:
+    taken = store.take_permits([ask(key, 2) for key in ("a.com", "s|a.com", "t|a.com", "s|1.1.1.1|a.com")])
+    assert [offsets(taken, at) for at in range(4)] == [[0.0, 100.0]] * 4
+    assert state(store).keys == {"a.com": 1, "s|a.com": 1, "t|a.com": 1, "s|1.1.1.1|a.com": 1}
+
+
+def test_names_may_have_anything_in_them(store: Store) -> None:
+    keys = ["ein spider|ä.de", "a|::1|[::1]", "x y\n|b.com"]
+    taken = store.take_permits([ask(key, 2, pages=9, budget="my crawl") for key in keys])
+    assert [[permit.key for permit in answer.permits] for answer in taken.answers] == [[key] * 2 for key in keys]
+    store.return_permits([permit for answer in taken.answers for permit in answer.permits[1:]])
+    taken = store.take_permits([ask(key) for key in keys])
+    assert [offsets(taken, at)[0] <= 100 for at in range(3)] == [True] * 3
+    assert {one.domain: one.pages for one in store.domain_states()}["ä.de"] == {"my crawl": 1}
+
+
+def test_a_permit_that_was_handed_back_is_given_to_the_next(store: Store) -> None:
+    first = take(store, count=5).permits
+    store.return_permits([first[3], first[1]])
+    assert take(store, count=3).permits[:2] == (first[1], first[3])
+    assert gaps((first[4], take(store).permits[0])) == [200.0]  # the one between was the third
+
+
+def test_handing_back_twice_makes_no_second_one(store: Store) -> None:
+    first = take(store, count=3).permits
+    store.return_permits([first[2], first[2]])
+    store.return_permits([first[2], Permit(key="unknown.com", at=5.0, page_of="c")])
+    assert gaps((first[1], *take(store, count=2).permits)) == [100.0, 100.0]
+
+
+def test_one_of_a_burst_that_is_handed_back_leaves_room(store: Store) -> None:
+    taken = store.take_permits([ask(count=4, limit=BURST)])
+    store.return_permits(taken.answers[0].permits[1:2])
+    again = store.take_permits([ask(count=2, limit=BURST)])
+    assert [round(permit.at - taken.now, 0) for permit in again.answers[0].permits] == [1000, 1000]
+
+
+def test_many_are_taken_in_one_step(store: Store) -> None:
+    taken = store.take_permits([ask(count=5000, limit=Limit(hits=1000, window=10.0))])
+    assert offsets(taken) == [round(number * 0.01, 5) for number in range(5000)]
+    taken = store.take_permits([ask("b.com", count=5000, limit=Limit(hits=2000, window=10.0, moderated=False))])
+    assert [round(at) for at in offsets(taken)] == [number // 2000 * 10 for number in range(5000)]
+
+
+def test_what_does_not_count_any_more_is_forgotten(opened: Callable[[], Store], where: str) -> None:
+    store, short = opened(), Limit(hits=1, window=0.001)
+    long_ago = round((take(store, limit=short).permits[0].at - 200) * 1e6)
+    if where.startswith("sqlite"):
+        with closing(sqlite3.connect(where.removeprefix("sqlite://"))) as database, database:
+            database.execute("INSERT INTO grants SELECT number, ? FROM throttle_keys", (long_ago,))
+        take(store, limit=short)
+        with closing(sqlite3.connect(where.removeprefix("sqlite://"))) as database:
+            kept = database.execute("SELECT count(*) FROM grants").fetchone()[0]
+    else:
+        grants, client = f"{store.prefix}t:g:a.com", store._client  # type: ignore[attr-defined]  # not in the port
+        client.zadd(grants, {str(long_ago): long_ago})
+        take(store, limit=short)
+        kept = client.zcard(grants)
+    assert kept == 2
+
+
+# rules
+
+
+def test_there_are_no_rules_to_begin_with(store: Store) -> None:
+    assert store.rules() == Rules(version=0, rules={})
+    assert store.tell_sites([]) == 0
+
+
+def test_rules_are_kept_as_they_were_said_and_each_change_has_its_version(
+    store: Store, opened: Callable[[], Store]
+) -> None:
+    said = {"a.com": Rule(hits=5, window=0.5, scale=0.25), ALL: Rule(paused=True), "ä.de": Rule(blocked=True)}
+    assert store.change_rules(said) == 1
+    other = opened()
+    assert other.rules() == Rules(version=1, rules=said)
+    assert other.change_rules({"a.com": None, "b.com": Rule()}) == 2
+    assert store.rules() == Rules(version=2, rules={ALL: said[ALL], "ä.de": said["ä.de"], "b.com": Rule()})
+    assert store.change_rules({"c.com": Rule()}, replace=True) == 3
+    assert store.rules().rules == {"c.com": Rule()}
+    assert (store.tell_sites([]), take(store, limit=None)) == (3, FREE)
+
+
+def test_a_change_that_changes_nothing_has_no_version(store: Store) -> None:
+    said = {"a.com": Rule(hits=5, window=0.5), "b.com": None}
+    assert [store.change_rules(said), store.change_rules(said), store.change_rules(said, replace=True)] == [1, 1, 1]
+    assert store.change_rules({}) == 1
+    assert store.change_rules({}, replace=True) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Rule(hits=5),
+        Rule(window=1.0),
+        Rule(hits=0, window=1.0),
+        Rule(hits=1, window=0.0),
+        Rule(scale=1.5),
+        Rule(scale=-1),
+    ],
+)
+def test_of_rules_that_cannot_be_none_is_kept(store: Store, wrong: Rule) -> None:
+    with pytest.raises(StoreError):
+        store.change_rules({"a.com": Rule(blocked=True), "b.com": wrong}, replace=True)
+    assert store.rules() == Rules(version=0, rules={})
+
+
+def test_a_rule_holds_at_once_for_all(store: Store, opened: Callable[[], Store]) -> None:
+    other = opened()
+    assert take(other, limit=None) == FREE
+    store.change_rules({"a.com": Rule(hits=2, window=10.0)})
+    assert offsets(other.take_permits([ask(count=2, limit=None)])) == [0.0, 5.0]
+    store.change_rules({ALL: Rule(paused=True)})
+    assert (take(other), take(other, "b.com", limit=None)) == (HELD, HELD)
+    store.change_rules({}, replace=True)
+    assert (take(other, limit=None), other.tell_sites([])) == (FREE, 3)
+
+
+def test_a_faster_rule_is_worth_something_at_once(store: Store) -> None:
+    first = take(store, count=3).permits
+    store.change_rules({"a.com": Rule(hits=10, window=10.0)})
+    store.return_permits(first[1:])  # as each worker does when it sees a new version
+    assert gaps((first[0], *take(store, count=3).permits)) == [1.0, 1.0, 1.0]
+
+
+def test_with_a_slower_rule_no_two_are_nearer_than_it_says(store: Store) -> None:
+    first = take(store, count=3).permits
+    store.change_rules({"a.com": Rule(hits=1, window=500.0)})
+    store.return_permits(first[2:])
+    (one,) = take(store).permits
+    assert gaps((first[1], one)) == [500.0]
+
+
+# pages
+
+
+def test_pages_are_counted_and_end(store: Store) -> None:
+    first = take(store, count=2, pages=3, budget="c")
+    assert ([permit.page_of for permit in first.permits], first.used_up) == (["c", "c"], False)
+    last = take(store, count=5, pages=3, budget="c")
+    assert (len(last.permits), last.used_up) == (1, True)
+    assert take(store, pages=3, budget="c") == Answer(used_up=True)
+    assert (state(store).pages, len(take(store, pages=3, budget="d").permits)) == ({"c": 3}, 1)
+    assert len(take(store, "b.com", 9, pages=3, budget="c").permits) == 3
+
+
+def test_a_page_that_is_handed_back_makes_room(store: Store) -> None:
+    permits = take(store, count=2, limit=None, pages=2, budget="c").permits
+    store.return_permits(permits[:1])
+    store.return_permits(permits[:1])  # again, as one does who has heard no answer
+    assert len(take(store, count=2, limit=None, pages=2, budget="c").permits) == 1
+    assert take(store, limit=None, pages=2, budget="c").used_up
+
+
+def test_pages_are_shared_by_the_keys_of_a_domain(store: Store) -> None:
+    taken = store.take_permits([ask(key, 3, pages=4, budget="c") for key in ("s|a.com", "t|a.com")])
+    assert [len(answer.permits) for answer in taken.answers] == [3, 1]
+    store.return_permits(taken.answers[1].permits)
+    assert state(store).pages == {"c": 3}
+
+
+def test_without_a_limit_pages_leave_at_once(store: Store) -> None:
+    assert offsets(store.take_permits([ask(count=3, limit=None, pages=9, budget="c")])) == [0.0] * 3
+
+
+def test_no_page_is_charged_to_a_domain_that_is_held(store: Store) -> None:
+    store.change_rules({"a.com": Rule(paused=True)})
+    assert take(store, count=3, pages=9, budget="c") == HELD
+    assert store.domain_states() == []
+
+
+# news
+
+
+def test_a_refusal_slows_all_workers(store: Store, opened: Callable[[], Store]) -> None:
+    first = opened().take_permits([ask()])
+    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]) == 1
+    assert state(store).pace == 0.5
+    assert gaps((first.answers[0].permits[0], *take(store, count=2).permits)) == [200.0, 200.0]
+    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]) == 1  # from before
+    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now + 900)]) == 2
+    assert state(store).pace == 0.25
+
+
+def test_a_site_that_asks_to_be_left_alone_is_by_all(store: Store, opened: Callable[[], Store]) -> None:
+    assert take(store, limit=None) == FREE
+    assert opened().tell_sites([SiteNews(domain="a.com", retry_after=50.0), SiteNews(domain="b.com")]) == 1
+    taken = store.take_permits([ask(count=2), ask("s|a.com", limit=None), ask("b.com", limit=None)])
+    assert [round(at) for at in offsets(taken)] == [50, 150]
+    assert round(offsets(taken, 1)[0]) == 50
+    assert taken.answers[2] == FREE
+    assert round(state(store).rest_until - taken.now) == 50
+
+
+def test_a_crawl_delay_is_a_limit_where_there_is_none(store: Store) -> None:
+    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]) == 1
+    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]) == 1
+    assert offsets(store.take_permits([ask(count=2, limit=None)])) == [0.0, 7.5]
+    assert state(store).delay == 7.5
+
+
+def test_a_crawl_delay_holds_between_all_budgets_of_a_domain(store: Store) -> None:
+    store.tell_sites([SiteNews(domain="a.com", crawl_delay=40.0)])
+    taken = store.take_permits([ask("s|a.com", 2), ask("t|a.com", 2), ask("t|b.com")])
+    assert [offsets(taken, at) for at in range(3)] == [[0.0, 100.0], [40.0, 140.0], [0.0]]
+    (first, handed_back), (_, later) = (answer.permits for answer in taken.answers[:2])
+    store.return_permits([handed_back])
+    one, other = take(store, "u|a.com", 2).permits
+    assert gaps((first, one, other)) == [80.0, 100.0]
+    store.return_permits([later])
+    assert gaps((one, *take(store, "s|a.com").permits)) == [40.0]
+
+
+def test_the_wanted_concurrency_is_a_gap(store: Store) -> None:
+    news = SiteNews(domain="a.com", latency=2.0, concurrency=4.0)
+    assert store.tell_sites([news]) == 1
+    assert offsets(store.take_permits([ask(count=3, limit=None)])) == [0.0, 0.5, 1.0]
+    assert store.tell_sites([SiteNews(domain="a.com", latency=1.0, concurrency=4.0)]) == 1
+    assert state(store).gap == 0.375
+
+
+# looking and forgetting
+
+
+def test_a_domain_tells_how_it_stands(store: Store) -> None:
+    last = take(store, "s|a.com", 3, pages=9, budget="c").permits[-1]
+    found = state(store)
+    assert (found.keys, found.next_at, found.pages) == ({"s|a.com": 1}, last.at, {"c": 3})
+    assert (found.rest_until, found.pace, found.delay, found.gap) == (0.0, 1.0, 0.0, 0.0)
+
+
+def test_domains_are_listed_by_name(store: Store) -> None:
+    for domain in ("b.com", "c.com", "a.com"):
+        take(store, domain)
+    assert [one.domain for one in store.domain_states()] == ["a.com", "b.com", "c.com"]
+
+
+def test_what_has_no_limit_leaves_nothing_behind(store: Store) -> None:
+    take(store, limit=None)
+    assert store.domain_states() == []
+
+
+def test_what_nobody_asks_for_is_forgotten_unless_it_counts_still(store: Store) -> None:
+    now = take(store).permits[0].at
+    short = Limit(hits=1, window=0.001)
+    take(store, "short.com", limit=short, pages=9, budget="c")
+    store.tell_sites([SiteNews(domain="rests.com", retry_after=1000.0)])
+    store.forget_permits(now - 1000)
+    assert [one.domain for one in store.domain_states()] == ["a.com", "rests.com", "short.com"]
+
+    def only_what_counts() -> bool:
+        store.forget_permits(now + 1000)
+        return [one.domain for one in store.domain_states()] == ["a.com", "rests.com"]
+
+    wait_for(only_what_counts, 20)
+    assert take(store, "short.com", 9, limit=short, pages=9, budget="c").used_up
+
+
+def test_forgetting_a_crawl_leaves_the_throttle_alone(store: Store) -> None:
+    take(store)
+    store.forget(CRAWL.id)
+    assert gaps((*take(store, count=2).permits,)) == [100.0]
+    assert state(store).keys == {"a.com": 1}
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_store(tmp_path / "store.db")) as store:
+        take(store, count=5)
+        now = store.take_permits([]).now
+        monkeypatch.setattr(store, "_now", lambda: round((now - 86_400) * 1e6))
+        assert offsets(store.take_permits([ask(count=2)])) == [0.0, 100.0]
+
+
+# Redis
+
+
+@pytest.fixture
+def on_redis(redis_server: RedisServer) -> Iterator[Any]:
+    with closing(open_store(f"{redis_server.url}?prefix=throttle:")) as store:
+        yield store
+        for key in store._client.scan_iter("throttle:*"):  # type: ignore[attr-defined]  # as above
+            store._client.delete(key)  # type: ignore[attr-defined]  # as above
+
+
+def test_a_step_is_one_command_however_many_permits(on_redis: Any) -> None:
+    on_redis.take_permits([ask()])
+    on_redis._client.config_resetstat()
+    on_redis.take_permits([ask(count=50), ask("b.com", 50), ask("c.com", 50, limit=None)])
+    on_redis.return_permits(on_redis.take_permits([ask(count=50)]).answers[0].permits)
+    stats = on_redis._client.info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] == 3
+    assert "cmdstat_eval" not in stats
+
+
+def test_every_key_but_rules_and_version_goes_by_itself(on_redis: Any) -> None:
+    on_redis.change_rules({"b.com": Rule(hits=1, window=1.0)})
+    on_redis.take_permits([ask(count=3, pages=9, budget="c")])
+    on_redis.tell_sites([SiteNews(domain="a.com", crawl_delay=1.0)])
+    on_redis.take_permits([ask()])
+    stay = {key.decode() for key in on_redis._client.scan_iter("throttle:*") if on_redis._client.ttl(key) == -1}
+    assert stay == {"throttle:layout", "throttle:t:rules", "throttle:t:version", "throttle:t:domains"}

@@ -1,0 +1,54 @@
+"""Which hosts share one budget: those of one registered domain, by the public suffix list, without a look-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapyd_dist.frontier.slotting import site_of
+from scrapyd_dist.throttle.values import Ask, Limit
+
+if TYPE_CHECKING:
+    from scrapyd_dist.store import Store
+
+LIMIT = Limit(hits=1, window=1000.0)
+
+
+def waits(store: Store, *urls: str) -> list[float]:
+    """How long a request to each of them has to wait, one after the other."""
+    found = []
+    for url in urls:
+        taken = store.take_permits([Ask(key=site_of(url), domain=site_of(url), limit=LIMIT)])
+        (permit,) = taken.answers[0].permits
+        found.append(permit.at - taken.now)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://a.x.co.uk/", "https://b.X.co.uk:8443/page"),
+        ("http://x.com.br/", "http://www.x.com.br/"),
+        ("http://localhost:1/", "http://localhost:2/"),
+        ("http://127.0.0.1:1/", "http://127.0.0.1:2/"),
+    ],
+)
+def test_hosts_of_one_domain_share_a_budget(store: Store, one: str, other: str) -> None:
+    """C8."""
+    first, second = waits(store, one, other)
+    assert first == 0.0
+    assert second == pytest.approx(LIMIT.window, abs=100.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://x.com.br/", "http://y.com.br/"),
+        ("http://x.co.uk/", "http://x.org.uk/"),
+        ("http://127.0.0.1/", "http://127.0.0.2/"),
+    ],
+)
+def test_others_do_not(store: Store, one: str, other: str) -> None:
+    """C8: a public suffix is no domain."""
+    assert waits(store, one, other) == [0.0, 0.0]

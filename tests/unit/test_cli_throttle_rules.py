@@ -1,0 +1,228 @@
+"""`sdist throttle` on a real store: what each command changes, what it leaves alone, and what is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapyd_dist.cli import main
+from scrapyd_dist.cli.completing import choices
+from scrapyd_dist.cli.throttle.showing import Row
+
+from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.values import ALL, Ask, DomainState, Limit, Rule, SiteNews
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+FILE = "domains:\n  a.com: {hits: 10, window: 60}\nblacklist: [b.com]\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in the current folder."""
+    monkeypatch.delenv("SDIST_STORE", raising=False)
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n", "utf-8")
+    (tmp_path / "limits.yml").write_text(FILE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def sdist(root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`sdist("show")`: exit code, standard output, standard error of `sdist throttle show`."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main._run(["throttle", *map(str, arguments)], debug=False)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def rules(root: Path) -> Mapping[str, Rule]:
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        return store.rules().rules
+
+
+def shown(sdist: Run, *domains: str) -> Any:
+    code, out, _ = sdist("show", *domains, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def test_a_limit_is_set_changed_in_part_and_removed(sdist: Run, root: Path) -> None:
+    assert sdist("set", "Example.com", "--hits", 60, "--window", 60)[0] == 0
+    code, _, told = sdist("set", "example.com", "--scale", 0.5)
+    assert (code, "example.com: 60 in 60 s, scaled 0.5" in told) == (0, True)
+    sdist("block", "example.com")
+    _, _, told = sdist("set", "example.com", "--hits", 120)
+    assert "It is blocked, though" in told
+    assert rules(root) == {"example.com": Rule(hits=120, window=60.0, scale=0.5, blocked=True)}
+    _, _, told = sdist("unset", "example.com", "other.com")
+    assert "No limit of its own any more: example.com." in told
+    assert "Had no limit of its own: other.com." in told
+    assert rules(root) == {"example.com": Rule(blocked=True)}
+    sdist("unblock", "example.com")
+    assert rules(root) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("set", "a.com"), "Nothing to set"),
+        (("set", "a.com", "--hits", 5), "say both --hits N and --window SECONDS"),
+        (("set", "a.com", "--scale", 0), "sdist throttle pause"),
+        (("set", "a.com", "--hits", 0, "--window", 1), "hits is 0, and must be from 1"),
+        (("set", "a.com", "--hits", 1, "--window", "nan"), "window is nan"),
+        (("set", "a.com", "--hits", 1, "--window", 1, "--scale", 1.5), "scale is 1.5"),
+        (("set", "a.com", "--hits", "x", "--window", 1), "--hits"),
+        (("set", "www.a.com", "--hits", 1, "--window", 1), "name a.com"),
+        (("block", "a.com", "http://b.com/"), "name the domain alone, b.com"),
+        (("block", ALL), "sdist throttle pause"),
+        (("pause", "co.uk"), "such as example.co.uk"),
+        (("apply", "limits.yml", "--dry-run", "--now"), "--now"),
+    ],
+)  # fmt: skip
+def test_a_mistake_changes_nothing(sdist: Run, root: Path, arguments: tuple[object, ...], part: str) -> None:
+    code, out, told = sdist(*arguments)
+    assert (code, out, part in told) == (2, "", True), told
+    assert not (root / ".sdist" / "store.db").exists() or rules(root) == {}
+
+
+def test_a_scale_of_nearly_nothing_is_told_to_be_a_pause(sdist: Run) -> None:
+    _, _, told = sdist("set", "a.com", "--hits", 5, "--window", 1, "--scale", 0.1)
+    assert "That leaves it none: it rests." in told
+    assert shown(sdist)["domains"][0]["state"] == "paused"
+
+
+def test_blocking_and_pausing_are_said_twice_without_harm(sdist: Run, root: Path) -> None:
+    assert "Blocked: a.com, b.com." in sdist("block", "a.com", "b.com", "a.com")[2]
+    assert sdist("block", "b.com")[2] == "Was blocked already: b.com.\n"
+    assert "Paused: all domains." in sdist("pause")[2]
+    assert "Paused: b.com." in sdist("pause", "b.com")[2]
+    assert rules(root) == {
+        "a.com": Rule(blocked=True),
+        "b.com": Rule(blocked=True, paused=True),
+        ALL: Rule(paused=True),
+    }
+    resumed = sdist("resume")[2]
+    assert "Resumed: all domains." in resumed
+    assert "Still paused: b.com." in resumed
+    assert "Was not paused: c.com." in sdist("resume", "b.com", "c.com")[2]
+    assert "Unblocked: a.com, b.com." in sdist("unblock", "a.com", "b.com")[2]
+    assert rules(root) == {}
+
+
+def test_a_file_is_applied_as_a_whole_and_shown_before(sdist: Run, root: Path) -> None:
+    sdist("set", "gone.com", "--hits", 1, "--window", 1)
+    sdist("pause", "a.com")
+    before = rules(root)
+    code, _, told = sdist("apply", "limits.yml", "--dry-run")
+    assert (code, told.splitlines()) == (
+        10,
+        [
+            "new: b.com", "changed: a.com", "removed: gone.com",
+            "Nothing was changed; without --dry-run the rules would be those of limits.yml.",
+        ],
+    )  # fmt: skip
+    assert rules(root) == before
+    code, out, _ = sdist("apply", "limits.yml", "--json")
+    document = json.loads(out)
+    assert (code, document["dry_run"], document["version"]) == (0, False, shown(sdist)["version"])
+    assert {row["domain"]: (row["was"], row["is"]) for row in document["changes"]}["gone.com"] == (
+        {"hits": 1, "window": 1.0, "scale": 1.0, "blocked": False, "paused": False},
+        None,
+    )
+    assert rules(root) == {"a.com": Rule(hits=10, window=60.0, paused=True), "b.com": Rule(blocked=True)}
+    assert sdist("apply", "limits.yml", "--dry-run")[0] == 0
+    assert "are those of limits.yml already" in sdist("apply", "limits.yml")[2]
+
+
+def test_a_bad_file_is_refused_whole_with_its_lines(sdist: Run, root: Path) -> None:
+    sdist("apply", "limits.yml")
+    before = rules(root)
+    (root / "limits.yml").write_text("domains:\n  c.com: {hits: 1, window: 1}\n  d.com: {hits: 1}\n", "utf-8")
+    code, _, told = sdist("apply", "limits.yml")
+    assert (code, "limits.yml:3: d.com: window is missing" in told) == (2, True), told
+    assert sdist("apply", "none.yml")[0] == 4
+    assert sdist("apply", ".")[0] == 2
+    assert rules(root) == before
+
+
+def test_a_file_comes_through_standard_input(sdist: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(FILE.encode())))
+    assert sdist("apply", "-")[0] == 0
+    assert set(rules(root)) == {"a.com", "b.com"}
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"no")))
+    assert "standard input:1: expected" in sdist("apply", "-")[2]
+
+
+def test_looking_makes_no_store(sdist: Run, root: Path) -> None:
+    assert "No domain has a limit" in sdist("show")[2]
+    assert sdist("apply", "limits.yml", "--dry-run")[0] == 10
+    assert sdist("show", "a.com")[0] == 4
+    assert not (root / ".sdist" / "store.db").exists()
+
+
+def test_rules_and_what_was_granted_are_shown(sdist: Run, root: Path) -> None:
+    sdist("apply", "limits.yml")
+    sdist("set", ALL, "--hits", 100, "--window", 600)
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        store.take_permits([
+            Ask(key="a.com", domain="a.com", count=3, pages=5, budget="one"),
+            Ask(key="news|c.com", domain="c.com", limit=Limit(hits=1, window=1.0)),
+        ])  # fmt: skip
+        store.tell_sites([SiteNews(domain="c.com", refused_at=0.0, retry_after=90.0)])
+    document = shown(sdist)
+    by_name = {row["domain"]: row for row in document["domains"]}
+    assert list(by_name) == [ALL, "a.com", "b.com", "c.com"]
+    a, c = by_name["a.com"], by_name["c.com"]
+    assert (a["limit"], a["state"], a["granted"]) == ({"hits": 10, "window": 60.0, "scale": 1.0}, "open", 1)
+    assert (a["keys"], a["pages"]) == ({"a.com": 1}, {"one": 3})
+    assert 0.0 < a["latest_in"] <= 12.0
+    assert (by_name["b.com"]["state"], by_name["b.com"]["limit"]) == ("blocked", None)
+    assert (c["state"], c["keys"]) == ("resting", {"news|c.com": 1})
+    assert 80 < c["rests_for"] <= 90
+    assert document["totals"] == {
+        "domains": 3, "limited": 1, "open": 1, "blocked": 1, "paused": 0, "resting": 1, "slowed": 1, "granted": 2,
+    }  # fmt: skip
+    _, out, told = sdist("show", "c.com", "a.com")
+    heading, first, second = out.splitlines()
+    assert heading.split() == ["DOMAIN", "LIMIT", "STATE", "GRANTED", "LATEST", "SLOWER", "BY", "PAGES"]
+    assert first.startswith("c.com   100 in 600 s (*)  resting  1")
+    assert "3 of one" in second
+    assert told.startswith("2 domains, 1 limited")
+    assert sdist("show", "d.com")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("rule", "common", "rest", "word"),
+    [
+        (Rule(), Rule(), 0.0, "open"),
+        (Rule(blocked=True, paused=True), Rule(), 0.0, "blocked"),
+        (Rule(paused=True), Rule(), 5.0, "paused"),
+        (Rule(hits=1, window=1.0), Rule(paused=True), 0.0, "paused"),
+        (Rule(hits=5, window=1.0, scale=0.1), Rule(), 0.0, "paused"),
+        (Rule(hits=100, window=1.0, scale=0.01), Rule(), 0.0, "open"),
+        (Rule(hits=1, window=1.0), Rule(hits=5, window=1.0, scale=0.0), 0.0, "open"),
+        (Rule(), Rule(), 5.0, "resting"),
+        (Rule(), Rule(), -5.0, "open"),
+    ],
+)
+def test_one_word_says_how_a_domain_stands(rule: Rule, common: Rule, rest: float, word: str) -> None:
+    state = DomainState(domain="a.com", keys={}, next_at=0.0, rest_until=100.0 + rest, pages={})
+    assert Row(domain="a.com", rules={"a.com": rule, ALL: common}, state=state, now=100.0).word == word
+
+
+def test_tab_offers_the_domains_with_rules(sdist: Run) -> None:
+    sdist("apply", "limits.yml")
+    assert [one.value for one in choices(["throttle", "unblock"], "b").of] == ["b.com"]

@@ -1,0 +1,346 @@
+"""Fair work, part by part: a slot for each site, what is cut when, what batches are made of, how much is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Spider
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
+from scrapyd_dist.middlewares.frontier.slotting import Slotting
+from scrapyd_dist.middlewares.producer.modes import worker_settings
+from scrapyd_dist.middlewares.producer.options import Options, read_options
+from scrapyd_dist.middlewares.pull.feeding import Feeder
+from scrapyd_dist.middlewares.pull.job import PullJob
+from scrapyd_dist.middlewares.pull.news import News
+
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.coordination.buffers import buffer_for
+from scrapyd_dist.coordination.cutting import Cut, Cutter
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier import cutting
+from scrapyd_dist.frontier.cutting import SlotCutter, portions
+from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.slotting import SITE, Slots, slot_of_site
+from scrapyd_dist.frontier.values import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, check_slot_name
+from scrapyd_dist.payload import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+
+def found(number: int, site: str = "a.com", priority: int = 0) -> Found:
+    value = {"url": f"http://www.{site}/{number}"}
+    return Found(value=value, fingerprint=f"{site}{number}".encode(), slot=site, priority=priority)
+
+
+def sites(cut: Cut | list[Found]) -> str:
+    values = cut.values if isinstance(cut, Cut) else [one.value for one in cut]
+    return "".join(str(value["url"])[11] for value in values)
+
+
+# a slot for each site
+
+
+@pytest.mark.parametrize(
+    ("url", "slot"),
+    [
+        ("http://www.example.co.uk/a", "p-example.co.uk"),
+        ("https://EXAMPLE.co.uk:8443/b", "p-example.co.uk"),
+        ("http://127.0.0.2:80/", "p-127.0.0.2"),
+        ("http://localhost/", "p-localhost"),
+        ("http://[::1]:8000/", "p-::1"),
+        ("http://my_shop.example/", "p-my_shop.example"),
+        ("data:,hello", "p--"),
+    ],
+)
+def test_each_site_has_a_slot_that_is_called_like_it(url: str, slot: str) -> None:
+    assert Slots(prefix="p-", by=SITE).of(url, b"whatever") == slot
+
+
+@given(site=st.text(max_size=120), prefix=st.sampled_from(["", "p", "p" * 60]))
+def test_any_site_has_a_name_that_a_slot_can_have(site: str, prefix: str) -> None:
+    name = slot_of_site(prefix, site)
+    check_slot_name(name)
+    assert name.startswith(prefix)
+    assert not name.startswith("@")
+    assert name == slot_of_site(prefix, site)
+
+
+def test_long_and_strange_names_of_sites_are_told_apart() -> None:
+    names = [slot_of_site("", site) for site in ("@a.com", "a.com", "x" * 100, "x" * 101, "bücher", "büchex")]
+    assert len(set(names)) == 6
+
+
+def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does() -> None:
+    by_site = Slotting.from_settings(
+        Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOTS": 7, "DISTRIBUTED_CALLBACK_SLOTS": {"x": "art-/4"}})
+    )
+    assert by_site.usual.of("http://a.com/", b"1") == by_site.usual.of("http://b.a.com/", b"2") == "a.com"
+    assert by_site.callbacks["x"].of("http://a.com/", b"1") == "art-a.com"
+    other = Slotting.from_settings(Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"}))
+    assert other.usual.of("http://a.com/", b"1") == "0"
+
+
+# what is asked for
+
+
+def options(**values: Any) -> Options:
+    return read_options(Settings({f"DISTRIBUTED_{name}": value for name, value in values.items()}))
+
+
+@pytest.mark.parametrize("fair", [SPREAD, BY_DOMAIN])
+def test_fairly_leased_batches_are_small_unless_somebody_says_otherwise(fair: str) -> None:
+    made = options(MODE="pull", FAIR=fair)
+    assert (made.fair, made.batch_size, made.batch_adapt) == (fair, 10, True)
+    assert (made.staffing.terms.fair, made.staffing.terms.batch_size) == (fair, 10)
+    assert options(MODE="pull", FAIR=fair, BATCH_SIZE=40).staffing.terms.batch_size == 40
+    assert (options(FAIR=fair).batch_size, options(MODE="pull").fair) == (10_000, UNFAIR)
+
+
+def test_another_kind_of_fairness_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"DISTRIBUTED_FAIR is 'equal'; it can be spread or by-domain\."):
+        options(FAIR="equal")
+
+
+def test_workers_are_told_what_the_command_line_says() -> None:
+    settings = Settings()
+    settings.set("DISTRIBUTED_MODE", "pull", priority="cmdline")
+    settings.set("DISTRIBUTED_FAIR", BY_DOMAIN, priority="cmdline")
+    assert worker_settings(read_options(settings), settings) == {"DISTRIBUTED_FAIR": BY_DOMAIN}
+
+
+# the queue in the worker
+
+
+def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader() -> None:
+    def queue(**values: Any) -> str:
+        settings = Settings()
+        settings.set("SCHEDULER_PRIORITY_QUEUE", "as.in.2.13", priority="default")
+        for name, value in values.items():
+            settings.set(name, value, priority="project")
+        Addon().update_settings(settings)
+        return str(settings["SCHEDULER_PRIORITY_QUEUE"])
+
+    pull = {"DISTRIBUTED_PULL": '{"crawl": "c"}'}
+    assert queue(**pull) == queue(DISTRIBUTED_START_URLS="[]") == SITE_QUEUE
+    assert queue(**pull, SCHEDULER_PRIORITY_QUEUE="own") == "own"
+    assert queue(**pull, CONCURRENT_REQUESTS_PER_IP=2) == "as.in.2.13"
+    assert queue(DISTRIBUTED_ENABLED=False) == "as.in.2.13"
+
+
+# what is cut when
+
+
+def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first() -> None:
+    idle = [0]
+    cutter = SlotCutter(size=10, max_age=30, idle=lambda: idle[0], many_slots=True)
+    for at, site in enumerate("abcde"):
+        cutter.add(found(0, site), float(at))
+        cutter.add(found(1, site), 9.0)
+    assert cutter.due(20.0) == []
+    idle[0] = 2
+    assert [sites(cut) for cut in cutter.due(20.0)] == ["aa", "bb"]
+    idle[0] = 0
+    assert [sites(cut) for cut in cutter.due(32.0)] == ["cc"]
+    assert len(cutter) == 4
+    assert [sites(cut) for cut in cutter.take()] == ["dd", "ee"]
+
+
+def test_what_is_full_goes_with_the_next_look() -> None:
+    cutter = SlotCutter(size=3, max_age=30, many_slots=True)
+    assert [cutter.add(found(at, "ab"[at % 2]), 0.0) for at in range(9)] == [None] * 9
+    assert len(cutter) == 9
+    assert [sites(cut) for cut in cutter.due(0.0)] == ["aaa", "bbb"]
+    assert len(cutter) == 3
+
+
+@pytest.mark.parametrize("many_slots", [True, False])
+def test_what_is_held_back_is_bounded_however_many_slots_there_are(
+    many_slots: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 500
+    monkeypatch.setattr(cutting, "HELD_REQUESTS", most)
+    cutter = SlotCutter(size=10, max_age=1e9, many_slots=many_slots)
+    cuts = []
+    for number in range(most + 100):
+        one = Found(value={"url": "http://a/"}, fingerprint=b"", slot=str(number % (most - 9)))
+        cuts += [cut for cut in [cutter.add(one, 0.0)] if cut]
+        assert len(cutter) <= most
+    assert len(cuts) >= 50  # of the oldest slots, which have two by now
+    assert cuts[0].slot == "0"
+    assert sum(len(cut.values) for cut in [*cuts, *cutter.take()]) == most + 100
+
+
+def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
+    cuts = [Cut(values=[{}] * 1000, fingerprints=[b""] * 1000, slot=slot) for slot in "abcda"]
+    assert [[cut.slot for cut in some] for some in portions([*cuts, cuts[0]])] == [["a", "b"], ["c", "d"], ["a"], ["a"]]
+    assert list(portions([])) == []
+
+
+# how batches that are sent are composed
+
+
+@given(fair=st.sampled_from(FAIR), places=st.lists(st.sampled_from("abc")), sizes=st.lists(st.integers(1, 5)))
+def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[str], sizes: list[int]) -> None:
+    buffer = buffer_for(fair)
+    put = [found(number, f"{site}.com") for number, site in enumerate(places)]
+    for one in put:
+        buffer.add(one, 0.0)
+    out: list[Found] = []
+    for size in sizes:
+        left = len(buffer)
+        some = buffer.take(size)
+        assert len(some) == min(size, left)
+        out += some
+    out += buffer.take(len(buffer))
+    assert (sorted(one.fingerprint for one in out), len(buffer)) == (sorted(one.fingerprint for one in put), 0)
+    for slot in "abc":
+        assert [one for one in out if one.slot[0] == slot] == [one for one in put if one.slot[0] == slot]
+
+
+def test_spread_takes_one_of_each_site_and_goes_on_where_it_stopped() -> None:
+    cutter = Cutter(size=4, max_age=5, fair=SPREAD)
+    for number in range(7):
+        cutter.add(found(number, "a.com"), 0.0)
+    for site in ("b.com", "b.com", "c.com"):
+        cutter.add(found(number := number + 1, site), 0.0)
+    assert [sites(cut) for cut in cutter.due(5.0)] == ["abca", "baaa", "aa"]
+
+
+def test_by_domain_keeps_a_site_in_one_batch_as_far_as_it_fits() -> None:
+    cutter = Cutter(size=5, max_age=5, fair=BY_DOMAIN)
+    for number, site in enumerate("abcabcabcbbbb"):
+        cutter.add(found(number, f"{site}.com"), 0.0)
+    cuts = [sites(cut) for cut in cutter.due(5.0)]
+    assert cuts == ["aaabb", "bbbbb", "ccc"]
+
+
+def test_the_age_is_that_of_the_oldest_whatever_has_gone_before_it() -> None:
+    cutter = Cutter(size=2, max_age=5, fair=BY_DOMAIN)
+    cutter.add(found(0, "b.com"), 0.0)
+    cutter.add(found(1, "b.com"), 0.0)
+    cutter.add(found(2, "b.com"), 1.0)
+    assert [sites(cut) for cut in cutter.due(5.0)] == ["bb"]
+    assert cutter.due(5.9) == []
+    assert [sites(cut) for cut in cutter.due(6.0)] == ["b"]
+
+
+# how much a worker takes
+
+
+class Sites:
+    """A frontier with so many batches of each site; nothing ends but what a test ends."""
+
+    limit = ""
+
+    def __init__(self, counts: dict[str, int], size: int = 10) -> None:
+        self.left, self.size = Counter(counts), size
+        self.asked: list[int] = []
+        self.held: dict[Any, Any] = {}
+        self.begun: dict[Any, Any] = {}
+        self.feeder: Any = None
+        self.given = 0
+
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        self.asked.append(limit)
+        under_way = Counter(dict.fromkeys(self.left, 0))
+        for batch in self.held.values():
+            under_way[batch.slot] += batch.requests
+        order = [slot for slot, _ in reversed(under_way.most_common()) if self.left[slot] and slot not in enough]
+        leased = [self._batch(slot) for slot in order[:limit]]
+        if not leased:
+            self.feeder.stopped = True
+        return leased
+
+    def _batch(self, slot: str) -> Leased:
+        self.left[slot] -= 1
+        self.given += 1
+        payload = encode([{"url": f"http://{slot}/{self.given}/{at}"} for at in range(self.size)])
+        return Leased(batch=Batch(number=self.given, size=self.size, slot=slot), attempt=1, payload=payload)
+
+    async def no_more(self) -> bool:
+        return True
+
+    def enter(self, batch: Any) -> None:
+        self.begun[batch.key] = batch
+
+    def watched(self, request: Any, batch: Any, index: int) -> Any:
+        batch.begin(index)
+        return request
+
+    def changed(self, batch: Any) -> None:
+        """Nothing ends."""
+
+    def of_each(self) -> Counter[str]:
+        """Slot -> requests that the worker has."""
+        have: Counter[str] = Counter()
+        for batch in self.held.values():
+            have[batch.slot] += batch.requests
+        return have
+
+
+class _Full(News):
+    """Nobody waits for news: the worker has all that it wants."""
+
+    frontier: Sites
+
+    async def wait(self, timeout: float | None = None) -> None:
+        self.frontier.feeder.stopped = True
+
+
+def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
+    """What a worker has of each site when it wants nothing more."""
+    crawler = get_crawler(Spider, settings)
+    crawler.spider = crawler._create_spider("any")
+    job = PullJob(crawl="c", worker=1, home="c.0", node="one", fair=SPREAD, batch_size=frontier.size)
+    parts: Any = SimpleNamespace(it=frontier)
+    news = _Full()
+    news.frontier = frontier
+    frontier.feeder = Feeder(
+        crawler, job, folder, leasing=parts.it, carrier=parts.it, settling=parts.it, news=news,
+        finds=lambda salt: None, broken=lambda problem: None,  # type: ignore[arg-type, return-value]  # nothing is found
+    )  # fmt: skip
+
+    async def feed() -> int:
+        return len([request async for request in frontier.feeder.requests()])
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(asyncio.run, feed()).result(20)
+    for batch in frontier.held.values():
+        batch.part.discard()
+    assert made == sum(frontier.of_each().values())
+    return frontier.of_each()
+
+
+def many(number: int) -> dict[str, int]:
+    return {f"site{at}.com": 5 for at in range(number)}
+
+
+def test_a_worker_takes_so_many_sites_that_its_downloader_is_busy(tmp_path: Path) -> None:
+    frontier = Sites(many(200))
+    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
+    assert set(has.values()) == {10}
+    assert len(has) == 30  # of each 8 can be under way: 240, twice what it makes at one time
+    assert frontier.asked == [30]
+
+
+@pytest.mark.parametrize("why", [{"DOWNLOAD_DELAY": 1}, {"AUTOTHROTTLE_ENABLED": True}, {"DISTRIBUTED_THROTTLE": True}])
+def test_where_sites_are_asked_one_request_at_a_time_it_takes_more_sites(why: dict[str, Any], tmp_path: Path) -> None:
+    has = taken(Sites(many(50)), tmp_path, CONCURRENT_REQUESTS=16, **why)
+    assert len(has) == 32
+
+
+def test_of_the_last_sites_it_takes_enough_and_leaves_the_rest_to_others(tmp_path: Path) -> None:
+    frontier = Sites({"one.com": 100, "two.com": 100}, size=4)
+    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
+    assert has == {"one.com": 12, "two.com": 12}  # more than 8

@@ -1,0 +1,430 @@
+"""The gate between queues, downloader and store: who may leave when, by a clock that the test turns."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapy.settings import Settings
+from scrapy.signalmanager import SignalManager
+from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
+from scrapyd_dist.middlewares.throttle import talk
+from scrapyd_dist.middlewares.throttle.charging import Charging
+from scrapyd_dist.middlewares.throttle.gate import Gate
+from scrapyd_dist.middlewares.throttle.lines import STALE
+from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
+from scrapyd_dist.middlewares.throttle.passes import AGAIN, PERMIT
+from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.throttle.values import Answer, Ask, Limit, Permit, SiteNews, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+SLOW, FAST, FREE, SHUT, SPENT = "slow.example", "fast.example", "free.example", "shut.example", "spent.example"
+#: seconds between two permits
+GAPS = {SLOW: 60.0, FAST: 0.0}
+
+
+class FakeStore:
+    """Gives permits at even distances, and keeps what was said."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.version, self.away = 1, False
+        self.asked: list[list[Ask]] = []
+        self.back: list[Permit] = []
+        self.news: list[SiteNews] = []
+        self.next: dict[str, float] = {}
+        self.closed = False
+
+    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+        if self.away:
+            raise StoreError("it is away.")
+        self.asked.append(list(asks))
+        return Taken(now=self.clock(), version=self.version, answers=tuple(map(self._answer, asks)))
+
+    def _answer(self, ask: Ask) -> Answer:
+        if ask.domain in (FREE, SHUT, SPENT):
+            return Answer(free=ask.domain == FREE, held=ask.domain == SHUT, used_up=ask.domain == SPENT)
+        gap, permits = GAPS.get(ask.domain, 1.0), []
+        for _ in range(ask.count):
+            at = max(self.clock(), self.next.get(ask.key, 0.0))
+            self.next[ask.key] = at + gap
+            permits.append(Permit(key=ask.key, at=at, page_of=ask.budget))
+        return Answer(permits=tuple(permits))
+
+    def return_permits(self, permits: Sequence[Permit]) -> None:
+        self.back += permits
+
+    def tell_sites(self, news: Sequence[SiteNews]) -> int:
+        if self.away:
+            raise StoreError("it is away.")
+        self.news += news
+        return self.version
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeCrawler:
+    """What the gate and the queue see of a crawler."""
+
+    def __init__(self) -> None:
+        self.settings, self.signals = (
+            Settings({"DISTRIBUTED_ENABLED": False, "DISTRIBUTED_CRAWL": "c"}),
+            SignalManager(self),
+        )
+        self.counts: dict[str, float] = {}
+        self.stats = SimpleNamespace(inc_value=self._count)
+        self.spider = SimpleNamespace(name="s")
+        downloader = SimpleNamespace(
+            slots={}, active=set(), total_concurrency=16, domain_concurrency=8, per_slot_settings={}, _delay=0.0,
+            get_slot_key=lambda request: urlsplit(request.url).hostname or "",
+        )  # fmt: skip
+        self.woken = 0
+        nextcall = SimpleNamespace(schedule=self._wake)
+        self.engine = SimpleNamespace(downloader=downloader, _slot=SimpleNamespace(nextcall=nextcall, closing=None))
+
+    def _count(self, name: str, number: float = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+class Scene:
+    """A gate with its queue, its store and its clock."""
+
+    def __init__(self, **options: Any) -> None:
+        self.time = 100.0
+        self.crawler: Any = FakeCrawler()
+        self.store: Any = FakeStore(lambda: self.time)
+        limit = Limit(hits=1, window=1.0)
+        self.gate = Gate(self.crawler, ThrottleOptions(on=True, limit=limit, **options), clock=lambda: self.time)
+        Gate._all[self.crawler] = self.gate
+        self.gate.open(self.store)
+        self.charging = Charging(self.gate)
+        self.queue = ThrottledQueue(self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue)
+
+    def push(self, *urls: str, **meta: Any) -> None:
+        for url in urls:
+            self.queue.push(Request(url if "//" in url else f"http://{url}/", meta=dict(meta)))
+
+    def pop(self) -> str | None:
+        request = self.queue.pop()
+        return None if request is None else request.url.split("/")[2]
+
+    async def said(self) -> None:
+        """Until the store has heard all."""
+        assert self.gate._talk
+        while self.gate._talk._talking is not None:
+            await asyncio.wait_for(asyncio.wait([self.gate._talk._talking]), 10)
+
+    async def turn(self, seconds: float) -> None:
+        self.time += seconds
+        self.gate._lines._alarms.look()
+        await self.said()
+
+
+def acted(act: Callable[[Scene], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Run a test in a loop of its own, and end the gate."""
+
+    async def run() -> None:
+        scene = Scene(**options)
+        try:
+            await asyncio.wait_for(act(scene), 20)
+        finally:
+            await scene.gate._closed()
+            assert scene.store.closed
+
+    with ThreadPoolExecutor(1) as pool:  # the tests' own thread has a loop that runs
+        pool.submit(asyncio.run, run()).result(30)
+
+
+def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() -> None:
+    async def act(it: Scene) -> None:
+        it.push("a.example", "a.example")
+        assert it.pop() is None
+        assert len(it.queue) == 2
+        await it.said()
+        assert it.crawler.woken
+        assert [it.pop(), it.pop()] == ["a.example", None]
+        woken = it.crawler.woken
+        await it.turn(1.0)
+        assert it.crawler.woken > woken
+        assert it.pop() == "a.example"
+        assert len(it.queue) == 0
+
+    acted(act)
+
+
+def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
+    async def act(it: Scene) -> None:
+        it.push(*[SLOW] * 5, *[FAST] * 2, *[FREE] * 2)
+        await it.said()
+        popped = [it.pop() for _ in range(6)]
+        assert popped[:3] == [SLOW, FAST, FREE]
+        assert sorted(filter(None, popped[3:])) == [FAST, FREE]
+        assert len(it.queue) == 4
+
+    acted(act)
+
+
+def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
+    async def act(it: Scene) -> None:
+        it.push("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(50)))
+        await it.said()
+        (asks,) = it.store.asked
+        assert len(asks) == 51
+        assert asks[0] == Ask(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
+        assert [it.pop() for _ in range(60)].count(None) == 9
+
+    acted(act)
+
+
+def test_the_four_styles_of_keys() -> None:
+    async def act(it: Scene) -> None:
+        request = Request("http://www.a.co.uk/", meta={"bindaddress": ("127.0.0.2", 0)})
+        wanted = ["s"] * it.gate.options.per_spider + ["127.0.0.2"] * it.gate.options.per_ip + ["a.co.uk"]
+        assert it.gate.key_of(request) == ("|".join(wanted), "a.co.uk")
+
+    for per_spider in (False, True):
+        for per_ip in (False, True):
+            acted(act, per_spider=per_spider, per_ip=per_ip, public_ip="10.0.0.1" if per_ip else "")
+
+
+def test_a_permit_is_used_once_next_to_the_downloader() -> None:
+    async def act(it: Scene) -> None:
+        it.push("a.example")
+        await it.said()
+        request = it.queue.pop()
+        assert request is not None
+        assert request.meta[PERMIT][:2] == ("a.example", 100.0)
+        assert it.charging.process_request(request) is None
+        it.charging.process_exception(request, OSError())
+        await it.said()
+        assert it.store.back == []
+        assert it.crawler.counts["distributed/throttle/permits"] == 1
+
+    acted(act)
+
+
+def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
+    async def act(it: Scene) -> None:
+        it.push("a.example")
+        await it.said()
+        request = it.queue.pop()
+        it.charging.process_exception(request, IgnoreRequest())
+        it.charging.process_exception(request, IgnoreRequest())
+        await it.said()
+        assert [permit.at for permit in it.store.back] == [100.0]
+
+    acted(act)
+
+
+def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then() -> None:
+    async def act(it: Scene) -> None:
+        it.push("a.example")
+        await it.said()
+        request = it.queue.pop()
+        it.time += 2 * STALE
+        again: Any = it.charging.process_request(request)
+        assert again.dont_filter
+        assert again.meta[AGAIN] is False
+        it.queue.push(again)
+        await it.turn(1.0)
+        again = it.queue.pop()
+        it.time += 2 * STALE
+        waiting = asyncio.ensure_future(it.charging.process_request(again))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await it.turn(5.0)
+        await waiting
+        assert len(it.store.back) == 2
+        assert it.crawler.counts["distributed/throttle/permits"] == 1
+
+    acted(act)
+
+
+def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
+    async def act(it: Scene) -> None:
+        it.push(SLOW)
+        await it.said()
+        page, robots = it.queue.pop(), Request(f"http://{SLOW}/robots.txt")
+        assert it.charging.process_request(robots) is None
+        assert robots.meta[PERMIT][1] == 100.0
+        assert isinstance(it.charging.process_request(page), Request)
+        assert it.store.back == []
+
+    acted(act)
+
+
+def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
+    async def act(it: Scene) -> None:
+        it.push(SLOW)
+        await it.said()
+        assert it.pop() == SLOW
+        it.gate._passes.close()
+        picture = Request(f"http://{SLOW}/picture")
+        waiting = asyncio.ensure_future(it.charging.process_request(picture))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await it.said()
+        assert not waiting.done()
+        await it.turn(60.0)
+        await waiting
+        assert picture.meta[PERMIT][1] == 160.0
+        other = Request(f"http://{FREE}/picture")
+        await it.charging.process_request(other)  # type: ignore[misc]
+        assert it.charging.process_request(Request(f"http://{FREE}/next")) is None
+
+    acted(act)
+
+
+def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
+    async def act(it: Scene) -> None:
+        waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
+        await asyncio.sleep(0)
+        await it.said()
+        it.gate._lines.sweep(ending=False)
+        assert not waiting.done()
+        it.gate._lines.sweep(ending=True)
+        with pytest.raises(IgnoreRequest, match="the crawl ends"):
+            await waiting
+
+    acted(act)
+
+
+def test_what_is_not_needed_any_more_is_handed_back() -> None:
+    async def act(it: Scene) -> None:
+        it.push("a.example", "a.example")
+        await it.said()
+        await it.gate._closed()
+        assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
+
+    acted(act)
+
+
+def test_new_rules_are_heeded_at_the_next_look() -> None:
+    async def act(it: Scene) -> None:
+        it.push(*[SLOW] * 3, FREE, SHUT)
+        await it.said()
+        assert sorted(filter(None, [it.pop(), it.pop(), it.pop()])) == [FREE, SLOW]
+        it.store.version, it.store.next = 2, {}
+        it.store.asked.clear()
+        assert it.gate._talk
+        it.gate._talk.look()
+        await it.said()
+        assert [permit.at for permit in it.store.back] == [160.0]
+        assert {ask.domain for asks in it.store.asked for ask in asks} == {SLOW, SHUT}
+        assert it.pop() == SLOW
+
+    acted(act)
+
+
+def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> None:
+    async def act(it: Scene) -> None:
+        it.gate.tell(SiteNews(domain="a.example", latency=1.0))
+        await it.said()
+        assert it.store.news == []
+        it.gate.tell(SiteNews(domain="a.example", refused_at=1.0))
+        await it.said()
+        assert [one.refused_at for one in it.store.news] == [None, 1.0]
+
+    acted(act)
+
+
+def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talk, "AGAIN", 0.001)
+    monkeypatch.setattr(talk, "LONGEST_AGAIN", 0.001)
+
+    async def act(it: Scene) -> None:
+        it.push(FREE, FREE)
+        await it.said()
+        assert it.pop() == FREE
+        it.store.away = True
+        it.push("a.example")
+        assert it.gate._talk
+        it.gate._talk.look()
+        while not it.gate._talk._away:
+            await asyncio.wait([it.gate._talk._talking], timeout=0.01)
+        assert it.pop() is None
+        it.store.away = False
+        await it.said()
+        assert sorted(filter(None, [it.pop(), it.pop()])) == ["a.example", FREE]
+
+    acted(act)
+
+
+def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
+    async def act(it: Scene) -> None:
+        it.push(SPENT, domain_max_pages=3)
+        await it.said()
+        assert it.pop() is None
+        await it.turn(2.0)
+        request = it.queue.pop()
+        with pytest.raises(IgnoreRequest, match="3 pages of spent"):
+            it.charging.process_request(request)  # type: ignore[arg-type]
+
+    acted(act)
+
+
+def test_what_nobody_waits_for_is_forgotten() -> None:
+    """C5: the memory of many small domains comes back."""
+
+    async def act(it: Scene) -> None:
+        it.push(*(f"site{number}.example" for number in range(1000)))
+        await it.said()
+        requests = [it.queue.pop() for _ in range(1000)]
+        for request in requests:
+            assert it.charging.process_request(request) is None  # type: ignore[arg-type]
+        await it.turn(60.0)
+        it.gate._lines.sweep(ending=False)
+        assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate._lines._lines) == 0
+        assert len(it.gate.room._coming) == len(it.gate._passes._out) == len(it.gate._lines._alarms._heap) == 0
+
+    acted(act)
+
+
+def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then() -> None:
+    async def act(it: Scene) -> None:
+        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
+        it.crawler.engine.downloader.slots[FAST] = slot
+        it.push(*[FAST] * 3)
+        await it.said()
+        assert it.pop() is None
+        await it.turn(2 * STALE)
+        asked = len(it.store.asked)
+        assert len(it.store.back) == 2
+        assert it.pop() is None
+        await it.turn(2 * STALE)
+        assert len(it.store.asked) == asked
+        slot.active = set()
+        assert it.pop() is None  # asks now
+        await it.said()
+        assert it.pop() == FAST
+
+    acted(act)
+
+
+def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -> None:
+    async def act(it: Scene) -> None:
+        plain = Lane("www.a.example", it.gate.kind_of(Request("http://www.a.example/")))
+        assert plain.name == "www.a.example"
+        for request in (
+            Request("http://a.example/", meta={"domain_max_pages": 7}),
+            Request("http://[::1]/"),
+            Request("data:,x"),
+        ):
+            lane = Lane(it.crawler.engine.downloader.get_slot_key(request), it.gate.kind_of(request))
+            assert Lane.named(lane.name) == lane
+        assert Lane.named(plain.name) == plain
+
+    acted(act)

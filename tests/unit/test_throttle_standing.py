@@ -1,0 +1,217 @@
+"""What a domain's rules, a worker's limit and the news of its site make of each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from scrapyd_dist.throttle.standing import LONGEST, RECOVERY, REFUSED_GAP, SLOWEST, Standing, heeded, terms_of
+from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Rule, SiteNews
+from scrapyd_dist.throttle.windows import SECOND, Terms
+
+NOW = 1_800_000_000 * SECOND
+LIMIT = Limit(hits=20, window=4.0)
+BURST = Limit(hits=20, window=4.0, moderated=False)
+HELD, FREE = Answer(held=True), Answer(free=True)
+
+
+def terms(
+    limit: Limit | None = LIMIT, *, standing: Standing | None = None, now: int = NOW, pages: int | None = None,
+    **rules: Rule,
+) -> Terms | Answer:  # fmt: skip
+    """`own` is the rule of the domain, `all` that of all."""
+    named = {{"own": "a.com", "all": ALL}[name]: rule for name, rule in rules.items()}
+    return terms_of(Ask(key="a.com", domain="a.com", limit=limit, pages=pages), named, standing or Standing(), now)
+
+
+def news(**fields: Any) -> SiteNews:
+    return SiteNews(domain="a.com", **fields)
+
+
+# limits
+
+
+def test_a_moderated_limit_is_a_gap() -> None:
+    assert terms() == Terms(window=4 * SECOND, gap=200_000)
+
+
+def test_a_limit_that_is_not_moderated_is_hits_and_a_window() -> None:
+    assert terms(BURST) == Terms(hits=20, window=4 * SECOND)
+
+
+def test_a_gap_is_never_rounded_down() -> None:
+    assert terms(Limit(hits=3, window=1.0)) == Terms(window=SECOND, gap=333_334)
+
+
+def test_where_nothing_limits_nobody_has_to_ask() -> None:
+    assert terms(None) == FREE
+    assert terms(None, own=Rule(), all=Rule()) == FREE
+
+
+def test_a_budget_of_pages_is_counted_where_nothing_else_limits() -> None:
+    assert terms(None, pages=3) == Terms()
+
+
+def test_a_rule_goes_before_a_workers_own_limit_and_that_of_the_domain_before_that_of_all() -> None:
+    one, two = Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
+    assert terms(own=one, all=two) == Terms(window=SECOND, gap=SECOND)
+    assert terms(all=two) == Terms(window=SECOND, gap=SECOND // 2)
+    assert terms(None, own=one) == Terms(window=SECOND, gap=SECOND)
+
+
+def test_how_hits_are_spread_is_the_workers_to_say() -> None:
+    assert terms(BURST, own=Rule(hits=2, window=1.0)) == Terms(hits=2, window=SECOND)
+
+
+def test_a_rule_without_hits_scales_the_limit_behind_it() -> None:
+    assert terms(own=Rule(scale=0.5)) == Terms(window=4 * SECOND, gap=400_000)
+    assert terms(BURST, own=Rule(scale=0.5), all=Rule(hits=10, window=1.0)) == Terms(hits=5, window=SECOND)
+
+
+def test_the_scale_of_all_is_not_for_a_domain_with_a_rule() -> None:
+    assert terms(own=Rule(), all=Rule(scale=0.5)) == terms()
+
+
+@pytest.mark.parametrize(("hits", "scale", "used"), [(100, 0.29, 29), (10, 0.3, 3), (7, 0.99, 6), (1, 1.0, 1)])
+def test_hits_are_rounded_down_after_scaling(hits: int, scale: float, used: int) -> None:
+    found = terms(Limit(hits=hits, window=1.0, moderated=False), own=Rule(scale=scale))
+    assert isinstance(found, Terms)
+    assert found.hits == used
+
+
+@pytest.mark.parametrize(
+    "rule", [Rule(blocked=True), Rule(paused=True), Rule(scale=0.0), Rule(hits=5, window=1.0, scale=0.1)]
+)
+def test_what_is_blocked_or_paused_or_scaled_to_nothing_is_held(rule: Rule) -> None:
+    assert terms(own=rule) == HELD
+    assert terms(all=rule) == HELD
+
+
+def test_a_pause_of_all_holds_those_with_a_rule_as_well() -> None:
+    assert terms(own=Rule(hits=5, window=1.0), all=Rule(paused=True)) == HELD
+
+
+def test_a_domain_without_a_limit_can_be_paused() -> None:
+    assert terms(None, own=Rule(paused=True)) == HELD
+
+
+# refusals
+
+
+def refused(old: Standing | None = None, at: int = NOW) -> Standing:
+    new, slower = heeded(old or Standing(), news(refused_at=(at - SECOND) / SECOND), at)
+    assert slower
+    return new
+
+
+def test_a_refusal_halves_the_rate() -> None:
+    assert terms(standing=refused()) == Terms(window=4 * SECOND, gap=400_000)
+    assert terms(BURST, standing=refused()) == Terms(hits=10, window=4 * SECOND)
+
+
+def test_another_one_halves_it_again_but_not_one_from_before() -> None:
+    slow = refused()
+    assert heeded(slow, news(refused_at=(NOW - 1) / SECOND), NOW + SECOND) == (slow, False)
+    slower, _ = heeded(slow, news(refused_at=NOW / SECOND + 1), NOW + 2 * SECOND)
+    assert (slower.pace, slower.slowed_at) == (0.25, NOW + 2 * SECOND)
+
+
+def test_it_has_a_floor() -> None:
+    slow, now = Standing(), NOW
+    for _ in range(20):
+        now += 2 * SECOND
+        slow = refused(slow, now)
+    assert slow.pace == SLOWEST
+    assert terms(BURST, standing=slow, now=now) == Terms(hits=1, window=math.ceil(4 * SECOND / (20 * SLOWEST)))
+
+
+def test_a_limit_of_one_hit_is_slowed_by_its_window() -> None:
+    assert terms(Limit(hits=1, window=2.0, moderated=False), standing=refused()) == Terms(hits=1, window=4 * SECOND)
+
+
+def test_the_rate_comes_back_by_itself() -> None:
+    slow = Standing(pace=0.25, slowed_at=NOW)
+    paces = [slow.pace_at(NOW + seconds * SECOND) for seconds in (0, 29, 30, 59, 60, 90, 10**8)]
+    assert paces == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_what_has_come_back_is_halved_from_there() -> None:
+    slow = Standing(pace=0.25, slowed_at=NOW)
+    assert refused(slow, NOW + RECOVERY + SECOND).pace == 0.25
+
+
+def test_a_domain_without_a_limit_that_refuses_gets_one_for_a_while() -> None:
+    assert terms(None, standing=refused()) == Terms(gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP)
+    assert terms(None, standing=refused(), now=NOW + RECOVERY) == FREE
+
+
+# what a site asks for
+
+
+def test_a_site_that_asks_to_be_left_alone_is() -> None:
+    resting, slower = heeded(Standing(), news(retry_after=5.0), NOW)
+    assert (resting.rest_until, slower) == (NOW + 5 * SECOND, True)
+    assert heeded(resting, news(retry_after=3.0), NOW) == (resting, False)
+    assert terms(None, standing=resting) == Terms()
+    assert terms(None, standing=resting, now=resting.rest_until) == FREE
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e18])
+def test_it_cannot_ask_for_ever(seconds: float) -> None:
+    assert heeded(Standing(), news(retry_after=seconds), NOW)[0].rest_until == NOW + LONGEST
+
+
+@pytest.mark.parametrize("seconds", [math.nan, -5.0, -math.inf])
+def test_what_makes_no_sense_is_not_heeded(seconds: float) -> None:
+    told = news(retry_after=seconds, crawl_delay=seconds, latency=seconds, concurrency=1.0)
+    standing, slower = heeded(Standing(), told, NOW)
+    assert not slower
+    assert terms(standing=standing) == terms()
+
+
+def test_a_crawl_delay_goes_before_a_faster_limit_only() -> None:
+    asked, slower = heeded(Standing(), news(crawl_delay=1.0), NOW)
+    assert slower
+    assert terms(standing=asked) == Terms(window=4 * SECOND, gap=SECOND, apart=SECOND)
+    assert terms(BURST, standing=asked) == Terms(hits=20, window=4 * SECOND, gap=SECOND, apart=SECOND)
+    assert terms(None, standing=asked) == Terms(gap=SECOND, apart=SECOND)
+    assert terms(Limit(hits=1, window=9.0), standing=asked) == Terms(window=9 * SECOND, gap=9 * SECOND, apart=SECOND)
+
+
+def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so() -> None:
+    asked, _ = heeded(Standing(), news(crawl_delay=5.0), NOW)
+    assert heeded(asked, news(crawl_delay=1.0), NOW + 1800 * SECOND) == (asked, False)
+    later, slower = heeded(asked, news(crawl_delay=1.0), NOW + 3601 * SECOND)
+    assert (later.delay, slower) == (SECOND, False)
+
+
+# concurrency
+
+
+def test_the_gap_goes_up_at_once_and_down_by_halves() -> None:
+    up, slower = heeded(Standing(), news(latency=2.0, concurrency=4.0), NOW)
+    assert (up.gap, slower) == (SECOND // 2, True)
+    down, slower = heeded(up, news(latency=0.4, concurrency=4.0), NOW)
+    assert (down.gap, slower) == (300_000, False)
+
+
+def test_bad_answers_never_make_it_faster() -> None:
+    old = Standing(gap=SECOND)
+    assert heeded(old, news(latency=0.1, concurrency=1.0, answered=False), NOW)[0].gap == SECOND
+    assert heeded(old, news(latency=3.0, concurrency=1.0, answered=False), NOW)[0].gap == 3 * SECOND
+
+
+def test_the_gap_has_a_ceiling() -> None:
+    assert heeded(Standing(), news(latency=90.0, concurrency=1.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
+
+
+def test_the_news_of_many_workers_settle_between_what_they_say() -> None:
+    standing = Standing(gap=10 * SECOND)
+    gaps = []
+    for number in range(80):  # eight workers, ten times each: 0.9 to 1.1 s
+        told = news(latency=0.9 + number % 8 * 0.2 / 7, concurrency=2.0)
+        standing, _ = heeded(standing, told, NOW)
+        gaps.append(standing.gap / SECOND)
+    assert all(0.45 <= gap <= 0.55 for gap in gaps[16:])

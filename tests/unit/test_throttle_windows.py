@@ -1,0 +1,177 @@
+"""The arithmetic of rolling windows: whatever is taken and handed back, no window has too much; and nothing is lost."""
+
+from __future__ import annotations
+
+from bisect import insort
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapyd_dist.throttle.windows import NEVER, Terms, moments
+
+EVEN = Terms(window=4_000, gap=200)
+BURST = Terms(hits=3, window=100)
+TERMS = [EVEN, BURST, Terms(hits=1, window=50), Terms(hits=4, window=100, gap=7), Terms(gap=1), Terms(gap=60)]
+terms = st.sampled_from(TERMS)
+
+
+class Ledger:
+    """The grants of one key, kept as an engine keeps them."""
+
+    def __init__(self) -> None:
+        self.grants: list[int] = []
+        self.full, self.terms = NEVER, Terms()
+
+    def take(self, terms: Terms, count: int, now: int) -> list[int]:
+        full = self.full if terms == self.terms else NEVER
+        given = granted(self.grants, terms, count, max(now, full))
+        for at in given:
+            insort(self.grants, at)
+        self.full, self.terms = given[-1], terms
+        self.grants = [at for at in self.grants if at >= now - terms.memory]
+        return given
+
+    def give_back(self, at: int) -> None:
+        if at in self.grants:
+            self.grants.remove(at)
+            self.full = NEVER
+
+
+def granted(grants: list[int], terms: Terms, count: int, start: int) -> list[int]:
+    some, skipped = terms.counted(count)
+    back = grants[::-1][skipped : skipped + some][::-1]
+    return moments(count, start, [at for at in grants if at > start - terms.gap], back, terms)
+
+
+def keeps(grants: list[int], terms: Terms, at: int) -> bool:
+    """Whether no window with the grant of this moment has more than its hits, and its neighbours are far enough."""
+    place = grants.index(at)
+    near = all(later - earlier >= terms.gap for earlier, later in pairwise(grants[max(0, place - 1) : place + 2]))
+    if not terms.hits:
+        return near
+    runs = (grants[first : first + terms.hits + 1] for first in range(max(0, place - terms.hits), place + 1))
+    return near and all(run[-1] - run[0] >= terms.window for run in runs if len(run) > terms.hits)
+
+
+@pytest.mark.parametrize("some", TERMS)
+def test_who_asks_on_and_on_gets_all_that_there_is(some: Terms) -> None:
+    ledger = Ledger()
+    given = [at for _ in range(30) for at in ledger.take(some, 4, 1_000)]
+    hits = some.hits or 1
+    span = max(some.window if some.hits else 0, hits * some.gap)
+    assert given == [1_000 + number // hits * span + number % hits * some.gap for number in range(120)]
+
+
+def test_one_by_one_or_all_at_once_is_the_same() -> None:
+    for some in TERMS:
+        one, other = Ledger(), Ledger()
+        assert [one.take(some, 1, 5)[0] for _ in range(20)] == other.take(some, 20, 5)
+
+
+def test_nothing_is_caught_up_after_a_rest() -> None:
+    ledger = Ledger()
+    ledger.take(EVEN, 3, 0)
+    assert ledger.take(EVEN, 3, 90_000) == [90_000, 90_200, 90_400]
+
+
+def test_a_moment_that_was_handed_back_is_given_out_again() -> None:
+    ledger = Ledger()
+    ledger.take(EVEN, 5, 0)
+    ledger.give_back(400)
+    assert ledger.take(EVEN, 2, 10) == [400, 1_000]
+
+
+def test_moments_that_have_passed_are_not() -> None:
+    ledger = Ledger()
+    ledger.take(EVEN, 3, 0)
+    ledger.give_back(200)
+    assert ledger.take(EVEN, 1, 300) == [600]
+
+
+def test_of_a_burst_that_was_handed_back_the_place_is_free() -> None:
+    ledger = Ledger()
+    ledger.take(BURST, 3, 0)
+    ledger.give_back(1)
+    assert ledger.take(BURST, 2, 10) == [10, 100]
+
+
+def test_a_faster_limit_uses_the_gaps_of_the_slower_one() -> None:
+    ledger = Ledger()
+    ledger.take(EVEN, 3, 0)
+    assert ledger.take(Terms(gap=100), 3, 0) == [100, 300, 500]
+
+
+def test_a_slower_limit_counts_what_the_faster_one_gave_out() -> None:
+    ledger = Ledger()
+    ledger.take(Terms(gap=10), 5, 0)
+    assert ledger.take(EVEN, 2, 0) == [240, 440]
+
+
+def test_what_a_site_asks_for_holds_between_the_keys_of_its_domain() -> None:
+    both = Terms(gap=200, apart=50)
+    assert moments(3, 0, [], [], both, [20, 190, 260, 480]) == [70, 310, 530]
+    assert moments(3, 0, [], [], EVEN, [20, 190, 260, 480]) == [0, 200, 400]
+
+
+#: taking some, handing one of the last ones back, or letting time pass
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 7)),
+        st.tuples(st.just("give back"), st.integers(0, 12)),
+        st.tuples(st.just("wait"), st.integers(1, 150)),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(some=terms, steps=steps)
+def test_no_window_has_more_than_its_hits_whatever_was_done(some: Terms, steps: list[tuple[str, int]]) -> None:
+    ledger, now, everything = Ledger(), 1_000, []
+    for what, number in steps:
+        if what == "wait":
+            now += number
+        elif what == "give back" and everything:
+            at = everything[-min(number, len(everything) - 1)]
+            everything.remove(at)
+            ledger.give_back(at)
+        elif what == "take":
+            given = ledger.take(some, number, now)
+            assert given[0] >= now
+            everything = sorted([*everything, *given])
+            assert all(keeps(everything, some, at) for at in given)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=steps, changes=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4))
+def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[Terms]) -> None:
+    ledger, now, everything = Ledger(), 1_000, []
+    for at, (what, number) in enumerate(steps):
+        some = changes[at * len(changes) // len(steps)]
+        if what == "wait":
+            now += number
+        elif what == "give back" and everything:
+            ledger.give_back(everything[-min(number, len(everything) - 1)])
+        elif what == "take":
+            plain = granted(ledger.grants, some, number, now)
+            assert ledger.take(some, number, now) == plain
+            assert all(keeps(ledger.grants, some, one) for one in plain)
+            everything += plain
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=steps, gap=st.sampled_from([1, 7, 60]))
+def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], gap: int) -> None:
+    ledger, now = Ledger(), 0
+    for what, number in steps:
+        if what == "wait":
+            now += number
+        elif what == "give back" and ledger.grants:
+            ledger.give_back(ledger.grants[-min(number, len(ledger.grants) - 1)])
+        elif what == "take":
+            before = list(ledger.grants)
+            (given,) = ledger.take(Terms(gap=gap), 1, now)
+            assert all(any(abs(at - one) < gap for one in before) for at in range(now, given))
