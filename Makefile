@@ -33,6 +33,7 @@ bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine 
 	.venv-test/bin/python benchmarks/deploys.py
 	.venv-test/bin/python benchmarks/worker.py
 	.venv-test/bin/python benchmarks/frontier_store.py
+	.venv-test/bin/python benchmarks/permits.py
 	.venv-test/bin/python benchmarks/throttle.py
 	.venv-test/bin/python benchmarks/broad.py
 

@@ -92,7 +92,7 @@ def measure(folder: Path, trial: Trial) -> Found:
         for nodes in range(1, most + 1):
             for way in (way for way, numbers in trial.on.items() if nodes in numbers):
                 seconds = trial.seconds.get(way, trial.usual)
-                pace = fleet.run(way, nodes, items=trial.items * nodes, seconds=seconds, settle=trial.settle)
+                pace = fleet.run(WAYS[way], nodes, items=trial.items * nodes, seconds=seconds, settle=trial.settle)
                 found[way, nodes] = pace
                 told = f"{pace.items} items in {pace.seconds:.1f} s: {pace.rate:.1f} a second"
                 print(f"{trial.law}  {way:12} {nodes} nodes  {told}", file=sys.stderr, flush=True)

@@ -43,6 +43,11 @@ class Way(NamedTuple):
     dealt: bool = False  #: the list is dealt host by host before it is cut into batches; else it is as it was found
     pushed: bool = False  #: batches are jobs, as without `--pull`; else workers lease them
 
+    @property
+    def filling(self) -> str:
+        """What the frontier looks like; ways may share it."""
+        return "dealt" if self.dealt else "sites" if "DISTRIBUTED_FAIR" in self.settings else "found"
+
 
 _PLAIN = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
 PUSHED = Way("first in, first out; a job for each batch", _PLAIN, pushed=True)
@@ -93,7 +98,7 @@ def dealt(found: Sequence[str]) -> list[str]:
 
 
 class Fleet:
-    """The site, the nodes, and a filled store for each way.
+    """The site, the nodes, and filled stores.
 
     Args:
         folder: for all of it.
@@ -106,7 +111,6 @@ class Fleet:
 
     def __init__(self, folder: Path, *, nodes: int, law: str, hosts: int, each: int, seed: int = 1) -> None:
         self._folder, self._stack, self._runs = folder, ExitStack(), 0
-        self._filled: dict[str, Path] = {}
         self._site = subprocess.Popen(
             [sys.executable, str(_SITE), f"--law={law}", f"--hosts={hosts}", f"--seed={seed}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -127,25 +131,34 @@ class Fleet:
         """End all that runs."""
         self._stack.close()
 
-    def fill(self, name: str) -> float:
-        """Put all links into a store for this way, if workers lease them; the seconds that it took."""
-        way, begun = WAYS[name], time.monotonic()
-        found, store = self._folder / f"{name}.txt", self._folder / name / "store.db"
-        found.write_text("\n".join(dealt(self._links) if way.dealt else self._links), encoding="utf-8")
-        store.parent.mkdir()
-        self._filled[name] = store
-        if not way.pushed:
-            self.project.settings(DISTRIBUTED_FAIR=way.settings.get("DISTRIBUTED_FAIR", ""))
-            done = self._sdist("frontier", "add", NAME, str(found), store=store).wait(PATIENCE * 4)
+    def _fill(self, way: Way) -> Path:
+        """A store with all links in a frontier, as this way needs it."""
+        store = self._folder / way.filling / "store.db"
+        if not store.parent.exists():
+            store.parent.mkdir()
+            fair = way.settings.get("DISTRIBUTED_FAIR", "")
+            # For this command alone: the code on the nodes stays as it is.
+            settings = self.project.package / "settings.py"
+            before = settings.read_text(encoding="utf-8")
+            self.project.settings(DISTRIBUTED_FAIR=fair)
+            done = self._sdist("frontier", "add", NAME, str(self._list(way)), store=store).wait(PATIENCE * 4)
+            settings.write_text(before, encoding="utf-8")
             if done.code:
                 raise RunError(f"the frontier was not filled:\n{done.err[-3000:]}")
-        return time.monotonic() - begun
+        return store
 
-    def run(self, name: str, nodes: int, *, items: int, seconds: float, settle: float) -> Pace:
+    def _list(self, way: Way) -> Path:
+        """A file with all links."""
+        path = self._folder / f"{way.filling}.txt"
+        if not path.exists():
+            path.write_text("\n".join(dealt(self._links) if way.dealt else self._links), encoding="utf-8")
+        return path
+
+    def run(self, way: Way, nodes: int, *, items: int, seconds: float, settle: float) -> Pace:
         """Crawl that way on so many nodes.
 
         Args:
-            name: of the way.
+            way: the way.
             nodes: how many of them.
             items: after so many of them the run is over,
             seconds: or after this time.
@@ -154,14 +167,13 @@ class Fleet:
         Raises:
             RunError: nothing came, or the command ended before.
         """
-        if name not in self._filled:
-            self.fill(name)
-        self._afresh()
         self._runs += 1
         store = self._folder / f"run{self._runs}" / "store.db"
-        shutil.copytree(self._filled[name].parent, store.parent)
+        if not way.pushed:
+            shutil.copytree(self._fill(way).parent, store.parent)
+        self._afresh()
         fetch(f"{self._site_url}/__reset__")
-        command = self._sdist(*self._crawl(name, nodes), store=store)
+        command = self._sdist(*self._crawl(way, nodes), store=store)
         try:
             return self._watched(command, items, seconds, settle)
         finally:
@@ -169,12 +181,12 @@ class Fleet:
             for node in self._nodes:
                 node.kill_jobs()
 
-    def _crawl(self, name: str, nodes: int) -> list[str]:
+    def _crawl(self, way: Way, nodes: int) -> list[str]:
         words = [f"--node={node.name}" for node in self._nodes[:nodes]]
-        for setting, value in WAYS[name].settings.items():
+        for setting, value in way.settings.items():
             words += ["-s", f"{setting}={value}"]
-        if WAYS[name].pushed:
-            start = ["-a", f"links={self._folder}/{name}.txt", "-a", f"site={self._site_url}/__answers__"]
+        if way.pushed:
+            start = ["-a", f"links={self._list(way)}", "-a", f"site={self._site_url}/__answers__"]
             return ["crawl", "pages", *start, "--callback=parse", "--batch-size=100", *words]
         return ["consume", "pages", NAME, "--per-slot=0", f"--max-running={nodes}", *words]
 

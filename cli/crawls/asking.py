@@ -130,7 +130,7 @@ class Asked:
     ] = None
     fair: Annotated[
         Optional[str],
-        _option(_BATCHES, "Share the work out by sites, so that nobody waits for a slow one: spread, or by-domain (a site "
+        _option(_BATCHES, "Let sites take turns, so that nobody waits for a slow one: spread, or by-domain (a site "
                 "stays with one worker).", metavar="KIND"),
     ] = None  # fmt: skip
     max_jobs: Annotated[Optional[int], _option(_NODES, "Most jobs at once, over all nodes.", metavar="N")] = None

@@ -17,6 +17,7 @@ from scrapy import signals
 from scrapyd_dist.frontier.slotting import site_of
 from scrapyd_dist.throttle.values import Ask
 
+from ..worker.closing import close_spider
 from .budgets import PageBudget, PagesUsedUp
 from .egress import Egress
 from .lines import Guest, Kind, Standing
@@ -286,6 +287,10 @@ class Gate:
         """The store does not answer, or does again."""
         self._lines.set_away(away)
         self.wake()
+
+    def failed(self) -> None:
+        """Nothing can be asked any more: what waits would wait for ever."""
+        close_spider(self._crawler, "throttle-failed")
 
     # the lines' side
 

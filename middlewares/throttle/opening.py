@@ -6,11 +6,13 @@ Scrapy and the standard library only.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
     from scrapyd_dist.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 def options_of(settings: BaseSettings) -> ThrottleOptions:
@@ -71,6 +75,12 @@ def _check(settings: BaseSettings) -> None:
         raise ConfigError(
             "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
             " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead."
+        )
+    if not issubclass(load_object(settings["SCHEDULER"]), Scheduler):
+        logger.warning(
+            "SCHEDULER is %s, which may not keep its requests in the throttle's queue: limits hold, but a request that"
+            " waits for its permit holds one of CONCURRENT_REQUESTS.",
+            settings["SCHEDULER"],
         )
 
 

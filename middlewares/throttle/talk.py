@@ -54,6 +54,9 @@ class Listener(Protocol):
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""
 
+    def failed(self) -> None:
+        """Nothing can be asked any more."""
+
 
 class Talk:
     """All that one process says to the store of the throttle."""
@@ -121,11 +124,15 @@ class Talk:
                 self._listener.answered(taken, received)
             else:
                 return False
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a crawl that waits without a word
+        except DistError as error:
             self._listener.unanswered()
             self._pause = min(2 * self._pause, LONGEST_AGAIN) if self._pause else AGAIN
-            self._missed(str(error), fault=not isinstance(error, DistError))
-        return True
+            self._missed(str(error))
+        except Exception:  # a fault of ours: not to be asked again for ever, by a crawl that waits
+            logger.exception("The throttle itself has failed")
+            self._ended = True
+            self._listener.failed()
+        return not self._ended
 
     def _take(self, asks: Sequence[Ask]) -> tuple[float, Taken]:
         taken = self._store.take_permits(asks)
@@ -162,9 +169,8 @@ class Talk:
             self._listener.set_away(False)
         return answer
 
-    def _missed(self, why: str, *, fault: bool = False) -> None:
+    def _missed(self, why: str) -> None:
         if not self._away:
             self._away = True
-            told = "The store does not answer, and no request leaves without its permit: %s"
-            logger.warning(told, why.rstrip("."), exc_info=fault)
+            logger.warning("The store does not answer, and no request leaves without its permit: %s", why.rstrip("."))
             self._listener.set_away(True)

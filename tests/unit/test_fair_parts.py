@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
+from scrapyd_dist.cli.frontier.asking import Wanted
+from scrapyd_dist.cli.frontier.counting import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
 from scrapyd_dist.middlewares.frontier.slotting import Slotting
 from scrapyd_dist.middlewares.producer.modes import worker_settings
@@ -30,7 +32,7 @@ from scrapyd_dist.frontier import cutting
 from scrapyd_dist.frontier.cutting import SlotCutter, portions
 from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.frontier.slotting import SITE, Slots, slot_of_site
-from scrapyd_dist.frontier.values import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, check_slot_name
+from scrapyd_dist.frontier.values import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name
 from scrapyd_dist.payload import encode
 
 if TYPE_CHECKING:
@@ -117,6 +119,19 @@ def test_workers_are_told_what_the_command_line_says() -> None:
     settings.set("DISTRIBUTED_MODE", "pull", priority="cmdline")
     settings.set("DISTRIBUTED_FAIR", BY_DOMAIN, priority="cmdline")
     assert worker_settings(read_options(settings), settings) == {"DISTRIBUTED_FAIR": BY_DOMAIN}
+
+
+def test_who_consumes_a_frontier_asks_for_it_by_the_same_word() -> None:
+    assert Wanted(spider="s", frontier="f", fair=SPREAD).settings() == {"DISTRIBUTED_FAIR": SPREAD}
+    assert Wanted(spider="s", frontier="f").settings() == {}
+
+
+def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> None:
+    counts = [SlotCount(slot=f"{at}.com", requests={"sealed": at % 60, "running": at}) for at in range(3000)]
+    shown = fullest(counts)
+    assert [one.slot for one in shown[:2]] == ["2999.com", "2939.com"]
+    assert (len(shown), {one.waiting for one in shown}) == (SCREEN, {59})
+    assert fullest(counts[:SCREEN]) == counts[:SCREEN]
 
 
 # the queue in the worker

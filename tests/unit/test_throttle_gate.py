@@ -14,7 +14,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
-from scrapyd_dist.middlewares.throttle import talk
+from scrapyd_dist.middlewares.throttle import gate, talk
 from scrapyd_dist.middlewares.throttle.charging import Charging
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.lines import STALE
@@ -101,13 +101,18 @@ class FakeCrawler:
         self.woken += 1
 
 
+def as_any(fake: object) -> Any:
+    """For where the real thing is meant."""
+    return fake
+
+
 class Scene:
     """A gate with its queue, its store and its clock."""
 
     def __init__(self, **options: Any) -> None:
         self.time = 100.0
-        self.crawler: Any = FakeCrawler()
-        self.store: Any = FakeStore(lambda: self.time)
+        self.crawler = as_any(FakeCrawler())
+        self.store = as_any(FakeStore(lambda: self.time))
         limit = Limit(hits=1, window=1.0)
         self.gate = Gate(self.crawler, ThrottleOptions(on=True, limit=limit, **options), clock=lambda: self.time)
         Gate._all[self.crawler] = self.gate
@@ -122,6 +127,12 @@ class Scene:
     def pop(self) -> str | None:
         request = self.queue.pop()
         return None if request is None else request.url.split("/")[2]
+
+    def popped(self) -> Request:
+        """The next request, which has to be there."""
+        request = self.queue.pop()
+        assert request is not None
+        return request
 
     async def said(self) -> None:
         """Until the store has heard all."""
@@ -206,8 +217,7 @@ def test_a_permit_is_used_once_next_to_the_downloader() -> None:
     async def act(it: Scene) -> None:
         it.push("a.example")
         await it.said()
-        request = it.queue.pop()
-        assert request is not None
+        request = it.popped()
         assert request.meta[PERMIT][:2] == ("a.example", 100.0)
         assert it.charging.process_request(request) is None
         it.charging.process_exception(request, OSError())
@@ -222,7 +232,7 @@ def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
     async def act(it: Scene) -> None:
         it.push("a.example")
         await it.said()
-        request = it.queue.pop()
+        request = it.popped()
         it.charging.process_exception(request, IgnoreRequest())
         it.charging.process_exception(request, IgnoreRequest())
         await it.said()
@@ -235,16 +245,16 @@ def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then()
     async def act(it: Scene) -> None:
         it.push("a.example")
         await it.said()
-        request = it.queue.pop()
+        request = it.popped()
         it.time += 2 * STALE
-        again: Any = it.charging.process_request(request)
+        again = as_any(it.charging.process_request(request))
         assert again.dont_filter
         assert again.meta[AGAIN] is False
         it.queue.push(again)
         await it.turn(1.0)
-        again = it.queue.pop()
+        again = it.popped()
         it.time += 2 * STALE
-        waiting = asyncio.ensure_future(it.charging.process_request(again))  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(as_any(it.charging.process_request(again)))
         await asyncio.sleep(0)
         await it.turn(5.0)
         await waiting
@@ -258,7 +268,7 @@ def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
     async def act(it: Scene) -> None:
         it.push(SLOW)
         await it.said()
-        page, robots = it.queue.pop(), Request(f"http://{SLOW}/robots.txt")
+        page, robots = it.popped(), Request(f"http://{SLOW}/robots.txt")
         assert it.charging.process_request(robots) is None
         assert robots.meta[PERMIT][1] == 100.0
         assert isinstance(it.charging.process_request(page), Request)
@@ -274,7 +284,7 @@ def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
         assert it.pop() == SLOW
         it.gate._passes.close()
         picture = Request(f"http://{SLOW}/picture")
-        waiting = asyncio.ensure_future(it.charging.process_request(picture))  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(as_any(it.charging.process_request(picture)))
         await asyncio.sleep(0)
         await it.said()
         assert not waiting.done()
@@ -282,7 +292,7 @@ def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
         await waiting
         assert picture.meta[PERMIT][1] == 160.0
         other = Request(f"http://{FREE}/picture")
-        await it.charging.process_request(other)  # type: ignore[misc]
+        await as_any(it.charging.process_request(other))
         assert it.charging.process_request(Request(f"http://{FREE}/next")) is None
 
     acted(act)
@@ -354,11 +364,25 @@ def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch)
         assert it.gate._talk
         it.gate._talk.look()
         while not it.gate._talk._away:
-            await asyncio.wait([it.gate._talk._talking], timeout=0.01)
+            await asyncio.wait([as_any(it.gate._talk._talking)], timeout=0.01)
         assert it.pop() is None
         it.store.away = False
         await it.said()
         assert sorted(filter(None, [it.pop(), it.pop()])) == ["a.example", FREE]
+
+    acted(act)
+
+
+def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would wait for ever."""
+    closed: list[str] = []
+    monkeypatch.setattr(gate, "close_spider", lambda crawler, reason: closed.append(reason))
+
+    async def act(it: Scene) -> None:
+        it.store.take_permits = lambda asks: 1 / 0
+        it.push(FREE)
+        await it.said()
+        assert closed == ["throttle-failed"]
 
     acted(act)
 
@@ -369,9 +393,9 @@ def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
         await it.said()
         assert it.pop() is None
         await it.turn(2.0)
-        request = it.queue.pop()
+        request = it.popped()
         with pytest.raises(IgnoreRequest, match="3 pages of spent"):
-            it.charging.process_request(request)  # type: ignore[arg-type]
+            it.charging.process_request(request)
 
     acted(act)
 
@@ -382,9 +406,9 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
     async def act(it: Scene) -> None:
         it.push(*(f"site{number}.example" for number in range(1000)))
         await it.said()
-        requests = [it.queue.pop() for _ in range(1000)]
+        requests = [it.popped() for _ in range(1000)]
         for request in requests:
-            assert it.charging.process_request(request) is None  # type: ignore[arg-type]
+            assert it.charging.process_request(request) is None
         await it.turn(60.0)
         it.gate._lines.sweep(ending=False)
         assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate._lines._lines) == 0

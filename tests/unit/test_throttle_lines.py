@@ -99,13 +99,13 @@ def test_a_budget_is_used_up_when_it_still_is_a_second_later() -> None:
     """Pages that others had taken ahead may have come back by then."""
     it = line(pages=10)
     it.receive(given(used_up=True), ours, 5.0)
-    assert it.standing is Standing.LIMITED
+    assert it.standing == "limited"
     assert it.missing(5.1, 9) == 0
     assert it.next_look(5.1) == 5.0 + LAST_LOOK
     again = 5.1 + LAST_LOOK
     assert it.missing(again, 9) == 2
     it.receive(given(used_up=True), ours, again)
-    assert it.standing is Standing.USED_UP
+    assert it.standing == "used-up"
 
 
 def test_a_page_that_came_back_is_used() -> None:

@@ -113,6 +113,8 @@ def test_what_a_site_asks_for_holds_between_the_keys_of_its_domain() -> None:
     both = Terms(gap=200, apart=50)
     assert moments(3, 0, [], [], both, [20, 190, 260, 480]) == [70, 310, 530]
     assert moments(3, 0, [], [], EVEN, [20, 190, 260, 480]) == [0, 200, 400]
+    # What keeps away from another key's grant may come too near to one of its own.
+    assert moments(1, 20, [100], [], Terms(gap=50, apart=50), [60]) == [150]
 
 
 #: taking some, handing one of the last ones back, or letting time pass
@@ -130,7 +132,7 @@ steps = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(some=terms, steps=steps)
 def test_no_window_has_more_than_its_hits_whatever_was_done(some: Terms, steps: list[tuple[str, int]]) -> None:
-    ledger, now, everything = Ledger(), 1_000, []
+    ledger, now, everything = Ledger(), 1_000, list[int]()
     for what, number in steps:
         if what == "wait":
             now += number
@@ -148,7 +150,7 @@ def test_no_window_has_more_than_its_hits_whatever_was_done(some: Terms, steps: 
 @settings(max_examples=100, deadline=None)
 @given(steps=steps, changes=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4))
 def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[Terms]) -> None:
-    ledger, now, everything = Ledger(), 1_000, []
+    ledger, now, everything = Ledger(), 1_000, list[int]()
     for at, (what, number) in enumerate(steps):
         some = changes[at * len(changes) // len(steps)]
         if what == "wait":

@@ -1,7 +1,7 @@
 -- Steps of the throttle. Its keys, behind `t:`, are `version`; `rules`, JSON by domain; `domains`, by when they were
--- last asked for; of a domain `d:<domain>`, its standing, `p:<domain>`, its pages by budget, and `k:<domain>`, its keys,
--- each with the moment before which it has no room left, when that was seen, and its terms (hits, window, gap, apart); and
--- of a key `g:<key>`, its grants.
+-- last asked for; of a domain `d:<domain>`, its standing, `p:<domain>`, its pages by budget, and `k:<domain>`, its
+-- keys, each with the moment before which it has no room left, when that was seen, and its terms (hits, window, gap,
+-- apart); and of a key `g:<key>`, its grants.
 
 -- Seconds after which what is known of a domain goes, where nobody has asked for it.
 local DOMAIN_STAYS = 90 * 86400
@@ -20,6 +20,18 @@ local function others_of(base, ask, start, terms)
   return others
 end
 
+-- Members are the moments themselves: no two of a key are the same.
+local function add_grants(grants, given)
+  for from = 1, #given, 1000 do  -- only so many words fit into one command
+    local added = {}
+    for at = from, math.min(#given, from + 999) do
+      added[#added + 1] = given[at]
+      added[#added + 1] = given[at]
+    end
+    redis.call('ZADD', grants, unpack(added))
+  end
+end
+
 local function take_moments(base, ask, count, start, terms, now)
   local keys, grants = base .. 'k:' .. ask.domain, base .. 'g:' .. ask.key
   local named = {terms.hits, terms.window, terms.gap, terms.apart}
@@ -30,16 +42,9 @@ local function take_moments(base, ask, count, start, terms, now)
   if known == named and now >= tonumber(seen) then start = math.max(start, tonumber(full)) end
   local memory = math.max(2 * terms.window, 2 * terms.gap, REMEMBERED)
   redis.call('ZREMRANGEBYSCORE', grants, '-inf', '(' .. whole(now - memory))
-  local given, words = moments(grants, count, start, terms, others_of(base, ask, start, terms)), {}
+  local given = moments(grants, count, start, terms, others_of(base, ask, start, terms))
   for at, moment in ipairs(given) do given[at] = whole(moment) end
-  for from = 1, count, 1000 do  -- only so many words fit into one command
-    local added = {}
-    for at = from, math.min(count, from + 999) do
-      added[#added + 1] = given[at]
-      added[#added + 1] = given[at]
-    end
-    redis.call('ZADD', grants, unpack(added))
-  end
+  add_grants(grants, given)
   redis.call('HSET', keys, ask.key, table.concat({given[count], whole(now), named}, ' '))
   redis.call('PEXPIREAT', grants, whole((tonumber(given[count]) + memory) / 1000 + 1000))
   return given
@@ -59,18 +64,14 @@ local function take_pages(base, ask)
   local pages = base .. 'p:' .. ask.domain
   local used = tonumber(redis.call('HGET', pages, ask.budget) or 0)
   local number = math.max(0, math.min(ask.count, ask.pages - used))
-  if number > 0 then
-    redis.call('HINCRBY', pages, ask.budget, number)
-    redis.call('EXPIRE', pages, DOMAIN_STAYS)
-  end
+  if number > 0 then redis.call('HINCRBY', pages, ask.budget, number) end
   return number, whole(used + number)
 end
 
 local function asked(base, domain, now)
   redis.call('ZADD', base .. 'domains', whole(now), domain)
   redis.call('ZREMRANGEBYSCORE', base .. 'domains', '-inf', whole(now - DOMAIN_STAYS * SECOND))
-  redis.call('EXPIRE', base .. 'd:' .. domain, DOMAIN_STAYS)
-  redis.call('EXPIRE', base .. 'k:' .. domain, DOMAIN_STAYS)
+  for _, kind in ipairs({'d:', 'k:', 'p:'}) do redis.call('EXPIRE', base .. kind .. domain, DOMAIN_STAYS) end
 end
 
 -- Of each ask: its word (-, free or held), the pages of its budget that are used (0, if nobody counts), how many

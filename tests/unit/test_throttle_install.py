@@ -1,0 +1,87 @@
+"""How the throttle comes into a Scrapy process, and what it refuses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapy.pqueues import ScrapyPriorityQueue
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.throttle.charging import ORDER, Charging
+from scrapyd_dist.middlewares.throttle.install import QUEUES, is_throttled, put_in
+from scrapyd_dist.middlewares.throttle.opening import open_for
+from scrapyd_dist.middlewares.throttle.queue import ThrottledQueue
+
+from scrapyd_dist.payload import START_URLS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUEUE = "SCHEDULER_PRIORITY_QUEUE"
+
+
+def settings(**values: Any) -> Settings:
+    made = Settings({"TWISTED_REACTOR_ENABLED": False, "DISTRIBUTED_THROTTLE": True, **values}, priority="project")
+    put_in(made)
+    return made
+
+
+def problem(**values: Any) -> str:
+    crawler: Any = SimpleNamespace(settings=settings(**values))
+    store, why = open_for(crawler)
+    assert store is None
+    return why
+
+
+def test_the_usual_queue_is_one_whose_place_it_can_take() -> None:
+    """So it is in each Scrapy that is supported."""
+    assert Settings()[QUEUE] in QUEUES
+
+
+def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
+    made = settings()
+    assert made[QUEUE] is ThrottledQueue
+    orders: dict[Any, int] = dict(made.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES"))
+    assert orders[Charging] == ORDER == max(orders.values())
+    put_in(made)
+    assert made[QUEUE] is ThrottledQueue
+
+
+def test_where_it_is_off_nothing_is_put_in() -> None:
+    made = settings(DISTRIBUTED_THROTTLE=False)
+    assert not is_throttled(made)
+    assert made[QUEUE] == Settings()[QUEUE]
+    assert not made["DOWNLOADER_MIDDLEWARES"]
+
+
+def test_settings_that_make_no_sense_do_not_turn_it_off() -> None:
+    assert is_throttled(settings(DISTRIBUTED_THROTTLE_HITS="many"))
+    assert "DISTRIBUTED_THROTTLE_HITS is 'many'" in problem(DISTRIBUTED_THROTTLE_HITS="many")
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({QUEUE: ScrapyPriorityQueue}, QUEUE),
+        ({"CONCURRENT_REQUESTS_PER_IP": "2"}, "CONCURRENT_REQUESTS_PER_IP"),
+        ({"DISTRIBUTED_STORE": "cassandra://there"}, "cassandra"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence(values: dict[str, Any], named: str) -> None:
+    assert named in problem(**values)
+
+
+def test_without_a_project_or_an_address_there_is_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of its own would be a limit of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SDIST_STORE", raising=False)
+    assert "nothing says where its store is" in problem()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_was_told_of_no_store_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SDIST_STORE", raising=False)
+    job = '{"crawl": "c", "batch": 1, "attempt": 1}'
+    why = problem(**{START_URLS: "", "DISTRIBUTED_JOB": job})
+    assert "its job was told of no store" in why
