@@ -152,7 +152,7 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
 
     def has_worked(name: str) -> bool:
         more_work()
-        return sum(hit["headers"]["user-agent"] == name for hit in web.log()) >= 30
+        return len([hit for hit in web.log() if hit["headers"]["user-agent"] == name]) >= 30
 
     workers: list[Command] = []
     for number in (1, 2):
