@@ -25,10 +25,14 @@ from rig.nodes import Nodes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rig.nodes import ScrapydNode
+
 #: the frontier
 NAME = "broad"
 #: links that one page has, all of them to its own host: what is found together
 TOGETHER = 90
+#: links that a frontier is filled with: no run comes further
+REACHED = 30_000
 #: seconds between two looks at the site, and for a command, or the first answer
 LOOK, PATIENCE = 0.25, 90.0
 _GOLDEN = (5**0.5 - 1) / 2
@@ -148,10 +152,17 @@ class Fleet:
         return store
 
     def _list(self, way: Way) -> Path:
-        """A file with all links."""
+        """A file with as many of the links as a run of this way could come to."""
         path = self._folder / f"{way.filling}.txt"
         if not path.exists():
-            path.write_text("\n".join(dealt(self._links) if way.dealt else self._links), encoding="utf-8")
+            first = dealt(self._links)[:REACHED]
+            known = set(first)
+            lists = {
+                "found": self._links[:REACHED],
+                "dealt": first,
+                "sites": [link for link in self._links if link in known],
+            }
+            path.write_text("\n".join(lists[way.filling]), encoding="utf-8")
         return path
 
     def run(self, way: Way, nodes: int, *, items: int, seconds: float, settle: float) -> Pace:
@@ -171,7 +182,7 @@ class Fleet:
         store = self._folder / f"run{self._runs}" / "store.db"
         if not way.pushed:
             shutil.copytree(self._fill(way).parent, store.parent)
-        self._afresh()
+        self._afresh(self._nodes[:nodes])
         fetch(f"{self._site_url}/__reset__")
         command = self._sdist(*self._crawl(way, nodes), store=store)
         try:
@@ -210,14 +221,14 @@ class Fleet:
         found: list[float] = json.loads(fetch(f"{self._site_url}/__answers__").body)
         return found
 
-    def _afresh(self) -> None:
+    def _afresh(self, nodes: Sequence[ScrapydNode]) -> None:
         """Nodes that know of no job, and have no files of one: runs share the names of their jobs."""
-        for node in self._nodes:
+        for node in nodes:
             node.wait_idle()
             node.kill()
             shutil.rmtree(node.logs_dir, ignore_errors=True)
             node.start()
-        for node in self._nodes:
+        for node in nodes:
             node.wait()
 
     def _sdist(self, *words: str, store: Path) -> Command:

@@ -58,7 +58,8 @@ def log_no_more(spider: Spider) -> None:
 def leave_what_stays() -> None:
     """Keep modules, settings and the like out of garbage collection: each full one, the last at exit, walks them all.
 
-    Done once, when everything that stays is made. Nothing is collected first, which would take as long as it saves a
-    short job.
+    Done once in a process, when everything that stays is made: what an earlier crawl of it has left behind does not
+    stay. Nothing is collected first, which would take as long as it saves a short job.
     """
-    gc.freeze()
+    if not gc.get_freeze_count():
+        gc.freeze()

@@ -19,6 +19,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 
 import scrapyd_dist
+from scrapyd_dist.batches import ASKED_FOR
 from scrapyd_dist.errors import DistError
 
 from ..codec import Watched
@@ -256,7 +257,8 @@ class Worker:
 
     def _closed(self, reason: str) -> None:
         self._reason = self._reason or ("refused" if self._problem else reason)
-        if self._row and self._reason == "finished":
+        if self._row and self._reason in ASKED_FOR:
+            self._reason = "finished"  # it did what its settings ask for; Scrapy's own word is in the stats
             self.account.done(0)
 
     def _stopped(self) -> None:

@@ -101,12 +101,14 @@ class Together(_BySite):
     """As few batches as possible for one site: whole sites while they fit, and what is missing then of the largest."""
 
     def take(self, number: int) -> list[Found]:
-        taken: list[Found] = []
-        for site, line in list(self._sites.items()):
-            if len(taken) + len(line) <= number:
-                taken += self._take_from(site, len(line))
-            if len(taken) == number:
-                return taken
+        whole, room = [], number
+        for site, line in self._sites.items():
+            if not room:
+                break
+            if len(line) <= room:
+                whole.append(site)
+                room -= len(line)
+        taken = [one for site in whole for one in self._take_from(site, number)]
         while self._sites and len(taken) < number:
             largest = max(self._sites, key=lambda site: len(self._sites[site]))
             taken += self._take_from(largest, number - len(taken))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OUR_ARGS = frozenset({"batch"})
 #: settings of the producer's process that its workers must not get
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
+#: characters by which a job knows its row of arguments
+ROW_WORDS = 1_000
 #: bytes of a job's log that are read for its last words
 LOG_TAIL = 4096
 _LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
@@ -87,7 +89,8 @@ def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str], told: Mapping[
     }
     args = {**spec.args, "batch": str(out.batch.number)}
     if spec.rows:
-        job["row"], own = row_in(payload)
+        words, own = row_in(payload)
+        job["row"] = words[:ROW_WORDS]  # the arguments say the rest; one setting could not
         args |= own
     settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
     return api.schedule(

@@ -30,6 +30,8 @@ def value_of(args: Mapping[str, str]) -> RequestValue:
             raise ValueError(f"its {name} is longer than a job can be given")
         if "\0" in name + text:
             raise ValueError(f"its {name} has a zero byte, which no argument can have")
+    if sum(len(f"{name}={text}".encode()) for name, text in args.items()) > ARGUMENT_MAX:
+        raise ValueError("its arguments together are longer than a job can be given")
     return {"url": json.dumps(dict(sorted(args.items())), ensure_ascii=False), ARGUMENTS: dict(args)}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.batches import ASKED_FOR
 from scrapyd_dist.scrapyd.api import JobState
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 #: seconds without a page, an item or a line in the log after which a running job counts as stalled
 STALL = 900.0
 
-#: ends that somebody asked for, and that leave nothing undone by mistake
-_ASKED_FOR = frozenset(
-    {"finished", "closespider_timeout", "closespider_itemcount", "closespider_pagecount", "closespider_timeout_no_item"}
-)
 _CANCELLED = frozenset({"shutdown", "superseded"})
 _OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw]\d+\.a\d+")
 
@@ -139,7 +136,7 @@ def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcom
     wrong = failures(facts)
     if wrong:
         return Outcome.FAILED, wrong
-    if reason not in _ASKED_FOR:
+    if reason not in ASKED_FOR:
         return Outcome.FAILED, f"ended early ({reason})"
     return Outcome.FINISHED, "" if reason == "finished" else reason
 
@@ -204,7 +201,7 @@ def _reported(state: JobState, report: Report, *, signalled: bool) -> tuple[Outc
         return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
     if report.finish_reason in _CANCELLED:
         return Outcome.CANCELLED, "" if report.finish_reason == "shutdown" else report.finish_reason
-    early = "" if report.finish_reason in _ASKED_FOR else f"ended early ({report.finish_reason})"
+    early = "" if report.finish_reason in ASKED_FOR else f"ended early ({report.finish_reason})"
     wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
     if wrong:
         return Outcome.FAILED, wrong

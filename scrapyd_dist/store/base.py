@@ -246,7 +246,8 @@ class Store(Protocol):
             fair: `SPREAD`: each comes from the slot with the fewest requests under way in the whole fleet, ties in
                 turn, and no two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the
                 same, and a slot is the lessee's alone while it has something of it. Then nobody takes more slots than
-                his share, and who has more gets nothing until some of them have run out.
+                his share, and who has more gets nothing until some of them have run out. Slots that are named, such as
+                those of other spiders, are shared as with `SPREAD`.
             enough: names of slots of which the lessee wants nothing now; heeded when it is `fair`.
             now: for people.
         """

@@ -90,7 +90,7 @@ class RedisFrontier(RedisAttempts):
             *listed(_leased_fields(lessee, now)),
             OTHER_SPIDER,
             int(fair != UNFAIR),
-            int(fair == BY_DOMAIN),
+            int(fair == BY_DOMAIN and not slots),
             HUNGRY,
             *listed(slots),
             *listed(enough),

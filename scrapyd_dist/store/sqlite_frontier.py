@@ -74,7 +74,8 @@ class SqliteFrontier(SqliteTurns):
         now: float,
     ) -> list[Leased]:
         if fair:
-            look = Look(crawl=crawl, worker=lessee.job, slots=tuple(slots), enough=set(enough), alone=fair == BY_DOMAIN)
+            alone = fair == BY_DOMAIN and not slots
+            look = Look(crawl=crawl, worker=lessee.job, slots=tuple(slots), enough=set(enough), alone=alone)
             return self._lease_in_turn(look, lessee, seconds, limit, now)
         # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
         if not self._waiting_in(crawl, slots):

@@ -355,6 +355,7 @@ import scrapy
 
 class Noting(scrapy.Spider):
     name = "noting"
+    custom_settings = {"CLOSESPIDER_ITEMCOUNT": 2}  # an end that was asked for is a good one
 
     async def start(self):
         if self.word == "never":

@@ -142,6 +142,12 @@ def test_slots_of_other_spiders_are_leased_by_name_only(store: Store) -> None:
     assert names(turns(store, times=9, slots=["@login"])) == "@login"
 
 
+def test_slots_of_other_spiders_are_nobodys_alone(store: Store) -> None:
+    fill(store, {"@login": 2})
+    for lessee in (LESSEE, YOU):  # sites of one's own have nothing to do with them
+        assert names(turn(store, lessee, slots=["@login"], fair=BY_DOMAIN)) == "@login"
+
+
 def test_named_slots_take_turns_among_themselves(store: Store) -> None:
     fill(store, {"a": 3, "b": 3, "c": 3})
     assert names(turns(store, times=5, slots=["a", "c", "none"])) == "acaca"

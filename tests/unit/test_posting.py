@@ -16,6 +16,8 @@ from scrapyd_dist.batches import Batch
 from scrapyd_dist.coordination.fleet import Member, Out
 from scrapyd_dist.coordination.posting import JobSpec, _last_error, call_for, check_args, last_words, passed_on
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.arguments import found, value_of
+from scrapyd_dist.frontier.filling import pack
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.scrapyd.reply import Reply
@@ -53,6 +55,12 @@ def test_a_job_has_its_id_its_version_and_the_number_of_its_batch() -> None:
         "crawl": "c", "home": "c.0", "batch": 7, "attempt": 3, "start_by": 1000.0, "feed": False,
         "collected": ["old.0"], "version": "v1", "lease": 0.0,
     }  # fmt: skip
+
+
+def test_a_long_row_of_arguments_fits_into_a_job() -> None:
+    (batch,) = pack([found(value_of({"word": "\u0436" * 60_000}), 0)], size=1, key=None)
+    call = call_for(replace(SPEC, rows=True), out_on(Node.parse("one")), batch.payload, {})
+    assert dict(call.data)["word"] == "\u0436" * 60_000
 
 
 def test_a_job_that_can_reach_the_store_is_told_where_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,16 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.asked import Asked, job_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
-from scrapyd_dist.middlewares.profile import FAST, NONE, PROFILE_SETTINGS, PROFILES, USUAL, apply_profile, log_no_more
+from scrapyd_dist.middlewares.profile import (
+    FAST,
+    NONE,
+    PROFILE_SETTINGS,
+    PROFILES,
+    USUAL,
+    apply_profile,
+    leave_what_stays,
+    log_no_more,
+)
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import START_URLS
@@ -133,3 +143,15 @@ def test_who_says_nothing_gets_the_usual_one() -> None:
 def test_a_profile_that_is_none_is_told() -> None:
     with pytest.raises(ConfigError, match="DISTRIBUTED_PROFILE is 'quick'; it can be usual or fast or none"):
         read_options(settings(DISTRIBUTED_PROFILE="quick"))
+
+
+def test_what_an_earlier_crawl_of_this_process_has_left_behind_is_collected(as_before: None) -> None:
+    class Crawl:
+        def __init__(self) -> None:
+            self.itself = self
+
+    leave_what_stays()
+    left = weakref.ref(Crawl())
+    leave_what_stays()
+    gc.collect()
+    assert left() is None

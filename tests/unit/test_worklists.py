@@ -165,6 +165,8 @@ def test_json_lines_are_arguments_where_all_values_are_texts_or_numbers() -> Non
     assert isinstance(good, Row)
     assert good.value["arguments"] == {"n": "1", "t": "x", "f": "0.5"}
     assert [(one.line, isinstance(one, BadRow)) for one in bad] == [(line, True) for line in range(2, 9)]
+    (wide,) = arguments('{"x": "' + "y" * 70_000 + '", "z": "' + "y" * 70_000 + '"}', "jsonl")
+    assert wide == BadRow(1, "its arguments together are longer than a job can be given")
     (huge,) = arguments('{"x": "' + "y" * 140_000 + '"}', "jsonl")
     assert isinstance(huge, BadRow)
     assert "longer than a job can be given" in huge.reason
