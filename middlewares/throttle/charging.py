@@ -49,13 +49,13 @@ class Charging:
         """Use the request's permit; without one, wait for another: in the queue, if it came from there."""
         has = self._gate.use(request)
         if has:
-            if AGAIN in request.meta:
-                request.dont_filter = request.meta.pop(AGAIN)
+            self._goes(request)
             return None
         if has is None:
             ready = self._gate.at_once(request)
             if ready is not None:
                 request.meta[PERMIT] = ready
+                self._goes(request)
                 return None
         elif AGAIN not in request.meta:
             return request.replace(meta={**request.meta, AGAIN: request.dont_filter}, dont_filter=True)
@@ -63,6 +63,12 @@ class Charging:
 
     async def _wait(self, request: Request, *, page: bool) -> None:
         request.meta[PERMIT] = await self._gate.wait(request, page=page)
+        self._goes(request)
+
+    def _goes(self, request: Request) -> None:
+        """It leaves as it was before it was sent back."""
+        if AGAIN in request.meta:
+            request.dont_filter = request.meta.pop(AGAIN)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
         """An answer that came from nearer than the site: its permit was not used."""

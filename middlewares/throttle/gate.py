@@ -104,13 +104,20 @@ class Gate:
         self._looks = asyncio.ensure_future(self._look())
 
     async def _look(self) -> None:
-        while True:
-            if self._talk is not None:
-                self._talk.look()
-            self.give_back(self._passes.sweep(self._clock()))
-            slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells that the crawl is ending
-            self._lines.sweep(ending=slot is None or slot.closing is not None)
-            await asyncio.sleep(LOOK)
+        try:
+            while True:
+                self._look_once()
+                await asyncio.sleep(LOOK)
+        except Exception:  # whatever it is, nobody would be told of new rules any more
+            logger.exception("the throttle failed")
+            self.failed()
+
+    def _look_once(self) -> None:
+        if self._talk is not None:
+            self._talk.look()
+        self.give_back(self._passes.sweep(self._clock()))
+        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells that the crawl is ending
+        self._lines.sweep(ending=slot is None or slot.closing is not None)
 
     async def _closed(self) -> None:
         if self._looks is not None:
@@ -215,12 +222,16 @@ class Gate:
     async def wait(self, request: Request, *, page: bool) -> Pass:
         """Wait for a permit beside the queues; `page`: it is one, and counts as one.
 
+        First for a place in the downloader: with a permit, but without a place, it would leave long after its moment.
+
         Raises:
             PagesUsedUp: its budget is.
             IgnoreRequest: the domain stays blocked or paused, or the crawl ends.
         """
         kind = self.kind_of(request, page=page)
-        line, since = self._lines.of(kind), self._clock()
+        slot, since = self._crawler.engine.downloader.get_slot_key(request), self._clock()
+        await self.room.place(slot)
+        line = self._lines.of(kind)
         guest = Guest(asyncio.get_running_loop().create_future(), since)
         self._lines.join(line, guest)
         try:
@@ -228,6 +239,7 @@ class Gate:
         finally:
             self.count("waited", self._clock() - since)
             self._lines.part(line, guest)
+            self.room.unplace(slot)
         if held is None:
             return Pass(self._key(kind), self.now(), FREE)
         self.count("permits")
@@ -256,8 +268,11 @@ class Gate:
     def _ask(self, line: Line, count: int) -> Ask:
         domain, _, pages = line.kind
         budget = "" if pages is None else self._budget.name
-        limit = self.options.limit
-        return Ask(key=self._key(line.kind), domain=domain, count=count, limit=limit, pages=pages, budget=budget)
+        options = self.options
+        return Ask(
+            key=self._key(line.kind), domain=domain, count=count, limit=options.limit, moderated=options.moderated,
+            pages=pages, budget=budget,
+        )  # fmt: skip
 
     def answered(self, taken: Taken, received: float) -> None:
         """The store's answer, which was here at `received`."""

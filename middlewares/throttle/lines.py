@@ -154,8 +154,12 @@ class Line:
         return [self.permits.pop().permit for _ in range(len(self.permits) - self.demand)]
 
     def withdraw(self, now: float) -> list[Permit]:
-        """The rules have changed: give up all that lies ahead, and ask again."""
+        """The rules have changed: give up all that lies ahead, and ask again; they give no budget more pages."""
+        standing, patience = self.standing, self.patience
         self._begin()
+        self.patience = patience
+        if standing is Standing.USED_UP:
+            self.standing = standing
         ahead = [held for held in self.permits if held.due > now]
         self.permits = deque(held for held in self.permits if held.due <= now)
         return [held.permit for held in ahead]

@@ -52,6 +52,7 @@ class ThrottleOptions:
 
     on: bool = False
     limit: Limit | None = None  #: of a domain without a rule of its own
+    moderated: bool = True  #: whether the hits of a rule are spread evenly, where there is no `limit`
     per_spider: bool = False  #: each spider has a budget of its own
     per_ip: bool = False  #: each address that requests leave from has one
     public_ip: str = ""  #: an address, or the URL of a page that tells it
@@ -74,6 +75,7 @@ class ThrottleOptions:
         return cls(
             on=True,
             limit=_limit(reader),
+            moderated=reader.yes_no(_name(settings, MODERATED), True),
             per_spider=reader.yes_no(_name(settings, PER_SPIDER), False),
             per_ip=reader.yes_no(_name(settings, PER_IP), False),
             public_ip=_public_ip(settings),

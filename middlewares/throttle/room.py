@@ -6,6 +6,7 @@ half: imports Scrapy and the standard library only.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: requests that are made room for at one time, where the project sets no limit
 UNLIMITED = 100
+#: seconds between two looks for a place in a slot: nothing of Scrapy's tells when there is one
+LOOK = 0.02
 #: the clock by which the downloader remembers when a request left last; Scrapy before 2.15 has the time of day
 _clock = getattr(scrapys, "monotonic", time.time)
 
@@ -27,6 +30,7 @@ class Room:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._coming: Counter[str] = Counter()
+        self._placed: Counter[str] = Counter()  #: those of them that came by no queue
         self._delays: dict[str, tuple[float, float]] = {}
 
     @property
@@ -46,13 +50,16 @@ class Room:
 
     def free(self, slot: str) -> int:
         """How many requests of a slot could leave at once."""
+        return self._free_beside(slot, self._coming[slot])
+
+    def _free_beside(self, slot: str, coming: int) -> int:
         there = self._downloader.slots.get(slot)
         if there is None:
-            return self._of_new(slot) - self._coming[slot]
+            return self._of_new(slot) - coming
         if there.queue or self.delay(slot) > 0:
             return 0
-        room: int = there.concurrency - len(there.active) - self._coming[slot]
-        return min(room, 1 - self._coming[slot]) if there.delay else room
+        room: int = there.concurrency - len(there.active) - coming
+        return min(room, 1 - coming) if there.delay else room
 
     def _of_new(self, slot: str) -> int:
         """The room of a slot that the downloader has not made yet."""
@@ -72,6 +79,23 @@ class Room:
         if self._delays.get(slot, (None,))[0] != left:
             self._delays[slot] = (left, there.download_delay())  # drawn once, as it is random
         return max(0.0, left + self._delays[slot][1] - _clock())
+
+    async def place(self, slot: str) -> None:
+        """Wait until a request that came by no queue could leave at once, and keep its place for it.
+
+        It goes before those that came by one: they may be waiting for it, as for their robots.txt.
+        """
+        while self._free_beside(slot, self._placed[slot]) <= 0:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(LOOK)
+        self._placed[slot] += 1
+        self.comes(slot)
+
+    def unplace(self, slot: str) -> None:
+        """It has come there, or will not come."""
+        self._placed[slot] -= 1
+        if not self._placed[slot]:
+            del self._placed[slot]
+        self.came(slot, wanted=False)
 
     def comes(self, slot: str) -> None:
         """A request is on its way to this slot, which had room for it.

@@ -222,6 +222,7 @@ class Lines:
             line, since = next(iter(self._idle.items()))
             if now - since < LINGER:
                 break
+            line.alarm = None  # what was set rings for nobody: another line of this kind may be there by then
             del self._idle[line], self._lines[line.kind]
         for line in [line for line in self._lines.values() if line.guests]:
             held = line.standing is Standing.HELD
@@ -231,7 +232,13 @@ class Lines:
                     guest.answer.set_exception(IgnoreRequest(f"no permit to leave: {why}"))
 
     def close(self) -> list[Permit]:
-        """Want nothing any more; all permits that are held."""
+        """Want nothing any more; all permits that are held. What the store still gives is handed back as it comes."""
         self._alarms.cancel()
         self._wanting.clear()
-        return [held.permit for line in self._lines.values() for held in line.permits]
+        held = [one.permit for line in self._lines.values() for one in line.permits]
+        for line in self._lines.values():
+            line.waiting = 0
+            line.slots.clear()
+            line.guests.clear()
+            line.permits.clear()
+        return held

@@ -105,7 +105,7 @@ def _words(ask: Ask) -> Iterator[object]:
     yield from (ask.key, ask.domain, ask.count)
     limit = ask.limit
     if limit is None:
-        yield from ("", "", "")
+        yield from ("", "", int(ask.moderated))
     else:
         yield from (limit.hits, max(1, micros(limit.window)), int(limit.moderated))
     yield from (_or_empty(ask.pages), ask.budget)

@@ -53,7 +53,7 @@ def terms_of(ask: Ask, rules: Mapping[str, Rule], standing: Standing, now: int) 
     """What the ask's key has to keep to now; the answer, where no permit is needed or none is given."""
     own, general = rules.get(ask.domain), rules.get(ALL)
     there = [rule for rule in (own, general) if rule]
-    limit, scale = _limit(there, ask.limit), there[0].scale if there else 1.0
+    limit, scale = _limit(there, ask), there[0].scale if there else 1.0
     if scale <= 0 or any(rule.blocked or rule.paused for rule in there):
         return Answer(held=True)
     pace, gap = standing.pace_at(now), max(standing.delay, standing.gap)
@@ -67,12 +67,13 @@ def terms_of(ask: Ask, rules: Mapping[str, Rule], standing: Standing, now: int) 
     return _terms(limit, hits * pace, math.ceil(gap / pace)) if hits else Answer(held=True)
 
 
-def _limit(there: list[Rule], limit: Limit | None) -> Limit | None:
+def _limit(there: list[Rule], ask: Ask) -> Limit | None:
     """The limit of the first rule that has one, else the worker's own; how it is spread is the worker's to say."""
     for rule in there:
         if rule.hits is not None and rule.window is not None:
-            return Limit(hits=rule.hits, window=rule.window, moderated=limit.moderated if limit else True)
-    return limit
+            moderated = ask.limit.moderated if ask.limit else ask.moderated
+            return Limit(hits=rule.hits, window=rule.window, moderated=moderated)
+    return ask.limit
 
 
 def _terms(limit: Limit, hits: float, apart: int) -> Terms:

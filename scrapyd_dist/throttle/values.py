@@ -54,6 +54,7 @@ class Ask:
     limit: Limit | None = (
         None  #: what the worker's settings say, for a domain without a rule of its own; None: no limit
     )
+    moderated: bool = True  #: how the hits of a rule are spread, where there is no `limit` that says so
     pages: int | None = None  #: the domain's budget of pages in `budget`; None: none. Each permit here is for one page
     budget: str = ""  #: whose pages are counted together, such as a crawl
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -258,6 +259,8 @@ def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then()
         await asyncio.sleep(0)
         await it.turn(5.0)
         await waiting
+        assert AGAIN not in again.meta
+        assert not again.dont_filter
         assert len(it.store.back) == 2
         assert it.crawler.counts["distributed/throttle/permits"] == 1
 
@@ -298,6 +301,30 @@ def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
     acted(act)
 
 
+def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_for_it() -> None:
+    """Else the permits of many add up while a site is slow, and all leave at once."""
+
+    async def act(it: Scene) -> None:
+        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
+        it.crawler.engine.downloader.slots[FAST] = slot
+        first, second = (
+            asyncio.ensure_future(as_any(it.charging.process_request(Request(f"http://{FAST}/{name}"))))
+            for name in "ab"
+        )
+        await asyncio.sleep(0)
+        await it.said()
+        assert it.store.asked == []
+        slot.active = set()
+        await asyncio.wait_for(first, 10)
+        slot.active = {2}  # its place; the other one waits on
+        assert [ask.count for asks in it.store.asked for ask in asks] == [1]
+        assert not second.done()
+        slot.active = set()
+        await asyncio.wait_for(second, 10)
+
+    acted(act)
+
+
 def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
     async def act(it: Scene) -> None:
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
@@ -317,6 +344,27 @@ def test_what_is_not_needed_any_more_is_handed_back() -> None:
         it.push("a.example", "a.example")
         await it.said()
         await it.gate._closed()
+        assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
+
+    acted(act)
+
+
+def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
+    async def act(it: Scene) -> None:
+        asked, go = threading.Event(), threading.Event()
+        take = it.store.take_permits
+
+        def slow(asks: Sequence[Ask]) -> Taken:
+            asked.set()
+            assert go.wait(10)
+            return take(asks)
+
+        it.store.take_permits = slow
+        it.push("a.example", "a.example")
+        await asyncio.get_running_loop().run_in_executor(None, asked.wait, 10)
+        it.gate.give_back(it.gate._lines.close())
+        go.set()
+        await it.said()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
 
     acted(act)
@@ -413,6 +461,30 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
         it.gate._lines.sweep(ending=False)
         assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate._lines._lines) == 0
         assert len(it.gate.room._coming) == len(it.gate._passes._out) == len(it.gate._lines._alarms._heap) == 0
+
+    acted(act)
+
+
+def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
+    """A slow domain, whose next permit was a minute off, loses its limit."""
+
+    async def act(it: Scene) -> None:
+        it.push(SLOW, SLOW)
+        await it.said()
+        assert it.pop() == SLOW
+        await it.turn(1.0)
+        it.store._answer = lambda ask: Answer(free=True)
+        it.store.version = 2
+        assert it.gate._talk
+        it.gate._talk.look()
+        await it.said()
+        assert it.pop() == SLOW
+        it.time += 20
+        it.gate._lines.sweep(ending=False)
+        assert not it.gate._lines._lines
+        await it.turn(60.0)
+        await it.turn(20.0)
+        it.gate._lines.sweep(ending=False)
 
     acted(act)
 

@@ -108,6 +108,17 @@ def test_a_budget_is_used_up_when_it_still_is_a_second_later() -> None:
     assert it.standing == "used-up"
 
 
+def test_a_budget_is_used_up_however_often_the_rules_change() -> None:
+    """Each slow-down of any domain is such a change: in a broad crawl, that is each second."""
+    it = line(pages=10)
+    it.receive(given(used_up=True), ours, 5.0)
+    it.withdraw(5.9)
+    assert it.missing(5.9, 9) == 0
+    it.receive(given(used_up=True), ours, 5.1 + LAST_LOOK)
+    it.withdraw(7.0)
+    assert it.standing is Standing.USED_UP
+
+
 def test_a_page_that_came_back_is_used() -> None:
     it = line(pages=10)
     it.receive(given(used_up=True), ours, 5.0)

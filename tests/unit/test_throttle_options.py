@@ -31,6 +31,7 @@ def test_a_limit_switches_it_on_unless_somebody_says_otherwise(asks: dict[str, A
 
 def test_with_the_switch_alone_the_rules_of_the_store_are_heeded() -> None:
     assert options({"DISTRIBUTED_THROTTLE": "1"}) == ThrottleOptions(on=True)
+    assert not options({"DISTRIBUTED_THROTTLE": "1"}, MODERATED=False).moderated
 
 
 def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
@@ -56,7 +57,7 @@ THEIRS = {
 
 def test_scrapy_clusters_settings_work_as_they_are_once_it_is_on() -> None:
     assert options({"DISTRIBUTED_THROTTLE": True, **THEIRS}) == ThrottleOptions(
-        on=True, limit=Limit(hits=10, window=60.0, moderated=False), per_spider=True, per_ip=True,
+        on=True, limit=Limit(hits=10, window=60.0, moderated=False), moderated=False, per_spider=True, per_ip=True,
         public_ip="http://ip.example/raw", public_ip_regex=r"(\d+\.\d+)", public_ip_refresh=30.0, max_pages=100,
     )  # fmt: skip
     assert not options(THEIRS).on

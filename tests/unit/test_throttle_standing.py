@@ -62,7 +62,10 @@ def test_a_rule_goes_before_a_workers_own_limit_and_that_of_the_domain_before_th
 
 
 def test_how_hits_are_spread_is_the_workers_to_say() -> None:
-    assert terms(BURST, own=Rule(hits=2, window=1.0)) == Terms(hits=2, window=SECOND)
+    rule = Rule(hits=2, window=1.0)
+    assert terms(BURST, own=rule) == Terms(hits=2, window=SECOND)
+    ask = Ask(key="a.com", domain="a.com", moderated=False)
+    assert terms_of(ask, {"a.com": rule}, Standing(), NOW) == Terms(hits=2, window=SECOND)
 
 
 def test_a_rule_without_hits_scales_the_limit_behind_it() -> None:

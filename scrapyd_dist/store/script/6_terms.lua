@@ -39,14 +39,14 @@ local function there_of(base, domain)
   return there
 end
 
-local function limit_of(there, own)
+local function limit_of(there, ask)
   for _, rule in ipairs(there) do
     if rule.hits ~= cjson.null then
       local window = math.floor(rule.window * SECOND + 0.5)
-      return {hits = rule.hits, window = math.max(1, window), moderated = not own or own.moderated}
+      return {hits = rule.hits, window = math.max(1, window), moderated = ask.moderated}
     end
   end
-  return own
+  return ask.limit
 end
 
 local function spread(limit, hits, apart)
@@ -61,7 +61,7 @@ end
 
 -- The terms, or the word of an answer without a permit.
 local function terms_of(ask, there, standing, now)
-  local limit, scale = limit_of(there, ask.limit), there[1] and there[1].scale or 1
+  local limit, scale = limit_of(there, ask), there[1] and there[1].scale or 1
   if scale <= 0 then return nil, 'held' end
   for _, rule in ipairs(there) do
     if rule.blocked or rule.paused then return nil, 'held' end

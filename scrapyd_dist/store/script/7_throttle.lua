@@ -52,8 +52,9 @@ end
 
 local function taken_ask()
   local ask = {key = take(), domain = take(), count = count()}
-  local hits, window, moderated = optional(take()), optional(take()), take() == '1'
-  if hits then ask.limit = {hits = hits, window = window, moderated = moderated} end
+  local hits, window = optional(take()), optional(take())
+  ask.moderated = take() == '1'
+  if hits then ask.limit = {hits = hits, window = window, moderated = ask.moderated} end
   ask.pages, ask.budget = optional(take()), take()
   return ask
 end
