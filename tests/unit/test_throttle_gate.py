@@ -357,7 +357,8 @@ def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
         def slow(asks: Sequence[Ask]) -> Taken:
             asked.set()
             assert go.wait(10)
-            return take(asks)
+            taken: Taken = take(asks)
+            return taken
 
         it.store.take_permits = slow
         it.push("a.example", "a.example")
