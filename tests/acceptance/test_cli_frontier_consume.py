@@ -208,7 +208,7 @@ def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(
     ended = command.wait()
     if number == signal.SIGINT:
         assert ended.code == 130
-        assert "Workers that run go on" in ended.out
+        assert "Jobs that run go on by themselves" in ended.out
     assert len(it.jobs()) == 2
     done = run_cli(it.it, "consume", "plain", "shop", "-o", "items.jl")
     assert done.code == 0, done.err
