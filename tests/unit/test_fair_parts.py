@@ -138,6 +138,8 @@ def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> Non
 
 
 def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader() -> None:
+    """B3: whatever the Scrapy of its node has by default."""
+
     def queue(**values: Any) -> str:
         settings = Settings()
         settings.set("SCHEDULER_PRIORITY_QUEUE", "as.in.2.13", priority="default")
