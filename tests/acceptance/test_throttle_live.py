@@ -97,7 +97,7 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
     start_scrapy: Callable[..., Command],
     run_cli: Callable[..., Result],
 ) -> None:
-    """C9, C10, C11: a limit, the blacklist, a scale of nothing and pauses, each within two seconds, without a restart."""
+    """C9, C10, C11: limits, the blacklist, a scale of nothing, pauses: each within two seconds, without a restart."""
     it = project(spiders={"pages": SPIDER})
     it.write("limits.yml", FILE)
     it.write("faster.yml", f"domains:\n  {FASTER}: {{hits: {AFTER}, window: 1}}\n")
