@@ -248,6 +248,10 @@ def _judge(project: Path, items: int, nodes: int, took: float) -> None:
 def _stay(project: Path, site: dict[str, Any]) -> None:
     from ..speaking import say
 
-    say(f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try: cd {project} && sdist nodes")
+    say(
+        f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"
+        f"  cd {project} && sdist nodes\n"
+        f"  sdist crawl easy --pull -a start={site['url']}/properties/index_00000.html -o again.jl"
+    )
     with suppress(KeyboardInterrupt):
         signal.pause()
