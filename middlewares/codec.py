@@ -226,6 +226,7 @@ def _targets(value: RequestValue, spider: Spider, meta: dict[str, Any]) -> tuple
         meta["rule"] = value["rule"]
         meta.setdefault("link_text", "")
         # what a rule's own requests carry
+        # where Scrapy itself looks for what a request does not name; it has no other name for them
         return spider._callback, _method(value["errback"], spider) if "errback" in value else spider._errback  # noqa: SLF001
     default = _default(spider)
     callback = value.get("callback", default)

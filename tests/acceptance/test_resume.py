@@ -83,6 +83,7 @@ def test_the_producer_is_killed_at_some_moments(
     for number, moment in enumerate(moments):
         if number:
             command = start_cli(it, "resume", crawls(it)[0].id, "--json")
+        # a default binds the variable of the loop
         wait_for(lambda moment=moment: sum(pages.item_hits().values()) >= moment, 90, f"{moment} pages")  # type: ignore[misc]
         producer = crawls(it)[0].pid
         assert producer, "it was over too early to show anything"

@@ -281,7 +281,7 @@ def test_after_whatever_happens_the_next_slot_is_the_one_that_a_look_at_everythi
                 assert names(leased) == (wanted or "")
             if leased:
                 turns += 1
-                last[wanted] = turns  # type: ignore[index]
+                last[names(leased)] = turns
 
 
 def _next_by_looking(store: Store, worker: Lessee, last: Counter[str], fair: str) -> str | None:

@@ -39,6 +39,7 @@ class Bench:
         self.spider = crawler.spider = Plain.from_crawler(crawler)
         offsite = OffsiteMiddleware.from_crawler(crawler)
         offsite.spider_opened(self.spider)
+        # in the place of the real one, whatever is asked for
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
         self.cutter = Cutter(size=size, max_age=60)
         self.capture = Capture(crawler, self.spider, self.cutter, key=key, stay=stay)

@@ -70,6 +70,7 @@ class Bench:
         crawler.spider = self.spider
         offsite = OffsiteMiddleware.from_crawler(crawler)
         offsite.spider_opened(self.spider)
+        # in the place of the real one, whatever is asked for
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
         slotting = None if push else Slotting.from_settings(crawler.settings, home=HOME, own=own)
         self.finds = Finds(Sorter(crawler, self.spider, key=KEY, slotting=slotting, salt="x"))
