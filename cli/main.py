@@ -185,7 +185,8 @@ def _told(error: Exception) -> int:
     if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
-        complain(f"{str(error.format_message()).rstrip('.')}. Try: {path} --help")
+        said = str(error.format_message()).rstrip(".")
+        complain(f"{said}{'' if said.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(
