@@ -100,7 +100,8 @@ def test_a_move_that_is_killed_loses_and_doubles_nothing(
     assert sum(now.values()) == 6000
     assert left(it, run_cli, *now) == sorted(pages(*range(6000)))
     done = run_cli(it, "frontier", "move", "shop", "p", "q", 4)
-    assert done.code == 0, done.err
+    # On a fast machine the move may have been whole before the kill; then the second finds nothing to move.
+    assert done.code == (0 if any(slot.startswith("p") for slot in now) else 4), done.err
     slots = [f"q{number}" for number in range(4)]
     assert set(frontier.waiting()) == set(slots)
     assert left(it, run_cli, *slots) == sorted(pages(*range(6000)))
