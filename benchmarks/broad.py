@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 # The nodes and the projects are those of the tests.
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from broad_fleet import TOGETHER, WAYS, Fleet, Pace
+from broad_fleet import AT_ONCE, TOGETHER, WAYS, Fleet, Pace
 from broad_site import EVERY, FAST, LEAST, MEAN, SIGMA, SLOW
 from measure import RunError
 from numbers_section import put_section
@@ -46,6 +46,7 @@ class Trial:
     seconds: Mapping[str, float]  #: or after this time, by way
     usual: float  #: this time for all others
     settle: float  #: seconds that are not counted
+    at_once: int = AT_ONCE  #: requests that a worker makes at one time
 
 
 #: the first one is long enough for ways that wait for a slow host at a time
@@ -69,16 +70,17 @@ FEW_SLOW = Trial(
     usual=10.0,
     settle=6.0,
 )
-#: what `--short` measures instead
+#: what `--short` measures instead: the second site, so small that processor time decides nothing
 SHORT = Trial(
-    law="broad",
-    hosts=40,
-    each=20,
+    law="few-slow",
+    hosts=20,
+    each=60,
     on={"round-robin": (1,), "spread": (1,)},
     items=60,
     seconds={},
-    usual=10.0,
-    settle=0.5,
+    usual=5.0,
+    settle=2.5,
+    at_once=16,
 )
 
 Found = dict[tuple[str, int], Pace]
@@ -88,7 +90,8 @@ def measure(folder: Path, trial: Trial) -> Found:
     """All ways of a trial, in turn on each number of nodes."""
     found: Found = {}
     most = max(max(numbers) for numbers in trial.on.values())
-    with closing(Fleet(folder, nodes=most, law=trial.law, hosts=trial.hosts, each=trial.each)) as fleet:
+    fleet = Fleet(folder, nodes=most, law=trial.law, hosts=trial.hosts, each=trial.each, at_once=trial.at_once)
+    with closing(fleet):
         for nodes in range(1, most + 1):
             for way in (way for way, numbers in trial.on.items() if nodes in numbers):
                 seconds = trial.seconds.get(way, trial.usual)
@@ -128,8 +131,8 @@ def section(broad: Found, few_slow: Found) -> str:
     return f"""\
 {BROAD.hosts:,} hosts on one server, with the delays of scrapy-bench's broad crawl: {law}.
 {TOGETHER} links to a host are found together, as on its pages. Real Scrapyd nodes with one job at a time,
-`CONCURRENT_REQUESTS = 120`, no retries. Items per second, counted at the site after {BROAD.settle:g} s, until it had
-served {BROAD.items} for each node, or the time was up ({long}).
+`CONCURRENT_REQUESTS = {BROAD.at_once}`, no retries. Items per second, counted at the site after {BROAD.settle:g} s,
+until it had served {BROAD.items} for each node, or the time was up ({long}).
 
 *First in, first out* has batches of 100 as they were found, and Scrapy's old queue (`ScrapyPriorityQueue`): sent, as by
 `sdist crawl`, or leased, as with `--pull`. *Round-robin* has the links dealt host by host before they are cut, and a

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 NAME = "broad"
 #: links that one page has, all of them to its own host: what is found together
 TOGETHER = 90
+#: requests that a worker makes at one time: scrapy-bench's number
+AT_ONCE = 120
 #: links that a frontier is filled with: no run comes further
 REACHED = 30_000
 #: seconds between two looks at the site, and for a command, or the first answer
@@ -110,10 +112,13 @@ class Fleet:
         law: of the site's delays.
         hosts: of the site.
         each: links to each host.
+        at_once: requests that a worker makes at one time.
         seed: of all that is random.
     """
 
-    def __init__(self, folder: Path, *, nodes: int, law: str, hosts: int, each: int, seed: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *, nodes: int, law: str, hosts: int, each: int, at_once: int = AT_ONCE, seed: int = 1
+    ) -> None:
         self._folder, self._stack, self._runs = folder, ExitStack(), 0
         self._site = subprocess.Popen(
             [sys.executable, str(_SITE), f"--law={law}", f"--hosts={hosts}", f"--seed={seed}"],
@@ -128,6 +133,7 @@ class Fleet:
             nodes, max_proc=1, poll_interval=0.5
         )
         self.project.targets(self._nodes)
+        self.project.settings(CONCURRENT_REQUESTS=at_once)
         self._links = links(means(law, hosts, seed), each, port)
         self._sdist("deploy-all", store=folder / "deploy.db").wait(PATIENCE)
 

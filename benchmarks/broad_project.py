@@ -91,7 +91,6 @@ def project_of(path: Path) -> Project:
         {"pages": SPIDERS},
         {
             "ADDONS": {"scrapyd_dist.Addon": 100},
-            "CONCURRENT_REQUESTS": 120,
             "RETRY_ENABLED": False,
             "COOKIES_ENABLED": False,
             "DNS_RESOLVER": "broad.resolver.Loopback",

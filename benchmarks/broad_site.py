@@ -1,4 +1,4 @@
-"""One server that is many hosts, each with its own delay: scrapy-bench's law, or a few hosts that hardly answer.
+"""One server that is many hosts, each with its own delay: scrapy-bench's law, a few that hardly answer, or none.
 
 The rule it keeps: the same seed is the same delays, host by host; and the host is what the `Host` header says. It says
 its port in one JSON line, and serves until standard input is closed. GET /__answers__ tells when each answer left, and
@@ -41,6 +41,8 @@ def number_of(host: str) -> int:
 def means(law: str, hosts: int, seed: int) -> list[float]:
     """The mean delay of each host, in seconds."""
     dice = random.Random(seed)
+    if law == "at-once":
+        return [0.0] * hosts
     if law == "few-slow":
         return [SLOW if number % EVERY == 0 else FAST for number in range(hosts)]
     return [max(LEAST, dice.normalvariate(MEAN, SIGMA)) for _ in range(hosts)]
@@ -81,7 +83,7 @@ async def serve(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--law", choices=("broad", "few-slow"), default="broad")
+    parser.add_argument("--law", choices=("broad", "few-slow", "at-once"), default="broad")
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     asyncio.run(serve(parser.parse_args()))

@@ -38,6 +38,8 @@ CRAWL_SPIDER_CALLBACK = "_parse"
 ATTRIBUTES = "attributes"
 #: classes of requests that are no more than their fields
 PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
+#: fields of a value that are those of the request, and those that may hold what JSON has no form for
+_AS_THEY_ARE, _PACKED = ("method", "encoding", "priority", "dont_filter"), ("body", "cookies", "cb_kwargs")
 
 
 class Watched(partial[Any]):
@@ -132,24 +134,17 @@ def plain_request(value: RequestValue) -> Request:
 
 
 def _request(value: RequestValue, meta: dict[str, Any], callback: Any = None, errback: Any = None) -> Request:
-    return Request(
-        value["url"],
-        callback=callback,
-        errback=errback,
-        method=value.get("method", "GET"),
-        headers={
+    # Most requests have an address and little else: only what is there is looked at.
+    given = {name: value[name] for name in _AS_THEY_ARE if name in value}
+    given.update({name: _unpack(value[name]) for name in _PACKED if name in value})
+    if "headers" in value:
+        given["headers"] = {
             name.encode("latin-1"): [item.encode("latin-1") for item in items]
-            for name, items in value.get("headers", {}).items()
-        },
-        body=_unpack(value.get("body", b"")),
-        cookies=_unpack(value.get("cookies", {})),
-        meta=meta,
-        cb_kwargs=_unpack(value.get("cb_kwargs", {})),
-        encoding=value.get("encoding", "utf-8"),
-        priority=value.get("priority", 0),
-        dont_filter=value.get("dont_filter", False),
-        flags=list(value.get("flags", ())),
-    )
+            for name, items in value["headers"].items()
+        }
+    if "flags" in value:
+        given["flags"] = list(value["flags"])
+    return Request(value["url"], callback=callback, errback=errback, meta=meta, **given)
 
 
 def pack_attributes(spider: Spider, names: Iterable[str]) -> RequestValue:

@@ -38,6 +38,12 @@ class StoreError(DistError):
     """The store refused or failed."""
 
 
+class StoreBarred(StoreError):
+    """The store does not let us in: user name, password or certificate."""
+
+    exit_code = 6
+
+
 class NameTaken(StoreError):
     """There is a crawl of that name already."""
 

@@ -65,7 +65,7 @@ def clean(
         if not dry_run:
             _confirm(told, yes=yes)
             for row in rows:
-                remove(store, root, row.id)
+                remove(store, root, row)
             if older_than is not None:
                 store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
     if as_json:
@@ -124,10 +124,13 @@ def check_idle(store: Store, row: Crawl) -> None:
         raise ConfigError(f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first.")
 
 
-def remove(store: Store, root: Path, name: str) -> None:
+def remove(store: Store, root: Path, row: Crawl) -> None:
     """Remove a crawl, or a frontier: its folder, then everything in the store."""
-    _remove_folder(root, name)
-    store.forget(name)
+    from scrapyd_dist.batches import home_of
+
+    _remove_folder(root, row.id)
+    store.forget_pages([row.id, home_of(row.id, row.created)])
+    store.forget(row.id)
 
 
 def _told(root: Path, row: Crawl) -> dict[str, Any]:

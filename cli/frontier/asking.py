@@ -109,8 +109,8 @@ class Wanted:
             ConfigError: there is such an option.
         """
         asked = {
-            "--slots": self.slots, "--loop": self.loop is not None, "--max-batches": self.max_batches,
-            "--max-requests": self.max_requests, "--idle": self.idle,
+            "--slots": self.slots, "--fair": self.fair, "--loop": self.loop is not None,
+            "--max-batches": self.max_batches, "--max-requests": self.max_requests, "--idle": self.idle,
         }  # fmt: skip
         there = [name for name, it in asked.items() if it]
         if there:

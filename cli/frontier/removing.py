@@ -86,7 +86,7 @@ def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, as_json: boo
     check_idle(store, row)
     counts = slots_in(store, row.id)
     _confirm(row.id, counts, yes=yes)
-    remove(store, root, row.id)
+    remove(store, root, row)
     requests = sum(total_of(counts).values())
     if as_json:
         batches = sum(sum(batches_of(count).values()) for count in counts)

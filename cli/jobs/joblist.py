@@ -185,6 +185,7 @@ def remembered(root: Path, names: Sequence[str], nodes: Sequence[Node]) -> dict[
     from contextlib import closing
 
     from scrapyd_dist.batches import AttemptState
+    from scrapyd_dist.frontier.slotting import spider_of_slot
 
     from ..storing import maybe_store
 
@@ -196,11 +197,15 @@ def remembered(root: Path, names: Sequence[str], nodes: Sequence[Node]) -> dict[
     with closing(store):
         crawls = {crawl.id: crawl for crawl in store.crawls() if crawl.id in names}
         for name, crawl in crawls.items():
+            slots = {batch.number: batch.slot for batch in store.batches(name)}
             for attempt in store.attempts(name):
                 node = by_url.get(attempt.url)
                 if node is None or attempt.state is AttemptState.REFUSED:
                     continue
                 job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
-                place = Place(node=node, project=node.project or crawl.project, spider=crawl.spider, job=job)
+                project, spider = spider_of_slot(slots.get(attempt.batch, "")) or ("", "")
+                place = Place(
+                    node=node, project=project or node.project or crawl.project, spider=spider or crawl.spider, job=job
+                )
                 found.setdefault(name, []).append(Listed(place=place, state=JobState.FINISHED))
     return found

@@ -25,14 +25,14 @@ from scrapyd_dist.transports.threads import ThreadTransport
 
 from ..producer.asked import WORKER_SETTINGS, Asked, job_settings
 from ..producer.fleet import Fleet, in_thread
-from ..producer.modes import check_mode, stop_code, worker_settings
+from ..producer.modes import check_mode, shared_settings, stop_code, worker_settings
 from ..producer.options import read_options
 from ..producer.preflight import find_project
 from ..producer.produce import check_known
 from ..producer.record import Record
 from .bulletin import Bulletin
 from .holding import Hold
-from .managers import new_manager
+from .managers import check_staffing, new_manager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +79,8 @@ class Consuming:
         check_args(errand.args)
         self._errand, self._settings, self._show = errand, settings, show
         self._options = read_options(settings)
+        if not errand.rows:
+            check_staffing(errand.staffing, self._options.staffing.terms)
         self._project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
         given = errand.given
         ours = {name: given[name] for name in WORKER_SETTINGS if name in given}
@@ -172,6 +174,7 @@ class Consuming:
             version=version,
             settings={**asked, **labels},
             args=self._errand.args,
+            shared=shared_settings(self._settings),
             collected=await self._record.collected(),
             rows=self._errand.rows,
         )

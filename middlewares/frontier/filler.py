@@ -32,7 +32,7 @@ from ..producer.exits import exit_code as process_exit
 from ..producer.options import read_options
 from ..producer.preflight import find_project, store_address
 from ..targets import find_target
-from .filling import Fate
+from .filling import Fate, count_found
 from .fillstore import FrontierWriter
 from .slotting import Home, Slotting
 
@@ -202,12 +202,8 @@ class Filler:
             logger.warning("The frontier %s cannot be written now: %s", self._frontier, self._writer.fault)
         elif was and not self._writer.fault:
             logger.info("The frontier %s can be written again", self._frontier)
-        for name, total in self._writer.totals.items():
-            self._count(name, total - before.get(name, 0))
-
-    def _count(self, name: str, number: int) -> None:
-        for stat in ("found", "added" if name == Fate.SEALED.value else name):
-            self._crawler.stats.inc_value(f"distributed/requests_{stat}", number)
+        kept = {name: total - before.get(name, 0) for name, total in self._writer.totals.items()}
+        count_found(self._crawler, kept)
 
     # end
 

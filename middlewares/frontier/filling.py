@@ -21,6 +21,8 @@ from ..targets import MARK, callback_name
 from .slotting import Placing, Undeliverable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
@@ -40,6 +42,13 @@ class Fate(str, Enum):
     REFUSED = "refused"  #: it cannot travel, and is not to be crawled here either
     LOCAL = "local"  #: the process that found it crawls it itself
     SEALED = "sealed"  #: it goes to the fleet
+
+
+def count_found(crawler: Crawler, counts: Mapping[str, int]) -> None:
+    """Put the account of found requests, as the store has kept it, into Scrapy's statistics."""
+    for name, number in counts.items():
+        for stat in ("found", "added" if name == Fate.SEALED.value else name):
+            crawler.stats.inc_value(f"distributed/requests_{stat}", number)
 
 
 class Sorter:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.values import UNFAIR
 from scrapyd_dist.managing.manager import Manager
 from scrapyd_dist.managing.rows import RowJobs
 
@@ -47,9 +48,6 @@ def new_manager(
         members: those that can be used.
         record: the frontier's row and folder.
         sender: makes the calls.
-
-    Raises:
-        ConfigError: workers cannot be started so.
     """
     if spec.rows:
         return RowJobs(
@@ -64,10 +62,19 @@ def new_manager(
     )  # fmt: skip
 
 
-def _for_workers(asked: Staffing, terms: WorkerTerms) -> Staffing:
-    if terms.fair and asked.prefix:
+def check_staffing(asked: Staffing, terms: WorkerTerms) -> None:
+    """Refuse what contradicts itself; before anything is done.
+
+    Raises:
+        ConfigError: workers cannot be started so.
+    """
+    if terms.fair != UNFAIR and asked.prefix:
         raise ConfigError(
             f"Workers that share slots fairly ({terms.fair}: --fair, DISTRIBUTED_FAIR) take from all of them, and"
-            f" --slots {asked.prefix} binds each to one. Leave out one of the two."
+            f" --slots {asked.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=` takes back"
+            " what the project's settings say."
         )
+
+
+def _for_workers(asked: Staffing, terms: WorkerTerms) -> Staffing:
     return replace(asked, terms=terms, per_slot=0 if terms.fair else asked.per_slot)

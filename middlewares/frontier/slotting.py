@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.misc import load_object
@@ -128,6 +129,11 @@ class Slotting:
         project = "" if project == self.home.project else project
         if project == of_own[0] and self.known is not None and to.spider not in self.known:
             raise Undeliverable(f"there is no spider {to.spider!r} in this project; there are: {self.known}")
+        if project == of_own[0] and self.known is not None and self.known.hides_us(to.spider):
+            raise Undeliverable(
+                f"the custom_settings of the spider {to.spider} set ADDONS, which hides the add-on that its workers"
+                ' need: add "scrapyd_dist.Addon": 500 to it there'
+            )
         if not project and to.spider == self.home.spider and not self.own:
             return None
         return Addressee(spider=to.spider, project=project, callback=to.callback)
@@ -196,24 +202,42 @@ def _hash(text: str, before: bytes = b"") -> bytes:
     return hashlib.sha1(before + text.encode()).digest()  # noqa: S324 - a fingerprint, as long as Scrapy's
 
 
+def hides_addon(custom_settings: Mapping[str, Any]) -> bool:
+    """Whether a spider's own settings replace the add-ons, and ours is not among those that it names."""
+    addons = custom_settings.get("ADDONS")
+    return addons is not None and "scrapyd_dist" not in str(addons)
+
+
 class Spiders:
     """The names of the project's spiders, looked up when somebody asks."""
 
     def __init__(self, settings: BaseSettings) -> None:
         self._settings = settings
-        self._names: list[str] | None = None
+        self._hiding: dict[str, bool] = {}
+
+    @cached_property
+    def _loader(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the crawl itself has loaded them, and warned
+            return load_object(self._settings["SPIDER_LOADER_CLASS"]).from_settings(self._settings)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._loader.list())
 
     def __contains__(self, spider: str) -> bool:
         """Whether there is one of that name; a script without a project cannot know, and says yes."""
-        if self._names is None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the crawl itself has loaded them, and warned
-                loader = load_object(self._settings["SPIDER_LOADER_CLASS"]).from_settings(self._settings)
-            self._names = sorted(loader.list())
         return spider in self._names or not self._settings.getlist("SPIDER_MODULES")
 
+    def hides_us(self, spider: str) -> bool:
+        """Whether a worker of it would not know that it is one, and enter the spider's own start."""
+        if spider not in self._hiding:
+            own = self._loader.load(spider).custom_settings or {} if spider in self._names else {}
+            self._hiding[spider] = hides_addon(own)
+        return self._hiding[spider]
+
     def __str__(self) -> str:
-        return ", ".join(self._names or ())
+        return ", ".join(sorted(self._names))
 
 
 def _number(settings: BaseSettings) -> int:

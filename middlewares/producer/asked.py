@@ -16,6 +16,7 @@ from scrapyd_dist.coordination.posting import check_args, passed_on
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
 
+from ..frontier.slotting import hides_addon
 from ..profile import SETTING as PROFILE
 from ..throttle.options import OURS as THROTTLE_SETTINGS
 
@@ -109,8 +110,7 @@ def check_spider(spider: Spider) -> None:
     Raises:
         ConfigError: its own settings replace the add-ons.
     """
-    addons = (spider.custom_settings or {}).get("ADDONS")
-    if addons is not None and "scrapyd_dist" not in str(addons):
+    if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
             ' needs. Add "scrapyd_dist.Addon": 500 to it there.'

@@ -17,6 +17,8 @@ from scrapyd_dist.managing.manager import Manager
 
 from ..frontier.slotting import Home, Slotting
 from ..pull.job import uploading_feeds
+from ..throttle.opening import options_of
+from ..throttle.options import NAMES as THROTTLE_NAMES
 from .capture import Capture
 
 if TYPE_CHECKING:
@@ -53,6 +55,14 @@ WORKERS_TOO = (
     "DISTRIBUTED_SPIDER_ATTRIBUTES",
     "DISTRIBUTED_LOGIN",
     "DISTRIBUTED_REQUEST_HOOK",
+)
+#: of these, what says where requests lie, whoever finds them
+SLOTS = (
+    "DISTRIBUTED_FAIR",
+    "DISTRIBUTED_SLOTS",
+    "DISTRIBUTED_SLOT_PREFIX",
+    "DISTRIBUTED_SLOT_BY",
+    "DISTRIBUTED_CALLBACK_SLOTS",
 )
 #: what a job that is sent one batch would leave undone without a word
 PULL_ONLY = (
@@ -105,6 +115,13 @@ def worker_settings(options: Options, settings: BaseSettings) -> dict[str, str]:
         return {}
     given = (name for name in WORKERS_TOO if (settings.getpriority(name) or 0) >= _CMDLINE)
     return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
+
+
+def shared_settings(settings: BaseSettings) -> dict[str, str]:
+    """What workers of another project have to heed too: where requests lie, and the limits of this crawl."""
+    limits = THROTTLE_NAMES if options_of(settings).on else ()
+    said = [*(name for name in SLOTS if settings[name]), *(name for name in limits if settings[name] is not None)]
+    return {name: _as_text(settings[name]) for name in said}
 
 
 def _as_text(value: Any) -> str:

@@ -27,7 +27,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 from .preflight import store_address
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from scrapyd_dist.batches import Attempt, Batch, Shard
     from scrapyd_dist.coordination.cutting import Cut
@@ -50,7 +50,17 @@ class Record:
     id: str
     folder: Path  #: the crawl's own, in the state folder
 
-    def __init__(self, options: Options, project: Project) -> None:
+    def __init__(
+        self, options: Options, project: Project, counted: Callable[[Mapping[str, int]], object] = lambda _: None
+    ) -> None:
+        """Nothing is kept yet.
+
+        Args:
+            options: what the crawl was given.
+            project: whose state folder it is in.
+            counted: is told the account of found requests, part by part, when the store has it.
+        """
+        self._counted = counted
         self._options = options
         self._project = project
         self.where = store_address(options, project)
@@ -199,6 +209,7 @@ class Record:
         return batches
 
     def _add(self, counts: dict[str, int]) -> None:
+        self._counted(counts)
         for name, value in counts.items():
             self.counts[name] = self.counts.get(name, 0) + value
 

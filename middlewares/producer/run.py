@@ -20,6 +20,7 @@ from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.cutting import portions
 from scrapyd_dist.items.delivery import deliver
 
+from ..frontier.filling import count_found
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
@@ -27,7 +28,7 @@ from .exits import exit_code as process_exit
 from .finishing import judge_items, read_wishes, refusal, tell_of_end
 from .fleet import Fleet, in_thread
 from .index import Index
-from .modes import check_mode, new_capture, new_coordinator, stop_code, worker_settings
+from .modes import check_mode, new_capture, new_coordinator, shared_settings, stop_code, worker_settings
 from .options import Options, read_options
 from .orders import Orders
 from .own_items import OwnItems
@@ -102,7 +103,7 @@ class Run:
         asked = asked_for(settings)
         self._project = project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
         shards = shards_of(options, spider)
-        self.record = record = Record(options, project)
+        self.record = record = Record(options, project, partial(count_found, self._crawler))
         await record.take_row(spider.name, asked)
         self._telling.warn(*await record.warnings())
         self.fleet = fleet = Fleet(options, project, spider.name, record.where)
@@ -140,6 +141,7 @@ class Run:
             version=self._prepared.version,
             settings={**worker_settings(options, settings), **job_settings(asked, options)},
             args=asked.args,
+            shared=shared_settings(settings),
             feed=options.feed_url is not None,
             collected=await self.record.collected(),
             lease=options.lease,
@@ -254,6 +256,7 @@ class Run:
         self.coordinator.no_more()
 
     async def _end(self) -> None:
+        await self._telling.write_down()  # with what workers have found up to their last batch
         if self.coordinator.stopped:
             code = INTERRUPTED if self._orders.cancelled else stop_code(self.coordinator)
             state = CrawlState.INCOMPLETE if self.coordinator.incomplete else CrawlState.STOPPED

@@ -119,7 +119,6 @@ class Carrier:
             return None
         if self._target.takes(request, spider):
             fate = begun.finds.take(request)
-            self._count(f"found/{fate.value}")
             if fate is not Fate.LOCAL:
                 return None
         return self.watched(request, begun)

@@ -11,14 +11,14 @@ import sys
 import time
 from collections import Counter
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import Request
 
 from scrapyd_dist.payload import PayloadError, decode
 
 from ..codec import ATTRIBUTES, from_value, set_attributes
-from ..worker.job import egg_key, with_target
+from ..worker.job import with_target
 from ..worker.part import Part
 from .job import spider_method
 from .leased import LeasedBatch
@@ -52,6 +52,14 @@ MOST_HELD = 400
 UNLIMITED = 100
 
 
+class Unmade(NamedTuple):
+    """A leased request that Scrapy does not get, and what becomes of it in the account."""
+
+    kind: str
+    reason: str
+    stat: str = "requests_not_made"
+
+
 class Feeder:
     """Gives Scrapy the requests of one batch after the other."""
 
@@ -61,6 +69,7 @@ class Feeder:
         job: PullJob,
         folder: Path,
         *,
+        key: bytes | None,
         leasing: Leasing,
         carrier: Carrier,
         settling: Settling,
@@ -74,6 +83,7 @@ class Feeder:
             crawler: the worker's.
             job: its orders.
             folder: where parts are written.
+            key: of the crawl, whose batches may be encrypted.
             leasing: the store.
             carrier: what counts the requests.
             settling: what ends the batches.
@@ -81,7 +91,7 @@ class Feeder:
             finds: makes room for what a batch leads to.
             broken: is told of a batch that cannot be read.
         """
-        self._crawler, self._job, self._folder = crawler, job, folder
+        self._crawler, self._job, self._folder, self._key = crawler, job, folder, key
         self._leasing, self._carrier, self._settling, self._news = leasing, carrier, settling, news
         self._finds, self._broken = finds, broken
         self._ready = (crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED) * (1 + max(0, job.ahead))
@@ -148,7 +158,7 @@ class Feeder:
     def _open(self, leased: Leased) -> LeasedBatch:
         self._worked = time.monotonic()
         number = leased.batch.number
-        values, problem = _values(leased)
+        values, problem = _values(leased, self._key)
         # One small batch among large ones must not make this worker take all the rest from the others.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = Part(self._folder, f"{self._job.crawl}.b{number}.a{leased.attempt}")
@@ -176,41 +186,39 @@ class Feeder:
         while batch.todo:
             index = batch.todo[0]
             await self._take_attributes(batch.values[index])
-            request = await self._made(batch, index)
+            made = await self._made(batch.values[index])
             if batch.key not in self._carrier.begun:  # its lease was lost meanwhile
                 return
             batch.todo.popleft()
-            if request is not None:
+            if isinstance(made, Request):
                 self._count("requests_returned")
-                yield self._carrier.watched(request, batch, index)
+                yield self._carrier.watched(made, batch, index)
+            else:
+                self._count(made.stat)
+                batch.account.missed(index, made.kind, made.reason)
         self._settling.changed(batch)  # it may have been nothing but requests that cannot be made
 
-    async def _made(self, batch: LeasedBatch, index: int) -> Request | None:
-        """The request, or None and its end in the account."""
+    async def _made(self, value: RequestValue) -> Request | Unmade:
         spider = self._crawler.spider
         assert spider
         try:
-            request = from_value(with_target(batch.values[index], self._crawler), spider)
+            request = from_value(with_target(value, self._crawler), spider)
         except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
-            batch.account.missed(index, "dead", f"it cannot be made here: {error}")
-            return None
-        return request if self._hook is None else await self._hooked(request, batch, index)
+            return Unmade("dead", f"it cannot be made here: {error}")
+        return request if self._hook is None else await self._hooked(request)
 
-    async def _hooked(self, request: Request, batch: LeasedBatch, index: int) -> Request | None:
+    async def _hooked(self, request: Request) -> Request | Unmade:
         assert self._hook
         try:
             answer = self._hook(request)
             kept = await answer if isawaitable(answer) else answer
         except Exception as error:
             logger.exception("the hook for requests failed at %s", request)
-            batch.account.missed(index, "failed", f"the hook for requests failed: {type(error).__name__}: {error}")
-            return None
-        if kept is not None and not isinstance(kept, Request):
-            batch.account.missed(index, "failed", f"the hook for requests returned a {type(kept).__name__}")
-            return None
+            return Unmade("failed", f"the hook for requests failed: {type(error).__name__}: {error}")
         if kept is None:
-            self._count("requests_dropped_by_hook")
-            batch.account.missed(index, "gone", "dropped by the hook")
+            return Unmade("gone", "dropped by the hook", "requests_dropped_by_hook")
+        if not isinstance(kept, Request):
+            return Unmade("failed", f"the hook for requests returned a {type(kept).__name__}")
         return kept
 
     async def _take_attributes(self, value: RequestValue) -> None:
@@ -249,8 +257,8 @@ def most_of_a_site(crawler: Crawler) -> int:
     return most if most > 0 else UNLIMITED
 
 
-def _values(leased: Leased) -> tuple[list[RequestValue], str]:
+def _values(leased: Leased, key: bytes | None) -> tuple[list[RequestValue], str]:
     try:
-        return decode(leased.payload.get, key=egg_key()), ""
+        return decode(leased.payload.get, key=key), ""
     except PayloadError as error:
         return [], str(error)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
+#: what a job is told of the store, and of the key that opens the rest
+TOLD = ("store", "store_sealed", "foreign", "key_sealed")
 #: kinds of feeds that are written while a job runs
 LOCAL_FEEDS = frozenset({"", "file", "stdout"})
 
@@ -47,7 +49,9 @@ class PullJob:
     idle: float = 0.0  #: seconds without work
     batch_size: int = 100  #: requests in a batch of what it finds, at most
     fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
-    told: dict[str, Any] = field(default_factory=dict)  #: of the store
+    introduce: bool = False  #: only say who it is: the crawl is another project's, and does not know this code yet
+    needs_client: bool = False  #: the crawl's store is a Redis server
+    told: dict[str, Any] = field(default_factory=dict)  #: of the store, and of the crawl's key
 
     @property
     def name(self) -> str:
@@ -67,7 +71,7 @@ class PullJob:
     def from_settings(cls, settings: BaseSettings) -> PullJob:
         said = json.loads(settings[PULL])
         known = {one.name for one in fields(cls)} - {"told"}
-        of_store = {name: said[name] for name in ("store", "store_sealed") if name in said}
+        of_store = {name: said[name] for name in TOLD if name in said}
         given = {name: value for name, value in said.items() if name in known}
         given |= {name: tuple(given[name]) for name in ("slots", "collected") if name in given}
         return cls(**given, told=of_store)

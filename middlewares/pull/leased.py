@@ -143,12 +143,18 @@ class LeasedBatch(Begun):
     def __init__(self, leased: Leased, crawl: str, values: list[RequestValue], finds: Finds, part: Part) -> None:
         super().__init__(crawl, leased.batch.number, leased.attempt, finds)
         self.slot = leased.batch.slot
+        self._size = leased.batch.size
         self.values = values
         self.account = Account([value["url"] for value in values])
         self.part = part
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
         self.problem = ""  #: what makes its result useless
         self.started = time.time()
+
+    @property
+    def left(self) -> int:
+        """How many of its requests never had their turn; of a batch that cannot be read, all."""
+        return self._size - len(self.values) + len(self.todo)
 
     @property
     def over(self) -> bool:

@@ -154,15 +154,18 @@ class Leasing:
 
     async def ack(
         self, key: tuple[int, int], report: Mapping[str, Any], found: Sequence[Found], counts: Mapping[str, int]
-    ) -> bool:
-        """It has ended, and has led to these requests; False when the lease on it was lost."""
+    ) -> dict[str, int] | None:
+        """It has ended, and has led to these requests: their account as it was kept; None when its lease was lost."""
+        kept: dict[str, int] = {}
 
         def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+            kept.clear()
+            kept.update(told)  # before: it may be only the answer that is lost, and the next time says no
             self._db.ack(self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told)
 
-        if await self._let_go(key, self._add, keep, found, counts):
-            return True
-        return await self._was_acked(*key)
+        if await self._let_go(key, self._add, keep, found, counts) or await self._was_acked(*key):
+            return kept
+        return None
 
     async def _was_acked(self, batch: int, attempt: int) -> bool:
         """Whether the store took the ack all the same: its answer was lost, and the second time it said no."""
@@ -194,15 +197,15 @@ class Leasing:
             self._leases.release(*key)
         return True
 
-    async def add(self, found: Sequence[Found], counts: Mapping[str, int]) -> None:
-        """Requests that pages of the worker's own have led to."""
+    async def add(self, found: Sequence[Found], counts: Mapping[str, int]) -> dict[str, int]:
+        """Requests that pages of the worker's own have led to; their account as it was kept."""
 
         def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
             self._db.add_batches(self._job.crawl, new, now=time.time(), counts=told)
 
         await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
         try:
-            await self._ask(self._add, keep, found, counts)
+            return await self._ask(self._add, keep, found, counts)
         finally:
             await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
 
@@ -211,11 +214,11 @@ class Leasing:
         keep: Callable[[Sequence[NewBatch], Mapping[str, int]], None],
         found: Sequence[Found],
         counts: Mapping[str, int],
-    ) -> None:
+    ) -> dict[str, int]:
         if found or counts:
-            add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)
-        else:
-            keep((), {})
+            return add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)[1]
+        keep((), {})
+        return {}
 
     async def missed(self, misses: Sequence[Miss]) -> None:
         """Requests that it found, and nobody can take."""

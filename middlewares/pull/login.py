@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
+from ..frontier.filling import count_found
 from .carrying import each
 from .leased import REPEATED, SESSION, OwnPages
 
@@ -81,8 +82,9 @@ class Asking:
             await self._news.wait()
         self._carrier.leave(own)
         await self._leasing.missed(own.finds.take_misses())
-        if own.finds.found:
-            await self._leasing.add(own.finds.found, own.finds.take_counts())
+        counts = own.finds.take_counts()
+        if own.finds.found or counts:
+            count_found(self._crawler, await self._leasing.add(own.finds.found, counts))
         return own.failed
 
 

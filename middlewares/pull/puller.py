@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.sealing import SealError
 
 from ..frontier.filling import Fate, Finds, Sorter
 from ..frontier.slotting import Home, Slotting
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
 from ..worker.closing import close_spider, under_way
-from ..worker.job import egg_key
+from ..worker.job import crawl_key
 from ..worker.lease import Leases, guard
 from ..worker.part import ReportFile, crawl_folder, free_bytes, remove_old
 from ..worker.reach import OutOfReach, reach
 from .carrying import Carrier
 from .feeding import Feeder
+from .introducing import introduce
 from .job import PullJob, spider_method, uploading_feeds
 from .leased import SESSION, mark_of
 from .leasing import Leasing, StoreLost
@@ -73,6 +75,7 @@ class Puller:
         self._login: Login
         self._looks: list[asyncio.Task[None]] = []
         self._slotting: Slotting
+        self._key: bytes | None = None  #: of the crawl
         self._leases: Leases | None = None
         self._leasing: Leasing | None = None
         self._feeder: Feeder | None = None
@@ -159,6 +162,8 @@ class Puller:
             return
         if job.start_by and time.time() > job.start_by:
             self._problem, self._reason = TOO_LATE, "superseded"
+        elif job.introduce:
+            self._report.public, self._problem = introduce(self._crawler, job, uploads)
         elif uploads:
             self._problem = (
                 f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches may end before"
@@ -172,15 +177,17 @@ class Puller:
 
     async def _begin(self) -> bool:
         """Open the store; False when nothing can be done here."""
-        if self._problem:
+        if self._problem or self._job.introduce:
             return False
         try:
             await self._open_store()
         except OutOfReach as why:
-            self._problem = f"The store is out of this worker's reach: {why}."
+            self._problem = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             self._report.unreached = why.lasting
         except (ConfigError, StoreLost) as error:
             self._problem = str(error)
+        except SealError as error:
+            self._problem = f"The key of this crawl cannot be opened: {error}."
         else:
             self._looks.append(asyncio.ensure_future(self._look_around()))
             self._problem = throttle_problem(self._crawler)
@@ -190,12 +197,13 @@ class Puller:
         job, spider, settings = self._job, self._crawler.spider, self._crawler.settings
         assert spider
         assert self._folder
+        self._key = crawl_key(job.told)
         store = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
         renewals = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
         self._leases = Leases(renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=self._settling.lost)
         self._leases.start()
         guard(self._crawler, self._why_not)
-        self._leasing = self._settling.leasing = Leasing(job, store, self._leases, egg_key())
+        self._leasing = self._settling.leasing = Leasing(job, store, self._leases, self._key)
         row = await self._leasing.crawl()
         self._carrier.rules_lead_away = row.kind == "crawl"
         if row.kind == "frontier":  # the folder of a crawl is removed as a whole
@@ -211,15 +219,15 @@ class Puller:
             carrier=self._carrier, failed=lambda reason: self._fail(reason, "login-failed"),
         )  # fmt: skip
         self._feeder = Feeder(
-            self._crawler, job, self._folder, leasing=self._leasing, carrier=self._carrier, settling=self._settling,
-            news=self._news, finds=self._finds, broken=self._fail,
+            self._crawler, job, self._folder, key=self._key, leasing=self._leasing, carrier=self._carrier,
+            settling=self._settling, news=self._news, finds=self._finds, broken=self._fail,
         )  # fmt: skip
 
     def _finds(self, salt: str) -> Finds:
         spider = self._crawler.spider
         assert spider
         refuse = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE") == "refuse"
-        sorter = Sorter(self._crawler, spider, key=egg_key(), slotting=self._slotting, salt=salt)
+        sorter = Sorter(self._crawler, spider, key=self._key, slotting=self._slotting, salt=salt)
         return Finds(sorter, stay=Fate.REFUSED if refuse else Fate.LOCAL)
 
     # while it works

@@ -32,6 +32,7 @@ class PullReport:
         self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
         self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
         self.trouble = ""  #: of a batch that could not be ended
+        self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
         self.unreached = False  #: the store cannot be used from here, and that will stay so
 
     def fate(self, batch: LeasedBatch, fate: str) -> None:
@@ -73,6 +74,7 @@ class PullReport:
             "problem": problem or self.trouble,
             "limit": limit,
             "unreached": self.unreached,
+            **({} if self.public is None else {"public": self.public}),
             "part": None,
             "stats": {name: value for name, value in stats.items() if isinstance(value, (int, float, str))},
         }

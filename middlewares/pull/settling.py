@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..frontier.filling import count_found
 from ..worker.lease import Loss
 from .leased import LeasedBatch
 from .leasing import StoreLost
@@ -63,10 +64,12 @@ class Settling:
             good = reason == "finished" and not batch.problem
             if good:  # before the ack: told twice is better than never; and as the batch's own, which no walk forgets
                 await self.leasing.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
-            if not await self.leasing.ack(batch.key, report, finds.found, finds.take_counts()):
+            kept = await self.leasing.ack(batch.key, report, finds.found, finds.take_counts())
+            if kept is None:
                 fate = "lost"
-            elif good:
-                fate = "acked"
+            else:
+                count_found(self._crawler, kept)
+                fate = "acked" if good else fate
         except StoreLost as error:
             self._lose_store(str(error))
         except Exception as error:  # whatever it is: a batch that is never parted from keeps the worker for ever
@@ -82,6 +85,7 @@ class Settling:
             batch.part.discard()
         self._report.fate(batch, fate)
         self._crawler.stats.inc_value(f"distributed/batches_{fate}")
+        self._crawler.stats.inc_value("distributed/requests_left", batch.left)
         self.held.pop(batch.key, None)
         self._news.tell()
 

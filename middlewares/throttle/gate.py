@@ -29,7 +29,7 @@ from .talk import Talk
 from .waiting import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -74,7 +74,6 @@ class Gate:
         self._lines, self._passes = Lines(self, self.room, clock), Passes(self.room)
         self._moments = Moments()
         self._asking: list[tuple[Line, int]] = []
-        self._version: int | None = None
         self._talk: Talk | None = None
         self._looks: asyncio.Future[None] | None = None
 
@@ -263,6 +262,7 @@ class Gate:
         self._asking = self._lines.take_wanting(ASKS_AT_ONCE)
         if self._asking:
             self.count("asks", len(self._asking))
+            self.count("steps")
         return [self._ask(line, count) for line, count in self._asking]
 
     def _ask(self, line: Line, count: int) -> Ask:
@@ -274,13 +274,12 @@ class Gate:
             pages=pages, budget=budget,
         )  # fmt: skip
 
-    def answered(self, taken: Taken, received: float) -> None:
-        """The store's answer, which was here at `received`."""
+    def answered(self, taken: Taken, received: float, took: float) -> None:
+        """The store's answer, which was here at `received`, and took so many seconds."""
         self._moments.saw(received, taken.now)
         asking, self._asking = self._asking, []
-        self.heed(taken.version)
-        for (line, count), answer in zip(asking, taken.answers, strict=True):
-            line.asked -= count
+        self._lines.heard(asking, took)
+        for (line, _), answer in zip(asking, taken.answers, strict=True):
             line.receive(answer, self._moments.ours, self._clock())
             self._lines.settle(line)
         self.wake()
@@ -288,15 +287,13 @@ class Gate:
     def unanswered(self) -> None:
         """There was no answer to the questions: they are to be asked again."""
         asking, self._asking = self._asking, []
-        for line, count in asking:
-            line.asked -= count
+        self._lines.heard(asking, None)
+        for line, _ in asking:
             self._lines.settle(line)
 
-    def heed(self, version: int) -> None:
-        """The version of the rules, as the store has it now."""
-        if self._version not in (None, version):
-            self._lines.withdraw()
-        self._version = version
+    def heed(self, changed: Collection[str]) -> None:
+        """The rules, or the pace, of these domains have changed: what they were given is asked for anew."""
+        self._lines.withdraw(changed)
 
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""

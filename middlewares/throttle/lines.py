@@ -75,7 +75,7 @@ class Line:
     permits: deque[Held] = field(default_factory=deque)  #: in order of time
     asked: int = 0  #: permits that the store is being asked for
     standing: Standing = Standing.LIMITED
-    cramped: bool = False  #: permits came to nothing for want of room: they are asked for when there is some
+    cramped: bool = False  #: permits came to nothing for want of room
     spacing: float | None = None  #: seconds between two of its permits, as far as is known
     alarm: float | None = None  #: when it is looked at next, by our clock
     since: float | None = None  #: since when its requests wait for a permit
@@ -94,12 +94,21 @@ class Line:
     def demand(self) -> int:
         return self.waiting + len(self.guests)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether its permits are likely to be good at once, and are asked for where there is room only.
+
+        So are those of a line that has had none yet, and of one that had no room for its last ones. Of all others the
+        limit is what they wait for, and they ask ahead.
+        """
+        return self.standing is Standing.LIMITED and (self.cramped or self._latest is None)
+
     def missing(self, now: float, room: int) -> int:
         """How many permits to ask for now; `room`: how many of its requests could leave at once."""
         if self.standing is not Standing.LIMITED or (self.patience is not None and now < self.patience):
             return 0
         have, most = len(self.permits) + self.asked, min(self.demand, self._ahead())
-        if self.cramped:
+        if self.bounded:
             most = min(most, room + len(self.guests))
         # Not one by one: a question for a dozen costs as much as one for one.
         return max(0, most - have) if have <= most // 2 else 0

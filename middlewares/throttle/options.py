@@ -38,6 +38,11 @@ OURS = (
     SWITCH, HITS[0], WINDOW[0], MODERATED[0], PER_SPIDER[0], PER_IP[0], PUBLIC_IP[0], PUBLIC_IP_REGEX[0],
     PUBLIC_IP_REFRESH[0], MAX_PAGES[0], CONCURRENCY[0], LONGEST_DELAY[0],
 )  # fmt: skip
+#: the same with those of Scrapy Cluster
+NAMES = (
+    SWITCH, *HITS, *WINDOW, *MODERATED, *PER_SPIDER, *PER_IP, *PUBLIC_IP, *PUBLIC_IP_REGEX, *PUBLIC_IP_REFRESH,
+    *MAX_PAGES, *CONCURRENCY, *LONGEST_DELAY,
+)  # fmt: skip
 #: those of ours that ask for the throttle by themselves
 ASKS = (HITS[0], MAX_PAGES[0], CONCURRENCY[0])
 #: what may be an IPv4 or IPv6 address; the first match that is one counts

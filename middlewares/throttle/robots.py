@@ -35,6 +35,8 @@ SAYS = frozenset({200, 404, 410})
 #: seconds after which a delay is told again while its domain is crawled; the store keeps it for longer than that,
 #: though another host of the domain may ask for none
 AGAIN = 1200.0
+#: domains whose delays are remembered, before those that have not answered for long are forgotten: the store keeps them
+REMEMBERED = 1000
 
 
 class CrawlDelay:
@@ -84,8 +86,15 @@ class CrawlDelay:
 
     def _tell(self, domain: str, delay: float) -> None:
         if delay:
+            self._forget()
             self._told[domain] = (delay, self._clock())
         self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
+
+    def _forget(self) -> None:
+        """Whose delay was to be told again, and was not, has not answered since."""
+        if len(self._told) >= REMEMBERED:
+            now = self._clock()
+            self._told = {domain: told for domain, told in self._told.items() if now - told[1] < 2 * AGAIN}
 
 
 def first_url(url: str, meta: Mapping[str, object]) -> str:

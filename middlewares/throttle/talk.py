@@ -16,10 +16,10 @@ from scrapyd_dist.errors import DistError
 from scrapyd_dist.store.worker_thread import StoreThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.values import Ask, Permit, SiteNews, Taken
+    from scrapyd_dist.throttle.values import Ask, Look, Permit, SiteNews, Taken
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ class Listener(Protocol):
     def questions(self) -> list[Ask]:
         """What is to be asked now."""
 
-    def answered(self, taken: Taken, received: float) -> None:
-        """The store's answer to them, which was here at `received` by our clock."""
+    def answered(self, taken: Taken, received: float, took: float) -> None:
+        """The store's answer to them, which was here at `received` by our clock, and took so many seconds."""
 
     def unanswered(self) -> None:
         """There was no answer: they are to be asked again."""
 
-    def heed(self, version: int) -> None:
-        """The version of the rules, as the store has it now."""
+    def heed(self, changed: Collection[str]) -> None:
+        """The rules, or the pace, of these domains have changed; of all of them, with `ALL` among them."""
 
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""
@@ -67,6 +67,7 @@ class Talk:
         self._back: deque[Permit] = deque(maxlen=KEPT)
         self._news: list[SiteNews] = []
         self._look = False
+        self._known: int | None = None  #: the version of the rules
         self._talking: asyncio.Future[None] | None = None
         self._pause = 0.0
         self._away = self._ended = False
@@ -120,8 +121,9 @@ class Talk:
             elif self._look:
                 await self._tell()
             elif asks := self._listener.questions():
-                received, taken = await self._say(self._take, asks)
-                self._listener.answered(taken, received)
+                begun, received, taken = await self._say(self._take, asks)
+                self._heed(taken.version, taken.changed)
+                self._listener.answered(taken, received, received - begun)
             else:
                 return False
         except DistError as error:
@@ -134,9 +136,14 @@ class Talk:
             self._listener.failed()
         return not self._ended
 
-    def _take(self, asks: Sequence[Ask]) -> tuple[float, Taken]:
-        taken = self._store.take_permits(asks)
-        return self._clock(), taken
+    def _take(self, asks: Sequence[Ask]) -> tuple[float, float, Taken]:
+        begun, taken = self._clock(), self._store.take_permits(asks, self._known)
+        return begun, self._clock(), taken
+
+    def _heed(self, version: int, changed: Collection[str]) -> None:
+        self._known = version
+        if changed:
+            self._listener.heed(changed)
 
     async def _return(self) -> None:
         permits = [self._back.popleft() for _ in range(min(AT_ONCE, len(self._back)))]
@@ -150,11 +157,14 @@ class Talk:
         news, self._news = self._news[:AT_ONCE], self._news[AT_ONCE:]
         self._look = bool(self._news)
         try:
-            version = await self._say(self._store.tell_sites, news)
+            look = await self._say(self._told, news)
         except BaseException:
             self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
             raise
-        self._listener.heed(version)
+        self._heed(look.version, look.changed)
+
+    def _told(self, news: Sequence[SiteNews]) -> Look:
+        return self._store.tell_sites(news, self._known)
 
     async def _say(self, verb: Callable[[A], T], words: A) -> T:
         slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")

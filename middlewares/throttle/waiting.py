@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from scrapy.exceptions import IgnoreRequest
 
+from scrapyd_dist.throttle.values import ALL
+
 from .alarms import Alarms
 from .budgets import PagesUsedUp
 from .lines import Guest, Line, Standing
+from .places import Places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from scrapyd_dist.throttle.values import Permit
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 LINGER = 10.0
 #: seconds for which a request beside the queues waits for a domain that is blocked or paused: it holds up all others
 HELD_FOR = 60.0
+#: lines that are passed over at once, as the downloader is busy with their hosts
+PASSED_OVER = 100
 
 
 class Owner(Protocol):
@@ -50,9 +55,12 @@ class Lines:
     def __init__(self, owner: Owner, room: Room, clock: Callable[[], float]) -> None:
         self._owner, self._room, self._clock = owner, room, clock
         self._lines: dict[Kind, Line] = {}
+        self._places = Places(room, clock)
         self._ready: dict[Line, None] = {}  #: whose turn it is comes first
+        self._due: set[Line] = set()  #: those of them with a permit, which grows old
         self._wanting: dict[Line, None] = {}
-        self._cramped: dict[Line, None] = {}
+        self._bounded: dict[Line, None] = {}  #: those that want permits once there is room
+        self._asked = 0  #: permits that these are being given
         self._idle: dict[Line, float] = {}  #: since when, by our clock
         self._alarms = Alarms(self._rung, clock)
         self._away = False
@@ -84,37 +92,60 @@ class Lines:
             del line.slots[slot]
             self._room.forget(slot)
         self._ready.pop(line, None)
+        self._places.saw()
         self.settle(line)
 
     def ready(self) -> Iterator[Line]:
         """The lines whose requests may leave, in turn; the engine has room for some."""
-        self._ask_for_cramped()
+        self._ask_for_bounded()
         now = self._clock()
         return (line for line in self._ready if self._may_leave(line, now))
 
-    def _ask_for_cramped(self) -> None:
-        """For as many of them as the engine has room for, each in its turn."""
-        room = self._room.of_engine
-        for line in list(self._cramped):
-            if room <= 0:
-                break
-            if self._missing(line):
-                room -= 1
-                self._cramped[line] = self._cramped.pop(line)
-                self._wanting[line] = None
-                self._owner.want()
+    def _ask_for_bounded(self) -> None:
+        """Where there is room for some of them."""
+        if self._bounded and self._free_places():
+            self._owner.want()
+
+    def _free_places(self) -> int:
+        return self._places.free(self._asked + len(self._due))
 
     def take_wanting(self, most: int) -> list[tuple[Line, int]]:
-        """The lines that want permits, and how many; they are being asked for from now on."""
+        """The lines that want permits, and how many; they are being asked for from now on, until they are `heard`."""
         taken: list[tuple[Line, int]] = []
         while self._wanting and len(taken) < most:
             line = next(iter(self._wanting))
             del self._wanting[line]
-            missing = self._missing(line)
-            if missing:
-                line.asked += missing
-                taken.append((line, missing))
+            self._take(line, taken)
+        self._take_bounded(taken, most)
         return taken
+
+    def _take_bounded(self, taken: list[tuple[Line, int]], most: int) -> None:
+        """As many as there are places for, of the lines that have room, in turn."""
+        free = self._free_places()
+        for _ in range(min(len(self._bounded), free + PASSED_OVER) if free else 0):
+            if self._asked >= free or len(taken) >= most:
+                break
+            line = next(iter(self._bounded))
+            del self._bounded[line]
+            number = self._take(line, taken)
+            self._asked += number
+            if not number:
+                self._bounded[line] = None  # its turn comes again
+
+    def _take(self, line: Line, taken: list[tuple[Line, int]]) -> int:
+        missing = self._missing(line)
+        if missing:
+            line.asked += missing
+            taken.append((line, missing))
+        return missing
+
+    def heard(self, asked: Sequence[tuple[Line, int]], took: float | None) -> None:
+        """There was an answer to all that were taken, within so many seconds; or there will be none (None)."""
+        self._asked = 0
+        if took is not None:
+            self._places.took(took)
+        for line, number in asked:
+            line.asked -= number
 
     def join(self, line: Line, guest: Guest) -> None:
         """A request waits beside the queues."""
@@ -127,10 +158,10 @@ class Lines:
             line.guests.remove(guest)
         self.settle(line)
 
-    def withdraw(self) -> None:
-        """The rules have changed: what lies ahead is asked for anew."""
-        now = self._clock()
-        for line in list(self._lines.values()):
+    def withdraw(self, changed: Collection[str]) -> None:
+        """The rules of these domains have changed, or, with `ALL` among them, of all: what lies ahead is asked anew."""
+        now, is_all = self._clock(), ALL in changed
+        for line in [line for line in self._lines.values() if is_all or line.kind.domain in changed]:
             self._owner.give_back(line.withdraw(now))
             self.settle(line)
 
@@ -147,15 +178,23 @@ class Lines:
         line.cramped = line.cramped or bool(stale)
         self._serve_guests(line, now)
         self._owner.give_back([*stale, *line.take_surplus()])
-        if line.waiting and self._may_leave(line, now):
-            self._ready.setdefault(line)
-            self._note_wait(line, now, ends=True)
-        else:
-            self._ready.pop(line, None)
-            self._note_wait(line, now, ends=not line.waiting)
+        self._place(line, now)
         self._want(line)
         self._alarms.set(line, line.next_look(now))
         self._note_idle(line, now)
+
+    def _place(self, line: Line, now: float) -> None:
+        """Among those that are ready, or not."""
+        is_ready = line.waiting > 0 and self._may_leave(line, now)
+        if is_ready:
+            self._ready.setdefault(line)
+        else:
+            self._ready.pop(line, None)
+        if is_ready and line.standing is Standing.LIMITED:
+            self._due.add(line)
+        else:
+            self._due.discard(line)
+        self._note_wait(line, now, ends=is_ready or not line.waiting)
 
     def _may_leave(self, line: Line, now: float) -> bool:
         if line.standing is Standing.FREE:
@@ -180,17 +219,18 @@ class Lines:
             line.since = None
 
     def _want(self, line: Line) -> None:
-        """Ask for what it needs; where nothing could leave, once something can."""
-        if line.cramped and line.demand:
-            self._cramped.setdefault(line)
+        """Ask for what it needs; where that would be good at once, when there is room for it."""
+        if line.bounded and line.waiting:
+            self._bounded.setdefault(line)
+            self._ask_for_bounded()
         else:
-            self._cramped.pop(line, None)
+            self._bounded.pop(line, None)
         if line.missing(self._clock(), 0):
             self._wanting[line] = None
             self._owner.want()
 
     def _missing(self, line: Line) -> int:
-        return line.missing(self._clock(), self._free(line) if line.cramped else 0)
+        return line.missing(self._clock(), self._free(line) if line.bounded else 0)
 
     def _free(self, line: Line) -> int:
         """How many of its requests could leave at once."""
@@ -210,7 +250,7 @@ class Lines:
     def _rung(self, lines: list[Line]) -> None:
         for line in lines:
             self.settle(line)
-        if self._ready or self._cramped:
+        if self._ready or self._bounded:
             self._owner.wake()
 
     # now and then
@@ -235,6 +275,8 @@ class Lines:
         """Want nothing any more; all permits that are held. What the store still gives is handed back as it comes."""
         self._alarms.cancel()
         self._wanting.clear()
+        self._bounded.clear()
+        self._due.clear()
         held = [one.permit for line in self._lines.values() for one in line.permits]
         for line in self._lines.values():
             line.waiting = 0

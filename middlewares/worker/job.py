@@ -9,17 +9,20 @@ import json
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.spiders import CrawlSpider
 
 import scrapyd_dist
-from scrapyd_dist.payload import RequestValue, decode
+from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.sealing import SealError, unseal
 
 from ..codec import from_value
 from ..targets import only_rule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -34,6 +37,25 @@ def egg_key() -> bytes | None:
         return files(scrapyd_dist.__name__).joinpath(KEY_FILE).read_bytes().strip() or None
     except (OSError, KeyError):  # a zip says KeyError
         return None
+
+
+def crawl_key(told: Mapping[str, Any]) -> bytes | None:
+    """The key of the crawl that a job works for: its egg's own, or the one that was sealed for it.
+
+    Args:
+        told: what the job was told; with `foreign` it works for a crawl of another project.
+
+    Raises:
+        SealError: it was sealed for other code than this.
+    """
+    if not told.get("foreign"):
+        return egg_key()
+    sealed, own = str(told.get("key_sealed") or ""), egg_key()
+    if not sealed:
+        return None
+    if own is None:
+        raise SealError("this code carries no key; deploy it with sdist")
+    return unseal(sealed, own)
 
 
 @dataclass(frozen=True)
@@ -69,15 +91,28 @@ class Job:
         return cls(**{name: value for name, value in said.items() if name in known})
 
 
-def requests_of(crawler: Crawler) -> tuple[list[Request], str]:
+class Made(NamedTuple):
+    """One of the batch's requests, as far as it can be made here."""
+
+    url: str
+    request: Request | None
+    reason: str = ""  #: why it cannot, in words
+
+
+def requests_of(crawler: Crawler) -> tuple[list[Made], str]:
     """The batch's requests, or none and what is wrong with it."""
-    spider = crawler.spider
-    assert spider
     try:
-        values = decode(crawler.settings.get, key=egg_key())
-        return [from_value(with_target(value, crawler), spider) for value in values], ""
-    except (ValueError, TypeError, AttributeError) as error:  # PayloadError and CannotTravel among them
+        return [_made(value, crawler) for value in decode(crawler.settings.get, key=egg_key())], ""
+    except PayloadError as error:
         return [], f"This batch cannot be crawled: {error}."
+
+
+def _made(value: RequestValue, crawler: Crawler) -> Made:
+    assert crawler.spider
+    try:
+        return Made(value["url"], from_value(with_target(value, crawler), crawler.spider))
+    except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
+        return Made(value["url"], None, f"it cannot be made here: {error}")
 
 
 def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:

@@ -1,7 +1,7 @@
 """The worker half: a batch's requests instead of the spider's own start, and an account of what became of each.
 
 The rules it keeps: it never starts the index crawl and never distributes again; each request of the
-batch ends as done, gone or failed, or the report says that it did not end. Imports Scrapy and the
+batch ends as done, gone, failed or dead, or the report says that it did not end. Imports Scrapy and the
 standard library only, because it travels in the egg.
 """
 
@@ -26,7 +26,7 @@ from ..codec import Watched
 from ..throttle.install import problem_of as throttle_problem
 from .account import Account, judge
 from .closing import close_spider
-from .job import Job, requests_of
+from .job import Job, Made, requests_of
 from .part import Part, ReportFile, crawl_folder, free_bytes, remove_old
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ OVER = "This attempt came too late: another one has taken its place."
 class Worker:
     """The spider middleware of a worker."""
 
-    def __init__(self, crawler: Crawler, requests: list[Request], job: Job | None, problem: str = "") -> None:
+    def __init__(self, crawler: Crawler, made: list[Made], job: Job | None, problem: str = "") -> None:
         self._crawler = crawler
-        self._requests = requests
+        self._made = made
         self._job = job
         self._problem = problem
         self._row = job.row if job is not None else ""
-        self.account = Account([self._row] if self._row else [request.url for request in requests])
+        self.account = Account([self._row] if self._row else [one.url for one in made])
         self._started = time.time()
         self._reason = ""
         self._feeds: list[str] = []
@@ -73,8 +73,8 @@ class Worker:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Worker:
         job = Job.from_settings(crawler.settings)
-        requests, problem = ([], "") if job is not None and job.row else requests_of(crawler)
-        worker = cls(crawler, requests, job, problem or throttle_problem(crawler))
+        made, problem = ([], "") if job is not None and job.row else requests_of(crawler)
+        worker = cls(crawler, made, job, problem or throttle_problem(crawler))
         worker._connect()
         return worker
 
@@ -99,8 +99,11 @@ class Worker:
             async for one in self._whole(start):
                 yield one
             return
-        for index, request in enumerate(self._requests):
-            yield self._watched(request, index)
+        for index, one in enumerate(self._made):
+            if one.request is None:  # one that the spider has no callback for keeps no other one from its page
+                self.account.missed(index, "dead", one.reason)
+            else:
+                yield self._watched(one.request, index)
 
     async def _whole(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's own start. Scrapy would only log that it failed, and end as if all were done."""

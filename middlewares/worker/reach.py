@@ -15,7 +15,7 @@ from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, is_url, shown
 
-from .job import egg_key
+from .job import crawl_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,17 +73,20 @@ def _address(told: Mapping[str, Any]) -> str:
         return str(told["store"])
     if not told.get("store_sealed"):
         raise OutOfReach(f"its job was told of no store, and {VARIABLE} is not set on its node")
-    return _unsealed(told["store_sealed"])
+    return _unsealed(told)
 
 
-def _unsealed(token: str) -> str:
+def _unsealed(told: Mapping[str, Any]) -> str:
     from cryptography.fernet import Fernet, InvalidToken  # only an address with a password pays for it
 
-    key = egg_key()
+    try:
+        key = crawl_key(told)
+    except ValueError as error:
+        raise OutOfReach(f"the store's address is encrypted, and {error}") from None
     if key is None:
         raise OutOfReach("the store's address is encrypted, and this code carries no key; deploy it with sdist")
     try:
-        return Fernet(key).decrypt(token).decode()
+        return Fernet(key).decrypt(told["store_sealed"]).decode()
     except InvalidToken:
         raise OutOfReach(
             "the store's address is encrypted with another key than this code carries; deploy again"

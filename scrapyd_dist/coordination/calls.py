@@ -17,7 +17,7 @@ from scrapyd_dist.scrapyd import api
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrapyd_dist.coordination.fleet import Member, Out
+    from scrapyd_dist.coordination.fleet import GivenUp, Member, Out
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import AsyncSender
 
@@ -56,9 +56,14 @@ class Calls:
 
     async def status(self, out: Out) -> api.JobState | None:
         """What Scrapyd says of the job; None when it does not know it (any more)."""
-        call = api.status(out.job, out.project or self._project(out.member))
+        node, project = out.member.node, self._project(out.member, out.project)
         try:
-            return await self.sender.send(out.member.node, call, timeout=self.timeout)
+            state = await self.sender.send(node, api.status(out.job, project), timeout=self.timeout)
+            if state is not api.JobState.FINISHED or out.report is not None:
+                return state
+            # Of all jobs of an id it tells the one that ended: perhaps that of an earlier crawl of this name.
+            jobs = await self.sender.send(node, api.listjobs(project), timeout=self.timeout)
+            return next((job.state for job in (*jobs.running, *jobs.pending) if job.id == out.job), state)
         except ApiRefused:
             return None  # a node that does not know the project (any more) does not know the job either
 
@@ -74,9 +79,9 @@ class Calls:
             logger.warning("%s: %s", out.job, error)
             return None
 
-    async def cancel(self, member: Member, job: str) -> None:
+    async def cancel(self, member: Member, given_up: GivenUp) -> None:
         """INT once ends a job in order; once more ends it at once, and what it has is not wanted."""
-        call = api.cancel(self._project(member), job)
+        call = api.cancel(self._project(member, given_up.project), given_up.job)
         with contextlib.suppress(ApiRefused):  # the node does not know the project (any more), so there is no such job
             for _ in range(2):
                 if await self.sender.send(member.node, call, timeout=self.timeout) is not api.JobState.RUNNING:
@@ -86,5 +91,5 @@ class Calls:
         """The last error in the job's log, ready to be added to a sentence."""
         return await last_words(self.sender, out, self.spec, self.timeout)
 
-    def _project(self, member: Member) -> str:
-        return member.node.project or self.spec.project
+    def _project(self, member: Member, other: str) -> str:
+        return other or member.node.project or self.spec.project

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from scrapyd_dist.batches import ENDED, WAITING, AttemptState
 from scrapyd_dist.coordination.base import AtDesk
@@ -17,7 +17,7 @@ from scrapyd_dist.coordination.cutting import Demand
 from scrapyd_dist.coordination.desk import Desk, Limits, WorkAtHand
 from scrapyd_dist.coordination.dispatch import Dispatch
 from scrapyd_dist.coordination.ending import Endings
-from scrapyd_dist.coordination.fleet import Out, settled_pace
+from scrapyd_dist.coordination.fleet import GivenUp, Out, settled_pace
 from scrapyd_dist.coordination.joining import Joining
 from scrapyd_dist.coordination.looking import Looks
 from scrapyd_dist.coordination.placement import Placement
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 class Coordinator(AtDesk):
     """See the module. `recover`, `start`, then `add` batches, then `no_more`, then `await ended()`."""
 
+    DESK: ClassVar[type[Desk]] = Desk  #: what its parts work around
+
     spec: JobSpec
     members: list[Member]  #: at the start; nodes that join are added
     store: StoreThread
@@ -52,7 +54,9 @@ class Coordinator(AtDesk):
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.desk = Desk(spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits)
+        self.desk = self.DESK(
+            spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits
+        )
         self.endings = Endings(desk=self.desk, folder=self.folder, cuts=Cuts(key=self.key))
         self.looks = Looks(desk=self.desk, endings=self.endings, prepare=self.prepare)
         dispatch = Dispatch(desk=self.desk, endings=self.endings, placement=self.placement)
@@ -138,7 +142,7 @@ class Coordinator(AtDesk):
         for attempt in attempts:
             member = members.get(attempt.url)
             jobs = member.cancel_later if member else self.joining.given_up.setdefault(attempt.url, [])
-            jobs.append(attempt.job)
+            jobs.append(GivenUp(attempt.job))
 
     def start(self) -> None:
         """Watch every node from now on, and the lists of nodes."""

@@ -81,6 +81,11 @@ class Desk:
         """Batches that wait to be worked on."""
         return len(self.waiting)
 
+    @property
+    def which_work(self) -> str:
+        """Where it waits, in words, if that has a name."""
+        return ""
+
     def wake(self, member: Member) -> asyncio.Event:
         """What ends the pause before the next look at this node."""
         return self._wake.setdefault(id(member), asyncio.Event())
@@ -118,7 +123,7 @@ class Desk:
         here = [member for member in self.members if not member.left]
         if here and all(member.unfit for member in here):
             reasons = "; ".join(sorted({member.unfit for member in here}))
-            self.stop_now(f"No node takes the work: {reasons}")
+            self.stop_now(f"No node takes the work{self.which_work}: {reasons}")
 
     def stop_now(self, reason: str) -> None:
         """End before the end, for this reason; the batches are in the store."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.batches import Attempt, job_id
 from scrapyd_dist.coordination.fleet import Out
 from scrapyd_dist.coordination.placement import Hand
-from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound
+from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NothingMatched, StepRefused
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch
@@ -88,7 +88,16 @@ class Dispatch:
         attempt = Attempt(
             batch=out.batch.number, number=out.number, job=out.job, node=node.name, url=node.url, sent_at=out.since
         )
-        await desk.store(db.open_attempt, crawl, attempt)
+        try:
+            await desk.store(db.open_attempt, crawl, attempt)
+        except (NothingMatched, StepRefused) as error:
+            if not desk.spec.rows:
+                raise
+            # At a frontier, somebody may take a row away while it waits here.
+            logger.warning("batch %d is not sent: %s", out.batch.number, error)
+            out.member.out.pop(out.job, None)
+            desk.ended(out.batch.number)
+            return
         payload = await desk.store(db.payload, crawl, out.batch.number)
         try:
             await desk.calls.post(out, payload)

@@ -98,11 +98,11 @@ class Endings:
         member.out.pop(out.job, None)
         try:
             if member.up:
-                await self.desk.calls.cancel(member, out.job)
+                await self.desk.calls.cancel(member, out.given_up)
             else:
-                member.cancel_later.append(out.job)
+                member.cancel_later.append(out.given_up)
         except NodeError as error:
-            member.cancel_later.append(out.job)
+            member.cancel_later.append(out.given_up)
             self.desk.lost_touch(member, error)
         await self.give_up(out.batch, out.number, reason, member.node.name, blame=blame)
 

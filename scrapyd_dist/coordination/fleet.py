@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapyd_dist.coordination.health import is_wedged, looked
 from scrapyd_dist.coordination.poison import blames
@@ -30,6 +30,13 @@ MOST_SLOTS = 0.8
 NEWEST = 0.3
 #: seconds after which a node that had started nothing is given one job to see whether it works again
 TRIAL_AFTER = 60.0
+
+
+class GivenUp(NamedTuple):
+    """A job that nobody wants any more, and that may not know it."""
+
+    job: str
+    project: str = ""  #: where it is not the crawl's own
 
 
 @dataclass(kw_only=True)
@@ -65,6 +72,11 @@ class Out:
         if self.member.unproven and report.ended_requests >= TELLING:
             self.member.pace = report.pace
         return first
+
+    @property
+    def given_up(self) -> GivenUp:
+        """What is to be cancelled of it."""
+        return GivenUp(self.job, self.project)
 
     @property
     def to_blame(self) -> bool:
@@ -107,7 +119,7 @@ class Member:
     pace: float = 0.0  #: requests per second of one job; the newest count most. 0: not known
     unproven: bool = True  #: no job has ended there: its pace is that of one that runs
     skew: float = 0.0  #: its clock minus ours, seconds
-    cancel_later: list[str] = field(default_factory=list)  #: jobs given up while it could not be reached
+    cancel_later: list[GivenUp] = field(default_factory=list)  #: jobs given up while it could not be reached
     jobs: int = 0  #: accepted attempts
     items: int = 0  #: of accepted attempts
     _proven: int = 1  #: process slots that it has shown, or is about to

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from scrapyd_dist.coordination.desk import Desk
+    from scrapyd_dist.coordination.fleet import GivenUp
     from scrapyd_dist.coordination.looking import Looks
     from scrapyd_dist.nodes import Node, NodeRecord
 
@@ -33,7 +34,7 @@ class Joining:
     desk: Desk
     looks: Looks
     listed: Listed | None = None  #: None: the fleet stays what it was at the start
-    given_up: dict[str, list[str]] = field(default_factory=dict)  #: url of a node -> jobs there that nobody wants
+    given_up: dict[str, list[GivenUp]] = field(default_factory=dict)  #: url of a node -> jobs there that nobody wants
     _begun: bool = False
     _told: bool = False
 

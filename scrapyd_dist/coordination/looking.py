@@ -100,7 +100,7 @@ class Looks:
             self.desk.check_unfit()
         while member.cancel_later:
             await self.desk.calls.cancel(member, member.cancel_later[0])
-            await self.endings.cancelled(member.cancel_later.pop(0))
+            await self.endings.cancelled(member.cancel_later.pop(0).job)
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._look_at(out)

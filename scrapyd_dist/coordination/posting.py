@@ -44,6 +44,7 @@ class JobSpec:
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
     collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may go
+    shared: Mapping[str, str] = field(default_factory=dict)  #: settings that workers of other projects heed as well
     lease: float = 0.0  #: seconds for which workers that reach the store hold their attempts; 0: they hold none
     rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
     ways: Callable[[Node], Way] | None = None  #: to the store, for the workers of a node; may block

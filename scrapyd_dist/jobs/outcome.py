@@ -46,6 +46,7 @@ class Report:
     finish_reason: str = ""
     problem: str = ""
     unreached: bool = False  #: of a worker that leases: its node has no way to the store
+    public: str | None = None  #: of one that introduces itself: the public half of its code's key
     part: Part | None = None
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
@@ -111,6 +112,7 @@ def _report(document: Mapping[str, Any]) -> Report:
         finish_reason=str(document.get("finish_reason", "")),
         problem=str(document.get("problem", "")),
         unreached=bool(document.get("unreached", False)),
+        public=None if document.get("public") is None else str(document["public"]),
         part=None
         if part is None
         else Part(

@@ -64,9 +64,13 @@ class Failures:
         """A node refused a worker for another spider; whether that is enough to give up what waits for one."""
         self._refusals[lane] += 1
         if self._refusals[lane] > 1:
-            self.unknown.add(lane)
-            self.close(lane, reason)
+            self.nowhere(lane, reason)
         return lane in self.unknown
+
+    def nowhere(self, lane: str, reason: str) -> None:
+        """No node can have a worker for it; what waits there is given up."""
+        self.unknown.add(lane)
+        self.close(lane, reason)
 
     def close(self, lane: str, reason: str) -> None:
         """It gets no more workers."""

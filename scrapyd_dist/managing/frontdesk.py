@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LASTING = 8.0
 #: a frontier of which nothing is known yet
 UNKNOWN = Backlog(waiting=0, leased=0, expired=0, acked=0)
+#: slots that are named where work is left
+NAMED = 5
 
 
 @dataclass(kw_only=True)
@@ -30,6 +32,8 @@ class Worker(Out):
 
     lane: str
     slots: tuple[str, ...] = ()  #: that it takes from; none: all but those of other spiders
+    version: str = ""  #: of another project's code; empty for the crawl's own
+    introduces: bool = False  #: it only says whose code it is
     dismissed: bool = False  #: it was told to end
     counted: tuple[int, int, int] = (0, 0, 0)  #: requests, pages and items that came home, and count there
 
@@ -69,6 +73,14 @@ class FrontDesk(Desk):
     @property
     def waits(self) -> int:
         return self.backlog.waiting
+
+    @property
+    def which_work(self) -> str:
+        names = [repr(one.slot) for one in self.slots if one.slot and one.waiting]
+        if not names:
+            return ""
+        others = f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
+        return f" of the slot{'s' if names[1:] else ''} {', '.join(names[:NAMED])}{others}"
 
     def workers(self) -> Iterator[Worker]:
         """All that are out."""

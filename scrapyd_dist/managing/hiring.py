@@ -19,27 +19,27 @@ from scrapyd_dist.coordination.poison import blames
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slotting import spider_of_slot
 from scrapyd_dist.managing.frontdesk import Worker
+from scrapyd_dist.managing.judging import why
 from scrapyd_dist.managing.roster import Hired, Roster
 from scrapyd_dist.managing.staffing import ALL
 from scrapyd_dist.managing.terms import call_for_worker
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from scrapyd_dist.batches import Attempt
     from scrapyd_dist.coordination.fleet import Member, Out
     from scrapyd_dist.jobs.outcome import Report
     from scrapyd_dist.managing.failures import Failures
     from scrapyd_dist.managing.frontdesk import FrontDesk
+    from scrapyd_dist.managing.judging import Judging
+    from scrapyd_dist.managing.others import Others
     from scrapyd_dist.managing.terms import WorkerTerms
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.store.reach import Way
 
 logger = logging.getLogger(__name__)
-
-#: how a worker ends that has no reason to complain
-IN_ORDER = frozenset({"finished", "shutdown", "cancelled"})
 
 
 class GoneWorker(Protocol):
@@ -58,16 +58,18 @@ class Hiring:
     reach: Callable[[Node], Way]
     failures: Failures
     gone: GoneWorker
+    others: Others
+    judging: Judging
     ending: int = field(default=0, init=False)  #: workers that have ended, and are not judged yet
 
     def start(self, lane: str) -> bool:
         """Start a worker where there is most room; False when there is none."""
-        member = max((one for one in self.desk.members if room(one)), key=_share, default=None)
+        project, spider = spider_of_slot(lane) or ("", "")
+        member = max(self._with_room(lane, project), key=_share, default=None)
         if member is None:
             return False
         number = self.roster.take_number()
         now = time.time()
-        project, spider = spider_of_slot(lane) or ("", "")
         worker = Worker(
             batch=_pseudo(number),
             number=1,
@@ -80,12 +82,30 @@ class Hiring:
             slots=() if lane == ALL else (lane,),
             project=project,
             spider=spider,
+            introduces=self.others.is_new(member, project),
         )
         self._take_in(worker)
         task = self.desk.spawn(self._post(worker))
         self.desk.posts.add(task)
         task.add_done_callback(self.desk.posts.discard)
         return True
+
+    def _with_room(self, lane: str, project: str) -> list[Member]:
+        return [one for one in self.desk.members if room(one) and self.others.fits(one, lane, project)]
+
+    def cramped(self, lanes: Iterable[str]) -> set[str]:
+        """Those of other projects that have room on no node that may have the project; what none has is given up."""
+        found = set()
+        for lane in lanes:
+            project, _ = spider_of_slot(lane) or ("", "")
+            lacking = self.others.nowhere(lane, self.desk.members) if project else ""
+            if lacking and lane not in self.failures.closed:
+                logger.error("slot %s: %s; what is in it is given up", lane, lacking)
+                self.failures.nowhere(lane, lacking)
+                self.desk.news.set()
+            if project and not self._with_room(lane, project):
+                found.add(lane)
+        return found
 
     def _take_in(self, worker: Worker) -> None:
         worker.member.out[worker.job] = worker
@@ -104,15 +124,23 @@ class Hiring:
                 batch=_pseudo(one.number), number=1, job=one.job, member=member, since=one.since,
                 start_by=one.since + self.desk.limits.start_timeout, posted=True, lane=one.lane,
                 slots=() if one.lane == ALL else (one.lane,), project=one.project, spider=one.spider,
+                version=one.version, introduces=one.introduces,
             )  # fmt: skip
             for attempt in accepted:
                 if attempt.worker == one.job:
                     worker.came_home_before(attempt.report)
             self._take_in(worker)
 
-    def make_room(self, lane: str) -> None:
-        """Let one worker of this lane end in good order: another lane has work and no worker."""
+    def make_room(self, lane: str, for_: Collection[str] = ()) -> None:
+        """Let one worker of this lane end in good order: another lane has work and no worker.
+
+        Args:
+            lane: which has workers and no work.
+            for_: the lanes that only have room on some nodes, if these are the ones that wait.
+        """
         here = [worker for worker in self.desk.workers() if worker.lane == lane]
+        if for_:
+            here = [one for one in here if any(self.others.may_have(one.member, another) for another in for_)]
         if here and all(worker.posted and not worker.dismissed for worker in here):  # one at a time
             self.desk.spawn(self.dismiss(here[0]))
 
@@ -140,15 +168,19 @@ class Hiring:
         if way.reason:
             self._forget(worker)
             self.failures.out_of_reach(node.name)
-            self._unfit(worker.member, way.reason)
+            self.judging.unfit(worker.member, way.reason)
+            return
+        try:
+            call = await self._call(worker, way)
+        except NodeError as error:
+            await self._refused(worker, error)
             return
         await self.roster.add(
             Hired(
                 number=worker.batch.number, job=worker.job, url=node.url, lane=worker.lane, since=worker.since,
-                project=worker.project, spider=worker.spider,
+                project=worker.project, spider=worker.spider, version=worker.version, introduces=worker.introduces,
             )
         )  # fmt: skip
-        call = call_for_worker(desk.spec, worker, self.terms, way)
         try:
             await desk.sender.send(node, call, timeout=desk.limits.request_timeout)
         except NodeError as error:
@@ -159,11 +191,18 @@ class Hiring:
         worker.posted = True
         desk.wake(worker.member).set()
 
+    async def _call(self, worker: Worker, way: Way) -> api.Call[str]:
+        if worker.project:
+            return await self.others.call(worker, way)
+        return call_for_worker(self.desk.spec, worker, self.terms, way.told)
+
     async def _refused(self, worker: Worker, error: NodeError) -> None:
         """The node certainly did not take it."""
         self._forget(worker)
         await self.roster.remove(worker.job)
-        if isinstance(error, ApiRefused) and worker.spider:
+        if isinstance(error, ApiRefused) and worker.project:
+            self.others.refused(worker, error)
+        elif isinstance(error, ApiRefused) and worker.spider:
             self._lacks_spider(worker, error)
         elif isinstance(error, SAID_NO):
             said_no(worker.member, error)
@@ -192,7 +231,7 @@ class Hiring:
         out.report = report
         self._forget(out)
         self.ending += 1
-        self.desk.spawn(self._ended(out, _why(report), blame=blames(report)))
+        self.desk.spawn(self._ended(out, why(report), blame=blames(report)))
 
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
         """It died, never started, or its node is gone; it may still be alive, and is told to end."""
@@ -201,11 +240,11 @@ class Hiring:
         self.ending += 1
         try:
             if out.member.up:
-                await self.desk.calls.cancel(out.member, out.job)
+                await self.desk.calls.cancel(out.member, out.given_up)
             else:
-                out.member.cancel_later.append(out.job)
+                out.member.cancel_later.append(out.given_up)
         except NodeError as error:
-            out.member.cancel_later.append(out.job)
+            out.member.cancel_later.append(out.given_up)
             self.desk.lost_touch(out.member, error)
         await self._ended(out, reason, blame=blame)
 
@@ -233,30 +272,10 @@ class Hiring:
             await self.desk.store(self.desk.store.store.sign_off, self.desk.spec.crawl, worker.job)
             had = await self.gone(worker.job, reason or "its worker has ended without it", blame=blame and bool(reason))
             await self.roster.remove(worker.job)
-            self._judge(worker, reason, begun=had > 0)
+            self.judging.ended(worker, reason, begun=had > 0)
         finally:
             self.ending -= 1
         self.desk.news.set()
-
-    def _judge(self, worker: Worker, reason: str, *, begun: bool) -> None:
-        report, node = worker.report, worker.member.node
-        if report is not None and report.ended_requests:
-            self.failures.worked(worker.lane, node.name)
-        elif report is not None and report.unreached:
-            self.failures.out_of_reach(node.name)
-            self._unfit(worker.member, report.problem)
-        elif not worker.at_once:
-            pass  # one of an earlier process, which may have run another spider, or code that is mended now
-        elif reason and worker.member.up and not worker.dismissed:
-            logger.warning("worker %s did nothing: %s", worker.job, reason)
-            unfit = self.failures.failed(worker.lane, node.name, reason, begun=begun)
-            if unfit and not worker.spider:
-                self._unfit(worker.member, unfit)
-
-    def _unfit(self, member: Member, why: str) -> None:
-        member.unfit = why
-        logger.error("%s gets no more workers: %s", member.node, why)
-        self.desk.check_unfit()
 
 
 def _pseudo(number: int) -> Batch:
@@ -272,10 +291,3 @@ def room(member: Member) -> int:
 def _share(member: Member) -> float:
     """How free it is, from 0 to 1."""
     return room(member) / max(1, member.slots)
-
-
-def _why(report: Report) -> str:
-    """Why a worker that ended in order did not do so well; empty when it did."""
-    if report.problem:
-        return report.problem
-    return "" if report.finish_reason in IN_ORDER else f"the worker ended early ({report.finish_reason})"

@@ -28,6 +28,8 @@ from scrapyd_dist.coordination.poison import Cuts
 from scrapyd_dist.managing.failures import Failures
 from scrapyd_dist.managing.frontdesk import FrontDesk
 from scrapyd_dist.managing.hiring import Hiring, room
+from scrapyd_dist.managing.judging import Judging
+from scrapyd_dist.managing.others import Others
 from scrapyd_dist.managing.returning import Returning
 from scrapyd_dist.managing.roster import Roster
 from scrapyd_dist.managing.staffing import ALL, Staffing, decide, work_in
@@ -92,6 +94,7 @@ class Manager(AtDesk):
         self.failures = Failures(attempts=self.limits.max_attempts)
         self._endings = Endings(desk=desk, folder=self.folder, cuts=Cuts(key=self.key))
         self._returning = Returning(desk=desk, endings=self._endings, accepted=self._worked)
+        others = Others(desk=desk, terms=self.staffing.terms, key=self.key)
         self._hiring = Hiring(
             desk=desk,
             roster=Roster(crawl=self.spec.crawl, store=self.store),
@@ -99,6 +102,8 @@ class Manager(AtDesk):
             reach=self.reach,
             failures=self.failures,
             gone=self._returning.worker_gone,
+            others=others,
+            judging=Judging(desk=desk, failures=self.failures, others=others),
         )
         self._returning.hangs = self._hiring.hangs
         self._looks = Looks(desk=desk, endings=self._hiring, prepare=self.prepare)
@@ -290,6 +295,7 @@ class Manager(AtDesk):
         if self._hiring.ending:  # what they had, and why they ended, is not known yet
             return
         self._staffed = now
+        cramped = self._hiring.cramped(lane for lane, work in lanes.items() if work.waiting)
         decision = decide(
             lanes,
             Counter(worker.lane for worker in desk.workers()),
@@ -297,12 +303,12 @@ class Manager(AtDesk):
             room=sum(room(member) for member in self.members),
             early=self._early() if desk.backlog.producers else 0,
             closed=self.failures.closed,
+            cramped=cramped,
         )
         for lane in decision.start:
-            if not self._hiring.start(lane):
-                break
+            self._hiring.start(lane)
         for lane in decision.end:
-            self._hiring.make_room(lane)
+            self._hiring.make_room(lane, cramped)
 
     def _unseen(self) -> bool:
         """Whether nobody has looked at some worker of an earlier process yet: it may have ended long ago."""

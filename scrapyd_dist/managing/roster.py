@@ -23,6 +23,8 @@ class Hired:
     since: float  #: seconds since the epoch when it was sent
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: likewise
+    version: str = ""  #: of that project's code
+    introduces: bool = False  #: it only says whose code it is
 
 
 @dataclass(kw_only=True)

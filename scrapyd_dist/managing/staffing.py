@@ -83,6 +83,7 @@ def decide(
     room: int,
     early: int = 0,
     closed: Collection[str] = (),
+    cramped: Collection[str] = (),
 ) -> Decision:
     """Which lanes get workers now.
 
@@ -93,6 +94,7 @@ def decide(
         room: process slots that are free.
         early: more work is about to come, and so many workers that take from everywhere are to be up before it does.
         closed: lanes that get none any more.
+        cramped: lanes that have room on none of the nodes where their work can be done, whatever is free elsewhere.
     """
     free = min(room, staffing.most - sum(working.values())) if staffing.most else room
     wanted = {
@@ -106,9 +108,11 @@ def decide(
     )
     # Every slot gets one worker before any gets two.
     turns = starved + [lane for lane, number in wanted.items() for _ in range(number - (lane in starved))]
-    if starved and free <= 0:
-        return Decision(end=_spare(lanes, working, wanted))
-    return Decision(start=turns[: max(0, free)])
+    stuck = starved if free <= 0 else [lane for lane in starved if lane in cramped]
+    return Decision(
+        start=[lane for lane in turns if lane not in cramped][: max(0, free)],
+        end=_spare(lanes, working, wanted) if stuck else [],
+    )
 
 
 def _wanted(lane: str, work: Work, working: int, staffing: Staffing, early: int) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.frontier.values import UNFAIR
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.store.address import is_url
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapyd_dist.coordination.posting import JobSpec
     from scrapyd_dist.managing.frontdesk import Worker
     from scrapyd_dist.store.reach import Way
@@ -30,10 +33,44 @@ class WorkerTerms:
     start: str = "skip"  #: what becomes of the spider's own start requests: `skip`, or made `first`
 
 
-def call_for_worker(spec: JobSpec, worker: Worker, terms: WorkerTerms, way: Way) -> api.Call[str]:
-    """The post of one worker. A spider of another project has its own settings, arguments and newest version."""
+#: what makes a job harmless whose code is no worker: a project without ours cannot start, and older code of ours has a
+#: batch without a request
+HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "[]"}
+#: settings of ours that are about the fleet, so that another project's workers get them too
+EVERYWHERE = frozenset({"DISTRIBUTED_KEEP_DAYS", "DISTRIBUTED_MIN_FREE", "DISTRIBUTED_LABELS"})
+
+
+def call_for_worker(
+    spec: JobSpec, worker: Worker, terms: WorkerTerms, told: Mapping[str, Any], *, version: str | None = None
+) -> api.Call[str]:
+    """The post of one worker.
+
+    Args:
+        spec: what all jobs of the crawl have in common.
+        worker: the worker.
+        terms: what every one is told.
+        told: of the store, and of the crawl's key.
+        version: of another project, which has its own settings and no arguments of ours; None for the crawl's own.
+    """
+    pull = {**_orders(spec, worker, terms), "version": version or spec.version or "", **told}
+    return _post(spec, worker, version or spec.version, spec.settings if version is None else _elsewhere(spec), pull)
+
+
+def call_for_introduction(spec: JobSpec, worker: Worker, terms: WorkerTerms, way: Way) -> api.Call[str]:
+    """The post of a job that only says whose it is; of the store it is told nothing but what it needs for it."""
+    is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
+    pull = {**_orders(spec, worker, terms), "version": worker.version, "introduce": True, "needs_client": is_server}
+    return _post(spec, worker, worker.version, HARMLESS, pull)
+
+
+def _elsewhere(spec: JobSpec) -> dict[str, str]:
+    """The crawl's slots and limits are the same for all; what else was said with -s is for its own project."""
+    return {**{name: text for name, text in spec.settings.items() if name in EVERYWHERE}, **spec.shared}
+
+
+def _orders(spec: JobSpec, worker: Worker, terms: WorkerTerms) -> dict[str, Any]:
     node = worker.member.node
-    pull = {
+    return {
         "crawl": spec.crawl,
         "worker": worker.batch.number,
         "home": spec.home,
@@ -41,7 +78,6 @@ def call_for_worker(spec: JobSpec, worker: Worker, terms: WorkerTerms, way: Way)
         "url": node.url,
         "slots": list(worker.slots),
         "lease": terms.lease,
-        "version": spec.version or "",
         "collected": list(spec.collected),
         "start_by": round(worker.start_by + worker.member.skew, 1),
         "max_batches": terms.max_batches,
@@ -52,13 +88,17 @@ def call_for_worker(spec: JobSpec, worker: Worker, terms: WorkerTerms, way: Way)
         "batch_size": terms.batch_size,
         "fair": terms.fair,
         "start": terms.start,
-        **way.told,
     }
+
+
+def _post(
+    spec: JobSpec, worker: Worker, version: str | None, settings: Mapping[str, str], pull: Mapping[str, Any]
+) -> api.Call[str]:
     return api.schedule(
-        worker.project or node.project or spec.project,
+        worker.project or worker.member.node.project or spec.project,
         worker.spider or spec.spider,
         jobid=worker.job,
-        version=None if worker.project else spec.version,
-        settings={**spec.settings, "DISTRIBUTED_PULL": json.dumps(pull, separators=(",", ":"))},
+        version=version,
+        settings={**settings, "DISTRIBUTED_PULL": json.dumps(pull, separators=(",", ":"))},
         args={} if worker.spider else spec.args,
     )

@@ -32,6 +32,9 @@ def chosen(root: Path, *said: str | None, environment: Mapping[str, str] = os.en
     if named is None:
         return str(root / STATE_FOLDER / STORE_FILE)
     if named.startswith("$"):
+        # scrapy.cfg's variables are filled in when it is read, those of a setting are not
+        named = environment.get(named[1:].strip("{}"), "").strip() or named
+    if named.startswith("$"):
         raise ConfigError(
             f"the address of the store is in the variable {named}, which is not in the environment. Set it, or set"
             f" {VARIABLE} to the address."

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard
     from scrapyd_dist.frontier.values import Backlog, Leased, Lessee, NewBatch, SlotCount
     from scrapyd_dist.nodes import NodeRecord
-    from scrapyd_dist.throttle.values import Ask, DomainState, Permit, Rule, Rules, SiteNews, Taken
+    from scrapyd_dist.throttle.values import Ask, DomainState, Look, Permit, Rule, Rules, SiteNews, Taken
 
 
 class Store(Protocol):
@@ -312,17 +312,26 @@ class Store(Protocol):
         """Those of batches, then the producer's own; each in the order they came."""
 
     # the throttle: one budget per key for all workers of this store; its moments are those of the store's clock
-    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
         """Charge each ask's key for its permits, and say when each may be used; one step for all of them.
 
         Of the permits of a key, never more than the limit's hits lie within any of its windows.
+
+        Args:
+            asks: who wants how many.
+            known: the version of the rules that the asker knows: what has changed since is told; None: nothing is.
         """
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         """These were not used: nothing left for the site. The budgets of pages get theirs back, too."""
 
-    def tell_sites(self, news: Sequence[SiteNews]) -> int:
-        """Heed what sites ask for, or have shown; the rules' version is the answer. No news: only that."""
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
+        """Heed what sites ask for, or have shown; the rules' version is the answer. No news: only that.
+
+        Args:
+            news: of sites.
+            known: as for `take_permits`.
+        """
 
     def rules(self) -> Rules: ...
 
@@ -338,7 +347,14 @@ class Store(Protocol):
         """Every domain that anything is known of, by name."""
 
     def forget_permits(self, before: float) -> None:
-        """Remove what is known of domains that nobody has asked for since `before` (the store's clock)."""
+        """Remove what is known of domains that nobody has asked for since `before` (the store's clock).
+
+        What nobody has asked for in an hour goes by itself, as new domains come: but for those that have a delay by
+        their robots.txt, or pages of a budget, and for all that counts still.
+        """
+
+    def forget_pages(self, budgets: Collection[str]) -> None:
+        """What was counted in these budgets of pages counts no more."""
 
 
 def open_store(where: str | Path, *, durable: bool = True) -> Store:

@@ -99,8 +99,13 @@ class RedisFrontier(RedisAttempts):
             raise self._no_crawl(crawl)
         pairs = [name.split(".") for name in answer[1:]]
         base = self._base(crawl)
-        rows = self.ask([("HGETALL", f"{base}b:{number}") for number, _ in pairs])
-        payloads = self.ask([("GET", f"{base}p:{number}") for number, _ in pairs])
+        if not pairs:  # idle workers ask again and again
+            return []
+        # Together: each question costs a round trip, as much as the step itself.
+        looks = [("HGETALL", f"{base}b:{number}") for number, _ in pairs]
+        looks += [("GET", f"{base}p:{number}") for number, _ in pairs]
+        told = self.ask(looks)
+        rows, payloads = told[: len(pairs)], told[len(pairs) :]
         return [
             Leased(batch=batch_of(unpacked(row)), attempt=int(attempt), payload=json.loads(payload))
             for (_, attempt), row, payload in zip(pairs, rows, payloads, strict=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 from importlib.resources import files
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.store.address import shown, without_prefix
+from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
+from scrapyd_dist.store.address import VARIABLE, shown, without_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,8 @@ PATIENCE, OPENING = 30.0, 3.0
 #: seconds for which a step is recognised; longer than anybody tries
 KEPT = 180
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+#: what a server says to somebody without a password, by the protocol that the client speaks
+_NO_PASSWORD = ("HELLO must be called with the client already authenticated", "Authentication required")
 #: commands that are sent together
 CHUNK = 500
 
@@ -118,15 +121,18 @@ class RedisLink:
         """The answer to something that may be asked again.
 
         Raises:
-            StoreError: no answer within `PATIENCE`, or a refusal.
+            StoreBarred: the server does not let us in, or shows a certificate that nobody here trusts.
+            StoreError: no answer within `PATIENCE`, or another refusal.
         """
         errors, pause, end = self._redis.exceptions, _PAUSE, time.monotonic() + self._patience
         while True:
             try:
                 return ask()
-            except (errors.AuthenticationError, errors.AuthorizationError) as error:
-                raise self._failed(error) from None
+            except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
+                raise self._failed(error, StoreBarred) from None
             except (errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError) as error:
+                if isinstance(error.__context__, ssl.SSLCertVerificationError):
+                    raise self._failed(error, StoreBarred) from None
                 if time.monotonic() + pause > end:
                     raise self._failed(error) from None
             except errors.RedisError as error:
@@ -134,10 +140,12 @@ class RedisLink:
             Event().wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _failed(self, error: Exception) -> StoreError:
+    def _failed(self, error: Exception, kind: type[StoreError] = StoreError) -> StoreError:
         # A server that knows no HELLO or AUTH (Redis 5, a proxy) repeats their arguments: the password among them.
         said = str(error).partition(", with args beginning with:")[0]
-        return StoreError(f"the store {self.shown} failed: {said.rstrip('.')}.")
+        if said.startswith(_NO_PASSWORD):
+            said = f"it wants a password, and its address has none. Say it there, in the environment ({VARIABLE})"
+        return kind(f"the store {self.shown} failed: {said.rstrip('.')}.")
 
     def ask(self, commands: Iterable[Sequence[object]]) -> list[Any]:
         """The answers to commands that only read, in order; sent in bounded pieces."""

@@ -6,13 +6,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.store.redis_link import RedisLink
-from scrapyd_dist.store.throttle_rows import answer_of, domain_of, micros, rule_of, rule_texts, state_of
+from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_of, rule_texts, state_of
 from scrapyd_dist.throttle.standing import Standing, span, target_of
-from scrapyd_dist.throttle.values import Answer, DomainState, Rules, Taken
+from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
 from scrapyd_dist.throttle.windows import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from scrapyd_dist.throttle.values import Ask, Permit, Rule, SiteNews
 
@@ -29,12 +29,13 @@ class RedisThrottle(RedisLink):
 
     # permits
 
-    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
         asked = (word for ask in asks for word in _words(ask))
-        _, now, version, *rest = self.step("permits", self._throttle, len(asks), *asked)
+        _, now, version, *rest = self.step("permits", self._throttle, _or_empty(known), len(asks), *asked)
         words = iter(rest)
+        changed = changed_since(known, int(version), _changes(words))
         answers = tuple(_answer(ask, words) for ask in asks)
-        return Taken(now=int(now) / SECOND, version=int(version), answers=answers)
+        return Taken(now=int(now) / SECOND, version=int(version), changed=changed, answers=answers)
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         words = (
@@ -44,11 +45,14 @@ class RedisThrottle(RedisLink):
         )
         self.step("returned", self._throttle, len(permits), *words)
 
-    def tell_sites(self, news: Sequence[SiteNews]) -> int:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if not news:
-            return int(self.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
-        words = (_or_empty(word) for one in news for word in _told(one))
-        return int(self.step("news", self._throttle, len(news), *words)[1])
+            version = int(self.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
+            if known in (None, version):
+                return Look(version=version)
+        told = (_or_empty(word) for one in news for word in _told(one))
+        _, now, *changes = self.step("news", self._throttle, _or_empty(known), len(news), *told)
+        return Look(version=int(now), changed=changed_since(known, int(now), _changes(iter(changes))))
 
     # rules
 
@@ -96,6 +100,13 @@ class RedisThrottle(RedisLink):
     def _grants(self, key: str) -> str:
         return f"{self._throttle}g:{key}"
 
+    def forget_pages(self, budgets: Collection[str]) -> None:
+        base, cursor = self._throttle, -1
+        while cursor != 0 and budgets:
+            at = max(cursor, 0)
+            cursor, found = self.read(lambda at=at: self._client.zscan(f"{base}domains", at, count=_DOMAINS))  # type: ignore[misc]  # a default binds it
+            self.ask(("HDEL", f"{base}p:{name.decode()}", *budgets) for name, _ in found)
+
     def forget_permits(self, before: float) -> None:
         while int(self.step("forget_permits", self._throttle, micros(before), _DOMAINS)[1]):
             pass
@@ -117,6 +128,11 @@ def _answer(ask: Ask, words: Iterator[str]) -> Answer:
     if word != "-":
         return Answer(free=word == "free", held=word == "held")
     return answer_of(ask, moments, None if ask.pages is None else used)
+
+
+def _changes(words: Iterator[str]) -> list[tuple[int, str]]:
+    """The changes that are next in an answer: how many, and of each its version and its domain."""
+    return [(int(next(words)), next(words)) for _ in range(int(next(words)))]
 
 
 def _told(news: SiteNews) -> tuple[object, ...]:

@@ -7,19 +7,39 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.store.sqlite_file import SqliteFile
-from scrapyd_dist.store.throttle_rows import answer_of, domain_of, micros, rule_of, rule_texts, state_of
+from scrapyd_dist.store.throttle_rows import (
+    CHANGES,
+    answer_of,
+    changed_since,
+    domain_of,
+    micros,
+    noted,
+    rule_of,
+    rule_texts,
+    state_of,
+)
 from scrapyd_dist.throttle.standing import Standing, heeded, terms_of
-from scrapyd_dist.throttle.values import Answer, DomainState, Rules, Taken
+from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
 from scrapyd_dist.throttle.windows import SECOND, Terms, moments
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from scrapyd_dist.throttle.values import Ask, Permit, Rule, SiteNews
 
 #: a domain is said to have been asked for once in such a time: not each time, since every write costs
 _ASKED = 60 * SECOND
+#: what nobody has asked for in such a time goes by itself, unless something of it counts still
+_STAYS = 3600 * SECOND
+#: domains that are looked at for that with each new one
+_LOOKED_AT = 4
+#: permits that bound others still, also where a limit gets harder
+_COUNTS = (
+    "SELECT 1 FROM throttle_keys JOIN grants ON grants.key = number"
+    " WHERE domain = throttle_domains.domain AND at > :now - 2 * max(window, throttle_keys.gap)"
+)
+_FORGET = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"  # noqa: S608 - own words
 _STANDING = ", ".join(field.name for field in fields(Standing))
 _TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(Standing))
 
@@ -28,17 +48,19 @@ class SqliteThrottle(SqliteFile):
     """Limits of requests, and the permits that were given out."""
 
     _rules = Rules(version=-1, rules={})  #: those that were read last
+    _looked = ""  #: the domain behind which others are looked at next
 
     def _now(self) -> int:
         return time.time_ns() // 1000
 
     # permits
 
-    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
         with self.step():
             now, rules = self._now(), self.rules()
             answers = tuple(self._answer(ask, rules.rules, now) for ask in asks)
-        return Taken(now=now / SECOND, version=rules.version, answers=answers)
+            changed = self._changed(known, rules.version)
+        return Taken(now=now / SECOND, version=rules.version, changed=changed, answers=answers)
 
     def _answer(self, ask: Ask, rules: Mapping[str, Rule], now: int) -> Answer:
         standing, asked = self._standing(ask.domain)
@@ -47,6 +69,7 @@ class SqliteThrottle(SqliteFile):
             return terms
         if asked < now - _ASKED:
             self._asked(ask.domain, now)
+            self._forget_few(now)
         count, used = ask.count, None
         if ask.pages is not None:
             used = self._pages(ask.domain, ask.budget)
@@ -144,14 +167,13 @@ class SqliteThrottle(SqliteFile):
         )
         self._db.execute(query, {"domain": domain, "now": now})
 
-    def tell_sites(self, news: Sequence[SiteNews]) -> int:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if news:
             with self.step():
                 now = self._now()
-                slower = [self._tell(one, now) for one in news]
-                if any(slower):
-                    self._db.execute("UPDATE throttle SET version = version + 1")
-        return self._version_of_rules()
+                self._note({one.domain for one in news if self._tell(one, now)})
+        version = self._version_of_rules()
+        return Look(version=version, changed=self._changed(known, version))
 
     def _tell(self, news: SiteNews, now: int) -> bool:
         old, asked = self._standing(news.domain)
@@ -169,6 +191,24 @@ class SqliteThrottle(SqliteFile):
         version: int = self._db.execute("SELECT version FROM throttle").fetchone()[0]
         return version
 
+    def _note(self, domains: Collection[str]) -> None:
+        """These have changed, if any."""
+        if not domains:
+            return
+        self._db.execute("UPDATE throttle SET version = version + 1")
+        version = self._version_of_rules()
+        self._db.executemany("INSERT INTO throttle_changes VALUES (?, ?)", [(version, one) for one in noted(domains)])
+        # A version goes with all of its domains: what is left of it would look like all.
+        last = "SELECT version FROM throttle_changes ORDER BY version DESC LIMIT 1 OFFSET ?"
+        self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))  # noqa: S608 - own words
+
+    def _changed(self, known: int | None, version: int) -> frozenset[str]:
+        if known is None or known == version:
+            return frozenset()
+        query = "SELECT version, domain FROM throttle_changes WHERE version > ? AND version <= ?"
+        rows = self._db.execute(query, (known, version)).fetchall()
+        return changed_since(known, version, [(row["version"], row["domain"]) for row in rows])
+
     def rules(self) -> Rules:
         version = self._version_of_rules()
         if version != self._rules.version:
@@ -184,11 +224,11 @@ class SqliteThrottle(SqliteFile):
             wanted = {**({} if replace else before), **texts}
             after = {domain: text for domain, text in wanted.items() if text is not None}
             if after != before:
-                gone = [(domain,) for domain in before if domain not in after]
-                self._db.executemany("DELETE FROM throttle_rules WHERE domain = ?", gone)
-                new = [(domain, text) for domain, text in after.items() if before.get(domain) != text]
-                self._db.executemany("INSERT OR REPLACE INTO throttle_rules VALUES (?, ?)", new)
-                self._db.execute("UPDATE throttle SET version = version + 1")
+                gone = [domain for domain in before if domain not in after]
+                self._db.executemany("DELETE FROM throttle_rules WHERE domain = ?", [(one,) for one in gone])
+                new = {domain: text for domain, text in after.items() if before.get(domain) != text}
+                self._db.executemany("INSERT OR REPLACE INTO throttle_rules VALUES (?, ?)", list(new.items()))
+                self._note({*gone, *new})
             return self._version_of_rules()
 
     # looking
@@ -215,13 +255,25 @@ class SqliteThrottle(SqliteFile):
 
     def forget_permits(self, before: float) -> None:
         # What counts still stays, however long ago that was: no budget begins anew before its time.
-        counts = (
-            "SELECT 1 FROM throttle_keys JOIN grants ON grants.key = number"
-            " WHERE domain = throttle_domains.domain AND at > :now - max(window, throttle_keys.gap)"
-        )
-        query = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({counts})"  # noqa: S608 - own words
         with self.step():
-            self._db.execute(query, {"before": micros(before), "now": self._now()})
+            self._db.execute(_FORGET, {"before": micros(before), "now": self._now()})
+
+    def _forget_few(self, now: int) -> None:
+        """Look at the next few domains: what a broad crawl has left behind goes while another one comes.
+
+        Pages count for as long as there is their crawl, and a robots.txt is not read again by who knows it.
+        """
+        query = "SELECT domain FROM throttle_domains WHERE domain > ? ORDER BY domain LIMIT ?"
+        names = [row["domain"] for row in self._db.execute(query, (self._looked, _LOOKED_AT))]
+        self._looked = names[-1] if len(names) == _LOOKED_AT else ""
+        pages = "SELECT 1 FROM pages WHERE pages.domain = throttle_domains.domain"
+        query = f"{_FORGET} AND delay = 0 AND NOT EXISTS ({pages}) AND domain = :domain"
+        few = [{"before": now - _STAYS, "now": now, "domain": name} for name in names]
+        self._db.executemany(query, few)
+
+    def forget_pages(self, budgets: Collection[str]) -> None:
+        with self.step():
+            self._db.executemany("DELETE FROM pages WHERE budget = ?", [(budget,) for budget in budgets])
 
 
 def _standing_of(row: sqlite3.Row) -> Standing:

@@ -7,14 +7,38 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.throttle.values import Answer, DomainState, Permit, Rule
+from scrapyd_dist.throttle.values import ALL, Answer, DomainState, Permit, Rule
 from scrapyd_dist.throttle.windows import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from scrapyd_dist.throttle.standing import Standing
     from scrapyd_dist.throttle.values import Ask
+
+
+#: changes that are remembered, for those who ask what has changed since: more than come between two looks
+CHANGES = 1000
+
+
+def noted(domains: Collection[str]) -> Collection[str]:
+    """What is remembered of a change of these domains."""
+    return domains if len(domains) <= CHANGES else (ALL,)
+
+
+def changed_since(known: int | None, version: int, changes: Collection[tuple[int, str]]) -> frozenset[str]:
+    """Which domains have changed since a known version.
+
+    Args:
+        known: the version; None: nobody wants to know.
+        version: that of now.
+        changes: version and domain of all changes between them that are remembered. Where a version is missing, it is
+            too long ago, or was made by an older scrapyd-dist: then it is all of them.
+    """
+    if known is None or known == version:
+        return frozenset()
+    complete = len({number for number, _ in changes}) == version - known
+    return frozenset(domain for _, domain in changes) if complete else frozenset({ALL})
 
 
 def rule_text(rule: Rule) -> str:

@@ -84,7 +84,18 @@ class Taken:
 
     now: float  #: the store's clock at this moment
     version: int  #: of the rules
+    changed: frozenset[str] = frozenset()  #: as in `Look`
     answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One look at the version of the rules."""
+
+    version: int
+    #: domains whose rules, or whose pace, have changed since the version that the asker knows; with `ALL` among them it
+    #: is all of them, or nobody can tell any more which
+    changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

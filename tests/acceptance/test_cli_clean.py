@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState, home_of
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.values import Ask, Limit
 
@@ -49,6 +49,21 @@ def limited(it: Project) -> list[str]:
     """The domains that the throttle knows something of."""
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         return [one.domain for one in store.domain_states()]
+
+
+def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
+    project: Callable[..., Project], run_cli: Callable[..., Result]
+) -> None:
+    it = project()
+    keep(it, "a")
+    keep(it, "b")
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        homes = [home_of(name, store.crawl(name).created) for name in ("a", "b")]
+        for budget in [*homes, "a"]:
+            store.take_permits([Ask(key="x.com", domain="x.com", pages=9, budget=budget)])
+    assert run_cli(it, "clean", "a", "--yes").code == 0
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        assert store.domain_states()[0].pages == {homes[1]: 1}
 
 
 def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(

@@ -17,7 +17,7 @@ from rig.waiting import wait_for
 from scrapyd_dist.batches import AttemptState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from rig.commands import Command, Result
@@ -175,6 +175,7 @@ def test_workers_that_always_fail_end_it_and_are_named(
     it = shop()
     done = run_cli(it.it, "consume", "broken", "shop")
     assert done.code == 1, done.out + done.err
+    assert "the work of the slots 'p0', 'p1': " in done.out
     assert "it cannot even begin" in done.out
     assert it.frontier.counts() == {"sealed": 60}
     good = run_cli(it.it, "consume", "plain", "shop", "-o", "items.jl")
@@ -182,9 +183,40 @@ def test_workers_that_always_fail_end_it_and_are_named(
     it.assert_all_home()
 
 
+DEADLY = """\
+import os
+
+from properties.spiders.plain import PlainSpider
+
+
+class Deadly(PlainSpider):
+    name = "deadly"
+
+    def parse_deadly(self, response):
+        os._exit(1)
+"""
+
+
+@pytest.mark.black_box
+def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(
+    shop: Callable[..., Shop], run_cli: Callable[..., Result]
+) -> None:
+    it = shop(items=40, slots=1, DISTRIBUTED_MAX_ATTEMPTS=1)
+    it.it.spider("deadly", DEADLY)
+    it.frontier.fill([f"{it.site.detail(number)}?dies" for number in range(8)], slot="p9", callback="parse_deadly")
+    done = run_cli(it.it, "consume", "deadly", "shop", "-o", "items.jl")
+    assert (done.code, "The slot 'p9' gets no more workers" in done.out) == (1, True), done.out + done.err
+    assert "'p0'" not in done.out
+    assert it.frontier.waiting().keys() == {"p9"}
+    assert len(it.workers_of()["p9"]) == 5, "as many as one batch may kill, and four more"
+    merged = run_cli(it.it, "items", "merge", "shop", "-o", "items.jl")
+    assert merged.code == 0, merged.err
+    it.assert_all_home()
+
+
 @pytest.mark.black_box
 def test_a_worker_that_is_killed_costs_no_item(shop: Callable[..., Shop], start_cli: Callable[..., Command]) -> None:
-    it = shop(items=120, size=5, latency=0.1, CONCURRENT_REQUESTS=4, DISTRIBUTED_LEASE=3)
+    it = shop(items=120, size=5, latency=0.1, CONCURRENT_REQUESTS=4)
     command = start_cli(it.it, "consume", "plain", "shop", "-o", "items.jl")
     wait_for(lambda: it.frontier.counts().get("done", 0) >= 20, 60, "four batches")
     assert it.nodes[0].kill_jobs()
@@ -340,6 +372,9 @@ def test_what_is_wrong_before_the_start_is_told(shop: Callable[..., Shop], run_c
     assert nowhere.code == 5, nowhere.err
     feeds = run_cli(it.it, "consume", "plain", "shop", "-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl")
     assert (feeds.code, "feed" in feeds.err) == (2, True), feeds.err
+    both = run_cli(it.it, "consume", "plain", "shop", "--slots", "p", "--fair", "spread")
+    assert (both.code, "Leave out one of the two" in both.err) == (2, True), both.err
+    assert it.nodes[0].api("listprojects.json")["projects"] == [], "nothing was uploaded for it"
     it.it.settings(BROKEN=1)
     it.it.write("properties/settings.py", "import nothing_of_that_name")
     broken = run_cli(it.it, "consume", "plain", "shop")
@@ -350,6 +385,8 @@ def test_what_is_wrong_before_the_start_is_told(shop: Callable[..., Shop], run_c
 
 NOTING = """\
 import os
+import time
+
 import scrapy
 
 
@@ -358,12 +395,14 @@ class Noting(scrapy.Spider):
     custom_settings = {"CLOSESPIDER_ITEMCOUNT": 2}  # an end that was asked for is a good one
 
     async def start(self):
+        self.begun = time.time()
         if self.word == "never":
             raise ValueError("no such word")
         yield scrapy.Request(f"{self.settings['SITE']}/properties/property_{int(self.number):06d}.html?{self.word}")
 
     def parse(self, response):
-        yield {"word": self.word, "number": self.number, "all": self.colour, "pid": os.getpid()}
+        job = {"pid": os.getpid(), "from": self.begun, "to": time.time()}
+        yield {"word": self.word, "number": self.number, "all": self.colour, **job}
         if not response.url.endswith("-2"):
             yield response.follow(f"{response.url}-2")  # the spider runs as it is, to its end
 """
@@ -374,23 +413,39 @@ def test_a_list_of_arguments_is_a_job_for_each_row(
     shop: Callable[..., Shop], run_cli: Callable[..., Result], tmp_path: Path
 ) -> None:
     """W5: so many at a time, an outcome for each; one that fails is tried again, and given up by name."""
-    it = shop(items=20)
+    it = shop(items=20, latency=0.5)
     it.it.settings(SITE=it.site.url, DISTRIBUTED_MAX_ATTEMPTS=2)
     it.it.spider("noting", NOTING)
-    (tmp_path / "words.csv").write_text("word,number\nfirst,1\nsecond,2\nnever,3\n,4\nfirst,1\nlast,5\n", "utf-8")
+    rows = ["first,1", "second,2", "third,6", "never,3", ",4", "first,1", "last,5"]
+    (tmp_path / "words.csv").write_text("\n".join(["word,number", *rows]), "utf-8")
     added = run_cli(it.it, "frontier", "add", "words", tmp_path / "words.csv", "--as", "arguments", "--json")
-    assert (added.json()["added"], added.json()["duplicate"], added.code) == (5, 1, 0), added.err
+    assert (added.json()["added"], added.json()["duplicate"], added.code) == (6, 1, 0), added.err
 
     done = run_cli(
         it.it, "consume", "noting", "words", "-a", "colour=red", "--max-running", 2, "-o", "items.jl", "--json"
     )
     assert (done.code, done.json()["state"]) == (3, "finished"), done.err
     items = list(it.it.items("items.jl"))
-    words = {"first": "1", "second": "2", "last": "5"}
+    words = {"first": "1", "second": "2", "third": "6", "last": "5"}
     assert sorted((item["word"], item["number"]) for item in items) == sorted([*words.items(), *words.items()])
     assert {item["all"] for item in items} == {"red"}
-    assert len({item["pid"] for item in items}) == 3
+    assert len({item["pid"] for item in items}) == 4
+    assert at_once(items) <= 2
     missed = run_cli(it.it, "misses", "words", "--json").json()["misses"]
     assert sorted(json.loads(miss["url"]).get("word", "") for miss in missed) == ["", "never"]
     assert any("no such word" in miss["reason"] for miss in missed)
     assert done.json()["batches"]["failed"] == 4, "two attempts of each"
+
+    (tmp_path / "bad.csv").write_text("word,number\nnever,1\n", "utf-8")
+    assert run_cli(it.it, "frontier", "add", "bad", tmp_path / "bad.csv", "--as", "arguments").code == 0
+    failed = run_cli(it.it, "consume", "noting", "bad", "--json")
+    assert (failed.code, failed.json()["batches"]["dead"], failed.json()["items"]) == (1, 1, 0), failed.err
+
+
+def at_once(items: Iterable[Mapping[str, Any]]) -> int:
+    """How many of the jobs that told of themselves ran at the same time, at most."""
+    spans: dict[int, tuple[float, float]] = {}
+    for item in items:
+        start, end = spans.get(item["pid"], (item["from"], item["to"]))
+        spans[item["pid"]] = start, max(end, item["to"])
+    return max(sum(start <= moment <= end for start, end in spans.values()) for moment, _ in spans.values())

@@ -1,12 +1,13 @@
-"""Fair work over many sites: real workers, and what the sites see of them (B1, B4, B5, B6, B8)."""
+"""Fair work over many sites: real workers, and what the sites see of them (B1, B3, B4, B5, B6)."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections import Counter, defaultdict
 from contextlib import closing
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -32,14 +33,7 @@ if TYPE_CHECKING:
 HOST = "--host=0.0.0.0"
 #: an item for each page; with `hosts`, it finds the pages itself
 SPIDER = """
-    import asyncio
     import scrapy
-
-
-    class Slow:
-        async def process_item(self, item):
-            await asyncio.sleep(0.05)
-            return item
 
 
     class Broad(scrapy.Spider):
@@ -54,7 +48,14 @@ SPIDER = """
             yield {"url": response.url}
 """
 PIECE = 5
-LATENCY = 0.02  #: seconds for which each request is under way at least
+SLOW, FAST = 1.0, 0.1  #: seconds for which a request to each of two sites is under way
+#: the `scrapy` of a version with another default queue
+DEFAULT_QUEUE = """
+import scrapy.settings.default_settings as defaults
+defaults.SCHEDULER_PRIORITY_QUEUE = {queue!r}
+from scrapy.cmdline import execute
+execute()
+"""
 
 
 @pytest.fixture
@@ -70,11 +71,11 @@ def pages_of(host: int, site: SiteProcess, numbers: range) -> list[str]:
     return [f"{host_of(host, site)}{site.site.detail_path(number)}" for number in numbers]
 
 
-def add(queue: Frontier, urls: list[str], **fields: Any) -> None:
+def add(queue: Frontier, urls: list[str], *, size: int = PIECE, **fields: Any) -> None:
     """Into the slot of their site."""
     slot = Slots(by=SITE).of(urls[0], b"")
     values = [{"url": url, "callback": "parse_page", **fields} for url in urls]
-    queue.add(values, size=PIECE, slot=slot, priority=fields.get("priority", 0))
+    queue.add(values, size=size, slot=slot, priority=fields.get("priority", 0))
 
 
 def finish(queue: Frontier, *workers: Command) -> None:
@@ -88,30 +89,43 @@ def finish(queue: Frontier, *workers: Command) -> None:
     queue.accept()
 
 
+def longest_gap(times: list[float]) -> float:
+    return max(later - sooner for sooner, later in pairwise(times))
+
+
+def times_of(host: int, site: SiteProcess) -> list[float]:
+    return [hit["time"] for hit in site.log() if hit["host"].startswith(f"127.0.0.{host}:")]
+
+
 def hosts_hit(site: SiteProcess) -> list[int]:
     return [int(hit["host"].partition(":")[0].rpartition(".")[2]) for hit in site.log()]
 
 
 @pytest.mark.black_box
+@pytest.mark.parametrize("queue_of_scrapy", ["ScrapyPriorityQueue", "DownloaderAwarePriorityQueue"])
 def test_a_slow_site_and_a_fast_one_are_both_always_in_flight(
-    place: Callable[..., Project], site: Callable[..., SiteProcess], frontier: Any, start_scrapy: Callable[..., Command]
+    queue_of_scrapy: str,
+    place: Callable[..., Project],
+    site: Callable[..., SiteProcess],
+    frontier: Any,
+    start_command: Callable[..., Command],
 ) -> None:
-    """B4, B8: the slow one was found first, and has more than the worker makes at one time; items take time, too."""
-    web = site(60, HOST, f"--latency={LATENCY}")
-    web.behave({web.site.detail_path(number): "slow:0.4" for number in range(40)})
-    queue = frontier(place(CONCURRENT_REQUESTS=16, ITEM_PIPELINES={"small.spiders.broad.Slow": 1}), "broad")
-    add(queue, pages_of(2, web, range(40)))
-    for _ in range(4):
-        add(queue, pages_of(3, web, range(40, 60)), dont_filter=True)
-    finish(queue, start_scrapy(queue.project, *queue.arguments(1, fair=SPREAD)))
-    hits = hosts_hit(web)
-    assert Counter(hits) == {2: 40, 3: 80}, queue.log(1)
-    # First come, first served: the first 32 would all be of the slow one.
-    first = Counter(hits[:32])
-    assert first[3] >= 10, hits
-    assert first[2] >= 4, hits
-    times = [hit["time"] for hit in web.log()]
-    assert max(sum(first <= time < first + LATENCY for time in times) for first in times) <= 16
+    """B3, B4: the worker has all of both, and one could take all places; it is so whatever Scrapy's default is."""
+    web = site(200, HOST)
+    slow, fast = range(24), range(24, 200)
+    web.behave({web.site.detail_path(number): f"slow:{SLOW if number in slow else FAST}" for number in range(200)})
+    queue = frontier(place(CONCURRENT_REQUESTS=8), "broad")
+    add(queue, pages_of(2, web, slow), size=len(slow))
+    add(queue, pages_of(3, web, fast), size=len(fast))
+    scrapy = (sys.executable, "-c", DEFAULT_QUEUE.format(queue=f"scrapy.pqueues.{queue_of_scrapy}"))
+    finish(queue, start_command(queue.project, scrapy, *queue.arguments(1, fair=SPREAD)))
+    assert Counter(hosts_hit(web)) == {2: len(slow), 3: len(fast)}, queue.log(1)
+    slow_times, fast_times = (times_of(host, web) for host in (2, 3))
+    begin, end = max(slow_times[0], fast_times[0]), min(slow_times[-1], fast_times[-1])
+    assert end - begin > 2 * SLOW, "they were not crawled side by side"
+    # Slow answers make room for the next slow requests, and no fast one has to wait for that.
+    assert longest_gap([time for time in slow_times if begin <= time <= end]) < 2 * SLOW
+    assert longest_gap([time for time in fast_times if begin <= time <= end]) < SLOW
 
 
 @pytest.mark.black_box

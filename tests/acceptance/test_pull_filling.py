@@ -51,7 +51,7 @@ def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
     the_site = site(90)
     own = {
         "DISTRIBUTED_TARGET_CALLBACKS": ["parse_odd", "parse_even"], "DISTRIBUTED_SEEDS": True,
-        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_odd": "odd/2"}, "DISTRIBUTED_SLOT_PREFIX": "p",
+        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_odd": "odd/2", "parse_even": "even/3"}, "DISTRIBUTED_SLOT_PREFIX": "p",
     }  # fmt: skip
     settings = {**QUICK, "ADDONS": ADDON, "SITE": the_site.url, **own}
     it = project(nodes=fleet(2), spiders={"index": INDEX}, settings=settings)
@@ -66,7 +66,9 @@ def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
     assert row.summary["index"]["pages"] == 0, "the producer itself made no request"
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         sizes = {slot.slot: sum(slot.requests.values()) for slot in store.slots(row.id)}
-        priorities = {(batch.slot[:3], batch.priority) for batch in store.batches(row.id)}
-    assert set(sizes) == {"p0", "odd0", "odd1"}
-    assert (sizes["p0"], sizes["odd0"] + sizes["odd1"]) == (3 + 45, 45)
-    assert priorities == {("p0", 0), ("odd", 1)}
+        priorities = {(batch.slot[:-1], batch.priority) for batch in store.batches(row.id)}
+    families = {"p": ["p0"], "odd": ["odd0", "odd1"], "even": ["even0", "even1", "even2"]}
+    assert set(sizes) == {slot for slots in families.values() for slot in slots}
+    totals = {name: sum(sizes[slot] for slot in slots) for name, slots in families.items()}
+    assert totals == {"p": 3, "odd": 45, "even": 45}
+    assert priorities == {("p", 0), ("odd", 1), ("even", 0)}

@@ -18,6 +18,7 @@ from scrapyd_dist import SessionExpired
 class Member(scrapy.Spider):
     name = "member"
     handle_httpstatus_list = [403]
+    allowed_domains = ["127.0.0.1"]
     seen_first = None
 
     async def start(self):
@@ -25,6 +26,7 @@ class Member(scrapy.Spider):
 
     def parse_own(self, response):
         self.seen_first = "own"
+        yield scrapy.Request("http://elsewhere.test/", self.parse_article, meta={"distribute": True})
 
     def log_in(self):
         where = self.settings["SITE"] + "/properties/index_00001.html?login"
@@ -130,6 +132,7 @@ def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(
     wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the first batch")
     assert worker.wait(30).code == 0
     assert {item["first"] for item in queue.items} == {"own"}
+    assert queue.store.counts(CRAWL)["offsite"] == 1, "what its own pages lead to is in the account, too"
     queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
     worker = start_scrapy(queue.project, *queue.arguments(2))
     wait_for(lambda: queue.accept() or queue.states() == {"done": 2}, 30, "the second batch")
@@ -166,7 +169,7 @@ def test_a_hook_changes_or_drops_requests_and_attributes_travel(
         asked[0]: ("gone", "dropped by the hook"),
         asked[2]: ("failed", "the hook for requests failed: KeyError: 'break'"),
     }
-    assert queue.report(1).stats["distributed/requests_dropped_by_hook"] == 1
+    assert queue.turns(1) == {"returned": 21, "dropped_by_hook": 1, "not_made": 1}
     assert not [path for path in shop.hits() if path.endswith(("?drop", "?break"))]
 
 
@@ -305,6 +308,7 @@ def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(
     (refused,) = queue.refused
     assert "the batch is encrypted, and this code carries no key; deploy it with sdist" in refused
     assert queue.store.attempts(CRAWL, {AttemptState.FAILED})[0].batch == 1
+    assert queue.turns(1) == {"returned": 3, "left": 1}
     assert len(queue.items) == 3
 
 

@@ -127,7 +127,7 @@ def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
     report = queue.report(1)
     assert (report.ended, report.finish_reason, report.problem) == (True, "finished", "")
     assert (report.requests, report.done, report.missed, report.items) == (13, 4, 9, len(expected))
-    assert report.stats["distributed/requests_returned"] == 12
+    assert queue.turns(1) == {"returned": 12, "not_made": 1}
     assert queue.leftovers() == []
 
 
@@ -184,6 +184,9 @@ def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(
     assert {name: counts[name] for name in ("sealed", "duplicate", "refused")} == {
         "sealed": 40, "duplicate": 10, "refused": 20,
     }  # fmt: skip
+    stats = queue.report(1).stats
+    told = {name: stats.get(f"distributed/requests_{name}") for name in ("found", "added", "duplicate", "refused")}
+    assert told == {"found": 70, "added": 40, "duplicate": 10, "refused": 20}, "as the store has kept it"
 
     done = run_scrapy(place, *queue.arguments(2, spider="reviews", slots=["@reviews"], settings=settings))
     assert done.code == 0
@@ -273,6 +276,7 @@ def test_a_worker_that_is_told_to_end_settles_what_it_has(
     assert fates["given_back"] >= 1
     assert fates["held"] == 0
     assert fates.get("failed", 0) <= 2
+    assert sum(queue.turns(1).values()) == 5 * sum(fates.values())
     queue.accept()
     assert set(queue.refused) <= {"the worker ended early (shutdown)"}
     assert queue.states() == {"done": fates["acked"], "sealed": 20 - fates["acked"] - len(queue.refused)} | (
@@ -302,6 +306,7 @@ def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
     assert worker.wait(30).code == 0
     assert sum(shop.item_hits().values()) < 25
     assert queue.said(1)["batches"] == {"lost": 1, "held": 0}
+    assert sum(queue.turns(1).values()) == 30
     assert [path.name for path in queue.folder.iterdir()] == [f"{queue.job(1)}.json"]
 
 

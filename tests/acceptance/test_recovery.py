@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, begin, wait_accepted
-from rig.crawls import assert_balanced, crawls, last_crawl
+from rig.crawls import assert_balanced, assert_each_page_once, crawls, last_crawl
 from rig.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def test_a_crawl_rests_and_goes_on(
     assert run_cli(it, "resume", crawl, "--json").code == 0
     assert command.wait(60).code == 0
     assert pages.differences(it.items(ITEMS)) == {}
+    assert_each_page_once(pages)
     assert_balanced(crawls(it)[0].summary)
     assert run_cli(it, "pause", crawl).code == 2
 

@@ -103,7 +103,7 @@ def test_what_is_wrong_with_the_store_is_said_without_its_password(
 ) -> None:
     it = project()
     computed = run_cli(it, "crawls", env={"SDIST_STORE": server.url.replace("p%3Ass", "p%3ASS")})
-    assert (computed.code, "invalid username-password pair" in computed.err) == (1, True), computed.err
+    assert (computed.code, "invalid username-password pair" in computed.err) == (6, True), computed.err
     nonsense = run_cli(it, "crawls", env={"SDIST_STORE": "redis://:p%3Ass%2Fw%40rd@host:port/0"})
     assert (nonsense.code, "cannot be understood" in nonsense.err) == (2, True), nonsense.err
     it.settings(DISTRIBUTED_STORE=server.url)

@@ -65,21 +65,23 @@ def _part(row: dict[str, Any], what: str) -> str:
 def test_a_budget_of_pages_is_exact_over_all_workers_of_a_crawl(
     project: Any, site: Any, frontier: Callable[..., Frontier], start_scrapy: Callable[..., Command]
 ) -> None:
-    """C13: four workers lease 200 pages, 70 may be made; the others are listed, with the reason."""
-    shop = site(200)
-    place = project(spiders={"pages": SPIDERS}, settings={"DISTRIBUTED_THROTTLE_MAX_PAGES": 70})
+    """C13: eight workers lease 240 pages, 100 may be made; the others are listed, with the reason."""
+    shop = site(240)
+    place = project(spiders={"pages": SPIDERS}, settings={"DISTRIBUTED_THROTTLE_MAX_PAGES": 100})
     pages = frontier(place, "pages")
-    pages.add(values_of(shop.detail(number) for number in range(200)), size=10)
-    workers = [start_scrapy(place, *pages.arguments(number)) for number in range(1, 5)]
+    pages.add(values_of(shop.detail(number) for number in range(240)), size=10)
+    workers = [start_scrapy(place, *pages.arguments(number)) for number in range(1, 9)]
 
     def over() -> bool:
         pages.accept()
-        return pages.states() == {"done": 20}
+        return pages.states() == {"done": 24}
 
     wait_for(over, 90, "the end of all batches")
     for worker in workers:
         assert worker.wait(60).code == 0
-    assert len(shop.item_hits()) == sum(shop.hits().values()) == len(pages.items) == 70
+    assert len(shop.item_hits()) == sum(shop.hits().values()) == len(pages.items) == 100
     missed = pages.store.misses(CRAWL)
-    assert len(missed) == 130
-    assert {(miss.kind, miss.reason) for miss in missed} == {("gone", "the budget of 70 pages of 127.0.0.1 is used up")}
+    assert len(missed) == 140
+    assert {(miss.kind, miss.reason) for miss in missed} == {
+        ("gone", "the budget of 100 pages of 127.0.0.1 is used up")
+    }

@@ -1,8 +1,9 @@
-"""What the contract tests of the transports share: the three senders, as one blocking kind, and bad peers."""
+"""What contract tests share: stores, the transports' senders as one blocking kind, bad peers, and `sdist frontier`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import ExitStack, closing
 from functools import partial
 from threading import Thread
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 from rig.badpeer import BadPeer
 from rig.stores import opened, redis_server, store, where  # noqa: F401 - fixtures
+from scrapyd_dist.cli import main
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 
@@ -20,6 +22,7 @@ from scrapyd_dist.transports.treq import TreqTransport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.call import Call
@@ -105,3 +108,23 @@ def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
 def peer() -> Iterator[Callable[..., BadPeer]]:
     with ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(closing(BadPeer(*args, **options)))
+
+
+@pytest.fixture
+def sdist(
+    tmp_path: Path,
+    where: str,  # noqa: F811 - the fixture
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Any]:
+    """`sdist("count", "shop")`: the document of `sdist frontier count shop --json`; SDIST_STORE names the store."""
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = scrapy.settings.default_settings\n", "utf-8")
+    (tmp_path / "folder").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SDIST_STORE", where)
+
+    def run(*arguments: object, code: int = 0) -> Any:
+        assert main._run(["frontier", *map(str, arguments), "--json"], debug=False) == code
+        return json.loads(capsys.readouterr().out)
+
+    return run

@@ -6,7 +6,6 @@ import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from scrapyd_dist.cli import main
 
 from scrapyd_dist.batches import BatchState, Crawl, Miss
@@ -17,29 +16,10 @@ from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    import pytest
 
 PRINTS = [b"%03d" % number for number in range(40)]
-
-
-@pytest.fixture
-def sdist(
-    tmp_path: Path,
-    where: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., Any]:
-    """`sdist("count", "shop")`: the document of `sdist frontier count shop --json`; SDIST_STORE names the store."""
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n", "utf-8")
-    (tmp_path / "folder").mkdir(exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SDIST_STORE", where)
-
-    def run(*arguments: object, code: int = 0) -> Any:
-        assert main._run(["frontier", *map(str, arguments), "--json"], debug=False) == code
-        return json.loads(capsys.readouterr().out)
-
-    return run
 
 
 def test_slots_are_moved_isolated_requeued_and_deleted(sdist: Callable[..., Any], where: str) -> None:

@@ -252,6 +252,21 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
 
 
 @scenario
+async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_named(tmp_path: Path) -> None:
+    one = model("one", slots=9)
+    async with office(tmp_path, one, staffing=Staffing(per_slot=1, prefix="p", most=8)) as o:
+        for number in range(7):
+            o.add(1, slot=f"p{number}")
+        await until(lambda: len(o.workers()) == 7, "seven workers")
+        for worker in o.workers():
+            worker.begin().end("refused", problem="no disk")
+        await o.ended()
+        words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 others: the last 3 workers there did nothing"
+        assert words in o.manager.stopped
+        assert (o.manager.failed, o.states()) == (True, ["sealed"] * 7)
+
+
+@scenario
 async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(tmp_path: Path) -> None:
     one, other = model("one", slots=1), model("other", slots=1)
     async with office(tmp_path, one, other, staffing=Staffing(most=2), producer="me") as o:
@@ -291,10 +306,10 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
 async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Path) -> None:
     one = model("one")
     async with office(tmp_path, one, producer="me", staffing=Staffing(most=1)) as o:
-        o.add(1, slot="@shop:login")
+        o.add(1, slot="@login")
         await until(lambda: any(job.spider == "login" for job in one.jobs.values()), "the idle one makes room")
         worker = o.workers()[-1].begin()
-        assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (["@shop:login"], "shop", {})
+        assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (["@login"], "p", {})
         worker.work_off()
         worker.end()
         o.manager.no_more()
@@ -337,6 +352,32 @@ async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
         await o.ended()
         assert o.states() == ["done", "done", "sealed"]
         assert len(o.posts()) == 2
+
+
+@scenario
+async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
+    tmp_path: Path,
+) -> None:
+    slots = [f"p{number}" for number in range(8)]
+    one, two = model("one", slots=8), model("two", slots=8)  # more room than is wanted
+    async with office(tmp_path, one, two, staffing=Staffing(per_slot=1, prefix="p", most=12)) as o:
+        for slot in slots:
+            o.add(1, 1, 1, slot=slot)
+        await until(lambda: len(o.workers()) == 8, "eight workers")
+        assert sorted(worker.slots for worker in o.workers()) == [[slot] for slot in slots]
+        first, *others = [worker.begin() for worker in o.workers()]
+        for worker in (first, *others):
+            worker.lease()
+        first.finish()
+        first.end()
+        await until(lambda: len(o.posts()) == 9, "another one where a worker has ended")
+        assert sorted(worker.slots for worker in o.workers()) == [[slot] for slot in slots]
+        for worker in others:
+            worker.finish()
+        for worker in o.workers():
+            worker.begin().work_off().end()
+        await o.ended()
+        assert o.states() == ["done"] * 24
 
 
 @scenario

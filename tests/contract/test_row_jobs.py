@@ -5,41 +5,46 @@ On nodes in memory; what a job does with its arguments is seen with real ones.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, bench, scenario, until
-from rig.nodemodel import model
+from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
+from rig.nodemodel import ModelNode, model
 
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.arguments import found, value_of
 from scrapyd_dist.frontier.filling import open_frontier, pack
+from scrapyd_dist.frontier.values import NewBatch
 from scrapyd_dist.managing.rows import RowJobs
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rig.coordination import Bench
-    from rig.nodemodel import ModelNode
+    from rig.nodemodel import ModelJob
 
+    from scrapyd_dist.batches import Batch
     from scrapyd_dist.store import Store
 
 SPEC = JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"all": "1"}, rows=True)
 
 
-def add(store: Store, *words: str) -> None:
-    rows = [found(value_of({"word": word}), 0) for word in words]
+def add(store: Store, *words: str, priority: int = 0) -> None:
+    rows = [found(value_of({"word": word}), priority) for word in words]
     store.add_batches(CRAWL, pack(rows, size=1, key=None), now=time.time())
 
 
-def begin(tmp_path: Path, *words: str) -> None:
+def begin(where: Path | str, *words: str) -> None:
     """A frontier with these rows, and one who may still add some."""
-    with closing(open_store(tmp_path / "store.db")) as store:
+    with closing(open_store(where / "store.db" if isinstance(where, Path) else where)) as store:
         open_frontier(store, CRAWL, project="p", now=1.0, arguments=True)
         store.register_producer(CRAWL, "me", 60)
         add(store, *words)
@@ -52,6 +57,11 @@ async def add_later(b: Bench, *words: str) -> None:
 def running(*nodes: ModelNode) -> list[str]:
     """The words of the jobs that have not ended."""
     return sorted(job.args["word"] for node in nodes for job in node.jobs.values() if job.state.value != "finished")
+
+
+def started(*nodes: ModelNode) -> Counter[str]:
+    """The words of all jobs that there ever were."""
+    return Counter(job.args["word"] for node in nodes for job in node.jobs.values())
 
 
 def finish(node: ModelNode, word: str) -> None:
@@ -97,6 +107,20 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
 
 
 @scenario
+async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(tmp_path: Path) -> None:
+    one = model("one", slots=1, quick=False)
+    begin(tmp_path, *(f"w{number}" for number in range(100)))
+    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), kind=RowJobs, spec=SPEC) as b:
+        await until(lambda: running(one), "the first job")
+        await b.store(partial(add, b.store.store, "urgent", priority=5))
+        while running(one) != ["urgent"]:
+            for word in running(one):
+                finish(one, word)
+            await until(lambda: running(one), "the next one")
+        assert len(one.jobs) < 40
+
+
+@scenario
 async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(tmp_path: Path) -> None:
     one = model("one")
     begin(tmp_path, "a")
@@ -104,6 +128,119 @@ async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(t
         await b.store(b.store.store.register_producer, CRAWL, "me", -1)
         await b.ended()
         assert (b.coordinator.incomplete, b.states(), "me" in b.coordinator.stopped) == (True, ["done"], True)
+
+
+@dataclass(kw_only=True)
+class Working(ModelNode):
+    """A node whose jobs take a moment; who has several of them gives them one tally."""
+
+    tally: Counter[str]  #: words -> jobs; `now` and `most` at one time
+
+    def take(self, job: ModelJob) -> None:
+        super().take(job)
+        self.tally.update([job.args["word"], "now"])
+        self.tally["most"] = max(self.tally["most"], self.tally["now"])
+        asyncio.get_running_loop().call_later(0.005, self.let_end, job.id)
+
+    def let_end(self, job: str) -> None:
+        self.tally["now"] -= 1
+        self.finish(job)
+
+
+@pytest.mark.black_box
+def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_once(where: str, tmp_path: Path) -> None:
+    words = [f"w{number}" for number in range(1_000)]
+    tally: Counter[str] = Counter()
+    models = (model(name, slots=9, quick=False) for name in ("one", "two"))
+    nodes = [Working(name=one.name, node=one.node, slots=9, quick=False, tally=tally) for one in models]
+    begin(where, *words)
+
+    async def work() -> None:
+        limits = replace(QUICK, max_jobs=4)
+        async with bench(tmp_path, *nodes, limits=limits, kind=RowJobs, spec=SPEC, where=where) as b:
+            await b.store(b.store.store.sign_off, CRAWL, "me")
+            await asyncio.wait_for(b.coordinator.ended(), 120)
+            assert (b.coordinator.stopped, b.coordinator.tally.done) == ("", 1_000)
+            assert Counter(await b.store(b.states)) == {"done": 1_000}
+
+    run(work(), timeout=150)
+    assert tally == Counter([*words, *["most"] * 4]), "each word once, and four at one time"
+
+
+def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, tmp_path: Path) -> None:
+    one = model("one", slots=9, quick=False)
+    begin(where, *(f"w{number}" for number in range(2_000)))
+    read: list[int] = []
+
+    async def work() -> None:
+        limits = replace(QUICK, max_jobs=4)
+        async with bench(tmp_path, one, limits=limits, kind=RowJobs, spec=SPEC, where=where) as b:
+            peek = b.store.store.peek
+
+            def peeked(crawl: str, slot: str, limit: int) -> list[Batch]:
+                found = peek(crawl, slot, limit)
+                read.append(len(found))
+                return found
+
+            def every(*_: object) -> list[Batch]:
+                raise AssertionError("every row was read")
+
+            b.store.store.peek, b.store.store.batches = peeked, every  # type: ignore[method-assign, assignment]  # to be heard of
+            done = 0
+            while done < 100:
+                for word in running(one):
+                    finish(one, word)
+                    done += 1
+                await asyncio.sleep(0.005)
+            assert b.coordinator.fault is None
+            assert b.coordinator.work.batches == 2_000
+            assert len(b.coordinator.desk.open) < 50
+            assert 0 < max(read) < 100
+
+    run(work())
+
+
+@scenario
+async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_beside_them(tmp_path: Path) -> None:
+    one = model("one", slots=9, quick=False)
+    begin(tmp_path, "a", "b", "c", "d")
+    limits = replace(QUICK, max_jobs=2)
+    async with bench(tmp_path, one, limits=limits, kind=RowJobs, spec=SPEC) as before:
+        await until(lambda: running(one) == ["a", "b"], "two jobs")
+        finish(one, "a")
+        await until(lambda: running(one) == ["b", "c"], "the third")
+        await until(lambda: before.coordinator.tally.done == 1, "the first is home")
+        await before.coordinator.stop("it is stopped")
+    async with bench(tmp_path, one, limits=limits, kind=RowJobs, spec=SPEC) as after:
+        tally = after.coordinator.tally
+        assert (tally.done, tally.sent, sorted(after.coordinator.desk.open)[:2]) == (1, 3, [2, 3])
+        finish(one, "b")
+        await until(lambda: running(one) == ["c", "d"], "the last one")
+        finish(one, "c")
+        finish(one, "d")
+        await after.store(after.store.store.sign_off, CRAWL, "me")
+        await after.ended()
+        assert (after.states(), tally.done) == (["done"] * 4, 4)
+    assert started(one) == Counter("abcd")
+
+
+@scenario
+async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(tmp_path: Path) -> None:
+    one = model("one", slots=9, quick=False)
+    begin(tmp_path, "a", "b", "c", "d")
+    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), kind=RowJobs, spec=SPEC) as b:
+        await until(lambda: running(one) == ["a"], "the first job")
+        await b.store(b.store.store.drop_batch, CRAWL, 2, forget=True)
+        payload = await b.store(b.store.store.payload, CRAWL, 3)
+        await b.store(b.store.store.split, CRAWL, 3, [NewBatch(payload=payload, size=1, slot="aside")])
+        finish(one, "a")
+        for word in ("d", "c"):
+            await until(lambda word=word: running(one) == [word], "what is left")  # type: ignore[misc]  # the default binds it
+            finish(one, word)
+        await b.store(b.store.store.sign_off, CRAWL, "me")
+        await b.ended()
+        assert (b.coordinator.fault, b.states()) == (None, ["done", "split", "done", "done"])
+        assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 
 def test_a_frontier_has_rows_of_one_kind(store: Store) -> None:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from rig.badpeer import BadPeer
 from rig.redis import PASSWORD, RedisServer
 from rig.stores import CRAWL, LESSEE, accept, add, attempt, bring_to, fail, halves, lease, seal
+from rig.tls import Authority
 
 from scrapyd_dist.batches import AttemptState, BatchState
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreError
+from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreBarred, StoreError
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -196,9 +198,26 @@ def test_a_server_without_room_says_so_and_keeps_what_it_has(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("url", ["redis://:geheim@127.0.0.1:{port}/0", "redis://wrong:geheim@127.0.0.1:{port}/0"])
 def test_a_wrong_password_is_told_at_once_and_not_shown(url: str, redis_server: RedisServer) -> None:
-    with pytest.raises(StoreError, match=r"failed: .*password") as caught:
+    with pytest.raises(StoreBarred, match=r"failed: .*password") as caught:
         open_store(url.format(port=redis_server.port))
+    assert caught.value.exit_code == 6
     assert "geheim" not in str(caught.value)
+
+
+def test_a_user_who_may_not_and_a_certificate_that_nobody_trusts_are_no_broken_store(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    redis = pytest.importorskip("redis")
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
+        client.acl_setuser("guest", enabled=True, passwords=["+word"], commands=["+ping"])
+    with pytest.raises(StoreBarred, match="permission"):
+        open_store(f"redis://guest:word@127.0.0.1:{redis_server.port}/0")
+    strange = Authority(tmp_path).context()
+    with (
+        contextlib.closing(BadPeer(lambda connection, _: connection.answer(200, b""), strange)) as peer,
+        pytest.raises(StoreBarred, match=r"(?i)certificate"),
+    ):
+        open_store(f"rediss://127.0.0.1:{peer.port}/0")
 
 
 @pytest.mark.parametrize(

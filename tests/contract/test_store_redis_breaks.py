@@ -16,7 +16,7 @@ from rig.stores import CRAWL, LESSEE, accept, attempt, fail, halves, lease, new_
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Ask, Limit, Rule, SiteNews
+from scrapyd_dist.throttle.values import Ask, Limit, Look, Rule, SiteNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -182,7 +182,7 @@ def test_permits_whose_answer_is_lost_are_charged_once(breaker: Breaker, redis_s
             lambda: store.change_rules({"b.com": Rule(paused=True)}),
             lambda: store.take_permits([asked, replace(asked, key="b.com", domain="b.com")]),
             lambda: store.return_permits(taken[1].answers[0].permits[2:]),
-            lambda: store.tell_sites([SiteNews(domain="a.com", refused_at=4e9)]),
+            lambda: store.tell_sites([SiteNews(domain="a.com", refused_at=4e9)], 0),
         ]
         taken: list[Any] = []
         for step in steps:
@@ -191,6 +191,7 @@ def test_permits_whose_answer_is_lost_are_charged_once(breaker: Breaker, redis_s
             assert breaker.breaks == 0
         first, held = taken[1].answers
         assert [round(permit.at - taken[1].now) for permit in first.permits] == [0, 100, 200]
-        assert (held.held, taken[0], taken[3]) == (True, 1, 2)
+        assert (held.held, taken[0]) == (True, 1)
+        assert taken[3] == Look(version=2, changed=frozenset({"a.com", "b.com"}))
         (state,) = store.domain_states()
         assert (state.pages, state.pace, state.next_at) == ({"c": 2}, 0.5, first.permits[1].at)

@@ -13,7 +13,8 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Permit, Rule, Rules, SiteNews
+from scrapyd_dist.store.throttle_rows import CHANGES
+from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, Rule, Rules, SiteNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +147,7 @@ def test_what_does_not_count_any_more_is_forgotten(opened: Callable[[], Store], 
 
 def test_there_are_no_rules_to_begin_with(store: Store) -> None:
     assert store.rules() == Rules(version=0, rules={})
-    assert store.tell_sites([]) == 0
+    assert store.tell_sites([]).version == 0
 
 
 def test_rules_are_kept_as_they_were_said_and_each_change_has_its_version(
@@ -160,7 +161,7 @@ def test_rules_are_kept_as_they_were_said_and_each_change_has_its_version(
     assert store.rules() == Rules(version=2, rules={ALL: said[ALL], "ä.de": said["ä.de"], "b.com": Rule()})
     assert store.change_rules({"c.com": Rule()}, replace=True) == 3
     assert store.rules().rules == {"c.com": Rule()}
-    assert (store.tell_sites([]), take(store, limit=None)) == (3, FREE)
+    assert (store.tell_sites([]).version, take(store, limit=None)) == (3, FREE)
 
 
 def test_a_change_that_changes_nothing_has_no_version(store: Store) -> None:
@@ -168,6 +169,52 @@ def test_a_change_that_changes_nothing_has_no_version(store: Store) -> None:
     assert [store.change_rules(said), store.change_rules(said), store.change_rules(said, replace=True)] == [1, 1, 1]
     assert store.change_rules({}) == 1
     assert store.change_rules({}, replace=True) == 2
+
+
+def test_what_has_changed_since_a_version_is_told_by_domain(store: Store, opened: Callable[[], Store]) -> None:
+    store.change_rules({"a.com": Rule(blocked=True), "ä.de": Rule(paused=True)})
+    told = store.tell_sites([SiteNews(domain="b.com", crawl_delay=1.0), SiteNews(domain="c.com", answered=True)], 1)
+    assert told == Look(version=2, changed=frozenset({"b.com"}))
+    store.change_rules({"ä.de": None})
+    other = opened()
+    wanted: list[tuple[int | None, set[str]]] = [
+        (None, set()), (3, set()), (2, {"ä.de"}), (1, {"ä.de", "b.com"}), (0, {"ä.de", "b.com", "a.com"})
+    ]  # fmt: skip
+    for known, changed in wanted:
+        assert other.tell_sites([], known) == Look(version=3, changed=frozenset(changed))
+        taken = other.take_permits([ask("d.com")], known)
+        assert (taken.version, taken.changed, len(taken.answers[0].permits)) == (3, changed, 1)
+    store.change_rules({ALL: Rule(paused=True)})
+    assert ALL in other.tell_sites([], 3).changed
+
+
+def test_who_knows_too_old_a_version_or_none_of_this_store_is_told_that_all_have_changed(store: Store) -> None:
+    half = CHANGES // 2 + 1
+    for version, first in enumerate((0, 1000, 2000), 1):
+        assert store.change_rules({f"site{first + at}.com": Rule(paused=True) for at in range(half)}) == version
+    assert store.tell_sites([], 2).changed == {f"site{2000 + at}.com" for at in range(half)}
+    for known in (0, 1, 99):
+        assert store.tell_sites([], known) == Look(version=3, changed=frozenset({ALL}))
+    store.change_rules({f"more{at}.com": Rule(paused=True) for at in range(CHANGES + 1)})
+    assert store.take_permits([], 3).changed == {ALL}
+    store.change_rules({"a.com": Rule(paused=True)})
+    assert store.take_permits([], 4).changed == {"a.com"}
+
+
+def test_a_change_by_an_older_version_of_this_program_is_one_of_all(redis_server: RedisServer) -> None:
+    """It shares a Redis store, and counts the versions only."""
+    with closing(open_store(f"{redis_server.url}?prefix=older:")) as store:
+        store.change_rules({"a.com": Rule(paused=True)})
+        store._client.incr("older:t:version")  # type: ignore[attr-defined]  # as it does
+        store.change_rules({"b.com": Rule(paused=True)})
+        assert [store.tell_sites([], known).changed for known in (0, 1, 2)] == [{ALL}, {ALL}, {"b.com"}]
+
+
+def test_a_name_that_no_domain_has_is_noted_as_all_of_them(redis_server: RedisServer) -> None:
+    """The words of an answer are told apart by what is between them."""
+    with closing(open_store(f"{redis_server.url}?prefix=odd:")) as store:
+        store.change_rules({"a b": Rule(paused=True)})
+        assert store.tell_sites([], 0) == Look(version=1, changed=frozenset({ALL}))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +242,7 @@ def test_a_rule_holds_at_once_for_all(store: Store, opened: Callable[[], Store])
     store.change_rules({ALL: Rule(paused=True)})
     assert (take(other), take(other, "b.com", limit=None)) == (HELD, HELD)
     store.change_rules({}, replace=True)
-    assert (take(other, limit=None), other.tell_sites([])) == (FREE, 3)
+    assert (take(other, limit=None), other.tell_sites([]).version) == (FREE, 3)
 
 
 def test_a_faster_rule_is_worth_something_at_once(store: Store) -> None:
@@ -256,17 +303,17 @@ def test_no_page_is_charged_to_a_domain_that_is_held(store: Store) -> None:
 
 def test_a_refusal_slows_all_workers(store: Store, opened: Callable[[], Store]) -> None:
     first = opened().take_permits([ask()])
-    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]) == 1
+    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]).version == 1
     assert state(store).pace == 0.5
     assert gaps((first.answers[0].permits[0], *take(store, count=2).permits)) == [200.0, 200.0]
-    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]) == 1  # from before
-    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now + 900)]) == 2
+    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now)]).version == 1  # from before
+    assert store.tell_sites([SiteNews(domain="a.com", refused_at=first.now + 900)]).version == 2
     assert state(store).pace == 0.25
 
 
 def test_a_site_that_asks_to_be_left_alone_is_by_all(store: Store, opened: Callable[[], Store]) -> None:
     assert take(store, limit=None) == FREE
-    assert opened().tell_sites([SiteNews(domain="a.com", retry_after=50.0), SiteNews(domain="b.com")]) == 1
+    assert opened().tell_sites([SiteNews(domain="a.com", retry_after=50.0), SiteNews(domain="b.com")]).version == 1
     taken = store.take_permits([ask(count=2), ask("s|a.com", limit=None), ask("b.com", limit=None)])
     assert [round(at) for at in offsets(taken)] == [50, 150]
     assert round(offsets(taken, 1)[0]) == 50
@@ -275,8 +322,8 @@ def test_a_site_that_asks_to_be_left_alone_is_by_all(store: Store, opened: Calla
 
 
 def test_a_crawl_delay_is_a_limit_where_there_is_none(store: Store) -> None:
-    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]) == 1
-    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]) == 1
+    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]).version == 1
+    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]).version == 1
     assert offsets(store.take_permits([ask(count=2, limit=None)])) == [0.0, 7.5]
     assert state(store).delay == 7.5
 
@@ -304,9 +351,9 @@ def test_what_one_budget_hands_back_makes_room_for_the_others_of_its_domain(stor
 
 def test_the_wanted_concurrency_is_a_gap(store: Store) -> None:
     news = SiteNews(domain="a.com", latency=2.0, concurrency=4.0)
-    assert store.tell_sites([news]) == 1
+    assert store.tell_sites([news]).version == 1
     assert offsets(store.take_permits([ask(count=3, limit=None)])) == [0.0, 0.5, 1.0]
-    assert store.tell_sites([SiteNews(domain="a.com", latency=1.0, concurrency=4.0)]) == 1
+    assert store.tell_sites([SiteNews(domain="a.com", latency=1.0, concurrency=4.0)]).version == 1
     assert state(store).gap == 0.375
 
 
@@ -347,6 +394,50 @@ def test_what_nobody_asks_for_is_forgotten_unless_it_counts_still(store: Store) 
     assert take(store, "short.com", 9, limit=short, pages=9, budget="c").used_up
 
 
+def two_hours_later(store: Any) -> None:
+    """Whoever was asked for was so two hours before."""
+    if hasattr(store, "_db"):
+        store._db.execute("UPDATE throttle_domains SET asked = asked - 7200000000")
+        return
+    key = f"{store._throttle}domains"
+    ages = {name: asked - 7_200_000_000 for name, asked in store._client.zrange(key, 0, -1, withscores=True)}
+    store._client.zadd(key, ages)
+
+
+def test_what_a_broad_crawl_has_left_behind_goes_while_others_come_unless_it_counts_still(store: Store) -> None:
+    """C5: nobody has to clean up. What was given out within a window stays, a rest, a delay, and pages of a crawl."""
+    short = Limit(hits=1, window=0.001)
+    left = [ask(f"left{number}.com", limit=short) for number in range(200)]
+    store.take_permits([*left, ask("window.com"), ask("pages.com", limit=short, pages=9, budget="c")])
+    store.tell_sites([SiteNews(domain="rests.com", retry_after=1000.0), SiteNews(domain="delay.com", crawl_delay=1.0)])
+    two_hours_later(store)
+    store.take_permits([ask("left7.com", limit=short)])
+    store.take_permits([ask(f"new{number}.com", limit=short) for number in range(100)])
+    stay = {"left7.com", "window.com", "pages.com", "rests.com", "delay.com"}
+    new = {f"new{number}.com" for number in range(100)}
+    assert {one.domain for one in store.domain_states()} == stay | new
+    assert state(store, "pages.com").pages == {"c": 1}
+    assert gaps((*take(store, "window.com", 2).permits,)) == [100.0]
+
+
+def test_of_a_domain_that_has_gone_no_key_stays(on_redis: Any) -> None:
+    on_redis.take_permits([ask(f"left{number}.com", limit=Limit(hits=1, window=0.001)) for number in range(200)])
+    two_hours_later(on_redis)
+    on_redis.take_permits([ask(f"new{number}.com") for number in range(100)])
+    keys = {key.decode() for key in on_redis._client.scan_iter("throttle:t:*")}
+    assert not {key for key in keys if ":left" in key}
+    assert {f"throttle:t:{kind}:new0.com" for kind in "gk"} <= keys
+
+
+def test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay(store: Store) -> None:
+    for budget in ("one", "two", "three"):
+        store.take_permits([ask(f"site{number}.com", pages=2, budget=budget) for number in range(20)])
+    store.forget_pages(["one", "three", "never"])
+    store.forget_pages([])
+    assert [one.pages for one in store.domain_states()] == [{"two": 1}] * 20
+    assert len(take(store, "site0.com", 9, pages=2, budget="one").permits) == 2
+
+
 def test_forgetting_a_crawl_leaves_the_throttle_alone(store: Store) -> None:
     take(store)
     store.forget(CRAWL.id)
@@ -381,6 +472,16 @@ def test_a_step_is_one_command_however_many_permits(on_redis: Any) -> None:
     stats = on_redis._client.info("commandstats")
     assert stats["cmdstat_evalsha"]["calls"] == 3
     assert "cmdstat_eval" not in stats
+
+
+def test_a_look_at_rules_that_have_not_changed_is_one_plain_read(on_redis: Any) -> None:
+    version = on_redis.change_rules({"a.com": Rule(paused=True)})
+    on_redis._client.config_resetstat()
+    for _ in range(10):
+        assert on_redis.tell_sites([], version) == Look(version=version)
+    stats = on_redis._client.info("commandstats")
+    assert stats["cmdstat_get"]["calls"] == 10
+    assert not {"cmdstat_evalsha", "cmdstat_zrangebyscore"} & set(stats)
 
 
 def test_every_key_but_rules_and_version_goes_by_itself(on_redis: Any) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scrapyd_dist.store.throttle_rows import micros
 from scrapyd_dist.throttle.standing import Standing, heeded, terms_of
-from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Permit, Rule, SiteNews
+from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, Rule, SiteNews
 from scrapyd_dist.throttle.windows import moments
 
 if TYPE_CHECKING:
@@ -121,12 +121,13 @@ class Model:
         self.rules: dict[str, Rule] = {}
         self.standing: dict[str, Standing] = defaultdict(Standing)
         self.grants: dict[str, list[int]] = {}
-        self.version = store.change_rules({}, replace=True)
+        self.version = self.begun = store.change_rules({}, replace=True)
+        self.changed: set[str] = set()
 
     def take(self, domain: str, key: str, count: int, limit: Limit | None) -> None:
         asked = Ask(key=key, domain=domain, count=count, limit=limit)
-        taken = self.store.take_permits([asked])
-        assert taken.version == self.version
+        taken = self.store.take_permits([asked], self.begun)
+        assert (taken.version, taken.changed) == (self.version, self.changed)
         assert taken.answers[0] == self.answer(asked, taken)
 
     def answer(self, asked: Ask, taken: Taken) -> Answer:
@@ -149,19 +150,22 @@ class Model:
 
     def change(self, domain: str, rule: Rule | None) -> None:
         after = {name: one for name, one in {**self.rules, domain: rule}.items() if one}
-        self.version += after != self.rules
+        if after != self.rules:
+            self.version += 1
+            self.changed.add(domain)
         self.rules = after
         assert self.store.change_rules({domain: rule}) == self.version
 
     def tell(self, *news: SiteNews) -> None:
         """Each of another domain."""
         before = micros(self.store.take_permits([]).now)
-        version = self.store.tell_sites(news)
+        look = self.store.tell_sites(news, self.begun)
         after = micros(self.store.take_permits([]).now)
         known = {one.domain: one for one in self.store.domain_states()}
-        slower = [self.told(one, known.get(one.domain), before, after) for one in news]
-        self.version += any(slower)
-        assert version == self.version
+        slower = {one.domain for one in news if self.told(one, known.get(one.domain), before, after)}
+        self.version += bool(slower)
+        self.changed |= slower
+        assert look == Look(version=self.version, changed=frozenset(self.changed))
 
     def told(self, news: SiteNews, known: DomainState | None, before: int, after: int) -> bool:
         old = self.standing[news.domain]

@@ -35,10 +35,10 @@ HOME = home_of(CRAWL, 1.0)
 QUICK = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
+def run(work: Coroutine[Any, Any, None], timeout: float = 60) -> None:
     """In a thread: the test itself is called by pytest-twisted inside a loop."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, work).result(timeout=60)
+        pool.submit(asyncio.run, work).result(timeout=timeout)
 
 
 async def until(condition: Callable[[], object], what: str, timeout: float = 15) -> None:
@@ -110,9 +110,15 @@ async def _prepared(_: Member) -> str:
 
 
 def make(
-    tmp_path: Path, nodes: list[ModelNode], limits: Limits, *, kind: type[Coordinator] = Coordinator, **options: Any
+    tmp_path: Path,
+    nodes: list[ModelNode],
+    limits: Limits,
+    *,
+    kind: type[Coordinator] = Coordinator,
+    where: str = "",
+    **options: Any,
 ) -> Bench:
-    store = StoreThread(open_store(tmp_path / "store.db"))
+    store = StoreThread(open_store(where or tmp_path / "store.db"))
     if not store.store.crawls():
         store.store.add_crawl(Crawl(id=CRAWL, project="p", spider="s", created=1.0))
     sender = ModelSender(nodes)

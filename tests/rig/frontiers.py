@@ -57,6 +57,11 @@ class Frontier:
         with closing(open_store(self._where)) as store:
             store.register_producer(self.name, producer, seconds)
 
+    def sign_off(self, producer: str) -> None:
+        """It will add nothing more."""
+        with closing(open_store(self._where)) as store:
+            store.sign_off(self.name, producer)
+
     def counts(self) -> Mapping[str, int]:
         """State of batches -> requests in them, over all slots."""
         total: dict[str, int] = {}

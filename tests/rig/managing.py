@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.fernet import Fernet
 
+from scrapyd_dist import __version__
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.coordination import looking
 from scrapyd_dist.coordination.fleet import Member
@@ -21,6 +23,7 @@ from scrapyd_dist.items import collect
 from scrapyd_dist.managing import manager
 from scrapyd_dist.managing.manager import Manager
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.sealing import public_half
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
     from .nodemodel import ModelNode
+
+
+#: the key in the egg of another project
+OTHERS_KEY = Fernet.generate_key()
 
 
 @dataclass(kw_only=True)
@@ -86,6 +93,10 @@ class ModelWorker:
         self.store.ack(CRAWL, number, one.attempt, self.job, report=report, new=new, now=time.time())
         self.done += size
         self.node.report(self.job, state="running", requests=self.done, done=self.done, items=self.done)
+
+    def introduce(self, public: str = "", **fields: Any) -> None:
+        """It ends as a worker of another project that has said whose code it is."""
+        self.end(public=public or public_half(OTHERS_KEY), code={"version": __version__}, **fields)
 
     def work_off(self) -> ModelWorker:
         """Take what there is, batch by batch."""

@@ -35,6 +35,7 @@ class ModelJob:
     args: dict[str, str]
     project: str = ""
     spider: str = ""
+    version: str | None = None
     state: JobState = JobState.PENDING
     forgotten: bool = False  #: the node was restarted: it answers that it knows no such job
 
@@ -65,6 +66,7 @@ class ModelNode:
     calls: list[str] = field(default_factory=list)  #: paths
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)  #: of other projects that it has
     #: what to do with the next posts instead of taking them
     plays: list[Callable[[ModelNode, ModelJob], None]] = field(default_factory=list)
     edit: Callable[[dict[str, Any]], None] = lambda _: None  #: changes a report before it is written
@@ -116,13 +118,15 @@ class ModelNode:
             raise self.down.at(str(self.node))
         if call.path.startswith("logs/"):
             return call.read(self._file(call))
-        page = {
+        pages: dict[str, Callable[[Call[Any]], dict[str, Any]]] = {
             "daemonstatus.json": self._daemonstatus,
             "schedule.json": self._schedule,
             "status.json": self._status,
             "cancel.json": self._cancel,
-        }[call.path]
-        return call.read(self._reply(page(call)))
+            "listjobs.json": self._listjobs,
+            "listversions.json": lambda call: {"versions": self.versions.get(dict(call.params)["project"], ())},
+        }
+        return call.read(self._reply(pages[call.path](call)))
 
     def _reply(self, values: dict[str, Any]) -> Reply:
         body = json.dumps({"status": "ok", "node_name": self.name, **values}).encode()
@@ -155,8 +159,9 @@ class ModelNode:
         batch = json.loads(settings.get("DISTRIBUTED_START_URLS", "[]"))
         size = len(batch["requests"] if isinstance(batch, dict) else batch)
         job = ModelJob(
-            id=data["jobid"], size=size, settings=settings, args=args, project=data["project"], spider=data["spider"]
-        )
+            id=data["jobid"], size=size, settings=settings, args=args, project=data["project"], spider=data["spider"],
+            version=data.get("_version"),
+        )  # fmt: skip
         self.posts.append(job.id)
         if self.plays:
             self.plays.pop(0)(self, job)
@@ -170,13 +175,27 @@ class ModelNode:
             self.finish(job.id)
 
     def _status(self, call: Call[Any]) -> dict[str, Any]:
-        job = self.jobs.get(dict(call.params)["job"])
+        job = self._found(dict(call.params))
         return {"currstate": None if job is None or job.forgotten else job.state.value}
 
+    def _listjobs(self, call: Call[Any]) -> dict[str, Any]:
+        """Without those that ended: nobody asks for them here."""
+        asked = dict(call.params).get("project")
+        rows: dict[str, list[dict[str, Any]]] = {state.value: [] for state in JobState}
+        for job in self.jobs.values():
+            if job.state is not JobState.FINISHED and asked in {None, job.project} and not job.forgotten:
+                times = {"start_time": "2026-01-01 00:00:00.000000"}
+                rows[job.state.value].append({"id": job.id, "project": job.project, "spider": job.spider, **times})
+        return rows
+
+    def _found(self, asked: dict[str, str]) -> ModelJob | None:
+        """As Scrapyd looks: among the jobs of the project that it is asked for."""
+        job = self.jobs.get(asked["job"])
+        return job if job is not None and asked.get("project", job.project) == job.project else None
+
     def _cancel(self, call: Call[Any]) -> dict[str, Any]:
-        name = dict(call.data)["job"]
-        self.cancels.append(name)
-        job = self.jobs.get(name)
+        self.cancels.append(dict(call.data)["job"])
+        job = self._found(dict(call.data))
         if job is None or job.forgotten or job.state is JobState.FINISHED:
             return {"prevstate": None}
         before, job.state = job.state, JobState.FINISHED

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .projects import Project
 
 CRAWL = "shop"
+#: what a worker does with a request that it has leased
+ENDS = ("returned", "dropped_by_hook", "not_made", "left")
 _numbers = itertools.count(1)
 
 
@@ -99,6 +101,13 @@ class Frontier:
         """The same as it is written."""
         document: dict[str, Any] = json.loads((self.folder / f"{self.job(worker)}.json").read_text())
         return document
+
+    def turns(self, worker: int) -> dict[str, int]:
+        """What became of the requests that a worker has leased; there is an end for each of them."""
+        stats = self.report(worker).stats
+        counts = {end: int(stats.get(f"distributed/requests_{end}", 0)) for end in ENDS}
+        assert sum(counts.values()) == stats.get("distributed/requests_leased", 0), (counts, stats)
+        return {end: number for end, number in counts.items() if number}
 
     def log(self, worker: int, spider: str = "") -> str:
         """What a worker has logged."""

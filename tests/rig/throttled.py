@@ -53,10 +53,12 @@ class Throttled:
     def __init__(
         self, project: Project, site: SiteProcess, start: Callable[..., Command], settings: Mapping[str, Any]
     ) -> None:
-        self._project, self._site, self._start = project, site, start
+        self.project, self._site, self._start = project, site, start
+        #: the address of the store
+        self.store = str(project.path / "throttle.db")
         self._settings = {
             "ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE": True,
-            "DISTRIBUTED_STORE": str(project.path / "throttle.db"), **settings,
+            "DISTRIBUTED_STORE": self.store, **settings,
         }  # fmt: skip
         self._port = urlsplit(site.url).port
 
@@ -69,7 +71,7 @@ class Throttled:
         words = [word for name, value in given.items() for word in ("-a", f"{name}={value}")]
         for name, value in {**self._settings, **settings}.items():
             words += ["-s", f"{name}={json.dumps(value) if isinstance(value, dict) else value}"]
-        return self._start(self._project, "crawl", spider, *words)
+        return self._start(self.project, "crawl", spider, *words)
 
     def hits(self, host: str) -> list[dict[str, Any]]:
         """What came to the site under this name, in order."""

@@ -13,6 +13,7 @@ from scrapyd_dist.cli.frontier.asking import Wanted
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import state_dir
+from scrapyd_dist.frontier.filling import open_frontier
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def consume(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
         ("article easy-1", 2, "sdist resume easy-1"),
         ("article shop --label a,b", 2, "has a comma"),
         ("article shop --units 3", 2, "--units"),
+        ("article words --fair spread", 2, "--fair is for workers"),
+        ("article words --slots p --idle 3", 2, "--slots, --idle is for workers"),
     ],
 )
 def test_bad_input_is_told_in_a_paragraph(
@@ -69,12 +72,22 @@ def test_bad_input_is_told_in_a_paragraph(
 ) -> None:
     (tmp_path / "there.jl").touch()
     store.add_crawl(Crawl(id="easy-1", project="p", spider="easy", created=2.0))
+    open_frontier(store, "words", project="p", now=3.0, arguments=True)
     before = store.crawl("shop")
     ended, out, err = consume(*line.split())
     assert (ended, out) == (code, "")
     assert words in err
     assert err.count("\n") == 1
     assert store.crawl("shop") == before
+
+
+def test_help_names_all_that_a_crawl_manager_can_be_asked_for(consume: Callable[..., Any]) -> None:
+    code, out, _ = consume("--help")
+    told = {word for line in out.splitlines() for word in line.partition("  ")[2].split()[:1] if line.startswith("  ")}
+    options = (
+        "--slots --max-running --per-slot --loop --max-time --label -a -s, --max-batches --max-requests --idle -o,"
+    )
+    assert (code, {"SPIDER", "FRONTIER", *options.split()} - told) == (0, set())
 
 
 def test_a_second_manager_is_refused_and_told_who_has_it(consume: Callable[..., Any], store: Store) -> None:

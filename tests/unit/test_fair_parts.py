@@ -324,7 +324,7 @@ def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
     news = _Full()
     news.frontier = frontier
     frontier.feeder = Feeder(
-        crawler, job, folder, leasing=parts.it, carrier=parts.it, settling=parts.it, news=news,
+        crawler, job, folder, key=None, leasing=parts.it, carrier=parts.it, settling=parts.it, news=news,
         finds=lambda salt: None, broken=lambda problem: None,  # type: ignore[arg-type, return-value]  # nothing is found
     )  # fmt: skip
 

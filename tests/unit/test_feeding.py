@@ -91,7 +91,8 @@ def made_of(frontier: Frontier, folder: Path) -> tuple[int, list[str]]:
     parts: Any = SimpleNamespace(leasing=frontier, carrier=frontier, settling=frontier)
     why: list[str] = []
     feeder = Feeder(
-        crawler, JOB, folder, leasing=parts.leasing, carrier=parts.carrier, settling=parts.settling, news=News(),
+        crawler, JOB, folder, key=None, leasing=parts.leasing, carrier=parts.carrier, settling=parts.settling,
+        news=News(),
         finds=lambda salt: None, broken=lambda problem: _end(feeder, why, problem),  # type: ignore[arg-type, return-value]  # nothing is found
     )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:

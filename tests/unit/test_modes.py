@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.fleet import check_reach
-from scrapyd_dist.middlewares.producer.modes import check_mode, worker_settings
+from scrapyd_dist.middlewares.producer.modes import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
 
 from scrapyd_dist.batches import Batch
@@ -119,6 +119,17 @@ def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_fin
     assert received.getlist("DISTRIBUTED_TARGET_CALLBACKS") == given["DISTRIBUTED_TARGET_CALLBACKS"]
     assert json.loads(received["DISTRIBUTED_CALLBACK_SLOTS"]) == given["DISTRIBUTED_CALLBACK_SLOTS"]
     assert worker_settings(options(), made) == {}
+
+
+def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> None:
+    slots = {"SLOTS": 4, "CALLBACK_SLOTS": {"parse_item": "p/4"}}
+    made = settings(**slots, TARGET_CALLBACKS=["parse_item"], LOGIN="log_in", FAIR="", THROTTLE_MODERATED=False)
+    made.set("QUEUE_WINDOW", 30, priority="project")
+    of_slots = {"DISTRIBUTED_SLOTS": "4", "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}'}
+    assert shared_settings(made) == of_slots
+    made.set("DISTRIBUTED_THROTTLE_HITS", 60, priority="cmdline")  # now there are limits
+    limits = {"DISTRIBUTED_THROTTLE_HITS": "60", "DISTRIBUTED_THROTTLE_MODERATED": "False", "QUEUE_WINDOW": "30"}
+    assert shared_settings(made) == {**of_slots, **limits}
 
 
 # who reaches the store

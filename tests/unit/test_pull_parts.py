@@ -361,7 +361,7 @@ DONE = Batch(number=7, size=1, state=BatchState.DONE, attempts=2)
 def test_an_ack_whose_answer_was_lost_was_an_ack(acked: list[Attempt], row: Batch, *, was: bool) -> None:
     """The store has kept it, and the second time it says no."""
     asked = leasing(ack=[StepRefused("over")], attempts=[acked], batch=[row])
-    assert run(asked.ack((7, 2), {}, [], {})) is was
+    assert (run(asked.ack((7, 2), {}, [], {})) is not None) is was
 
 
 def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
@@ -379,6 +379,34 @@ def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     with pytest.raises(StoreLost, match="away"):
         run(leasing(lease_next=[away] * 9).next(1))
+
+
+@pytest.mark.parametrize(("lease", "lost"), [(300.0, False), (60.0, True)])
+def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_lease(
+    monkeypatch: pytest.MonkeyPatch, *, lease: float, lost: bool
+) -> None:
+    from scrapyd_dist.middlewares.pull import leasing as module
+
+    now = [1000.0]
+
+    class Away(FakeStore):
+        """Answers three minutes later; each question is ten seconds on the way."""
+
+        def lease_next(self, *_: Any, **__: Any) -> list[Leased]:
+            now[0] += 10
+            if now[0] < 1180:
+                raise StoreError("away")
+            return []
+
+    monkeypatch.setattr(module, "AGAIN", 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    asked = Leasing(replace(JOB, lease=lease), Away(), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
+    if lost:
+        with pytest.raises(StoreLost, match="away"):
+            run(asked.next(1))
+        assert now[0] < 1180
+    else:
+        assert run(asked.next(1)) == []
 
 
 @pytest.mark.parametrize(

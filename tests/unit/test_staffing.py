@@ -57,6 +57,14 @@ def test_a_slot_without_work_gets_none_and_a_busy_one_none_more() -> None:
     assert decide(lanes, {"p2": 1}, ONE_EACH, room=20).start == ["p1"]
 
 
+def test_a_lane_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_idle_worker_makes_room() -> None:
+    lanes = {ALL: Work(), "@shop:login": Work(waiting=2), "@login": Work(waiting=1)}
+    decision = decide(lanes, {ALL: 2}, Staffing(), room=1, cramped={"@shop:login"})
+    assert (decision.start, decision.end) == (["@login"], [ALL])
+    decision = decide(lanes, {ALL: 2, "@shop:login": 1}, Staffing(), room=1, cramped={"@shop:login"})
+    assert (decision.start, decision.end) == (["@login"], [])  # it has one already
+
+
 @pytest.mark.parametrize(("most", "running", "started"), [(8, 6, 2), (8, 8, 0), (2, 5, 0), (0, 5, 3)])
 def test_never_more_than_asked_for_also_when_that_was_lowered_while_more_run(
     most: int, running: int, started: int

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapyd_dist.errors import StoreError
+from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.store.address import chosen, is_url, shown, without_prefix
 from scrapyd_dist.store.disk import check_local, kind_of
 
@@ -30,6 +30,13 @@ def test_the_environment_goes_first_then_what_was_said_then_the_projects_own_fil
     said: tuple[str | None, ...], variable: str | None, where: str
 ) -> None:
     assert chosen(ROOT, *said, environment={} if variable is None else {"SDIST_STORE": variable}) == where
+
+
+@pytest.mark.parametrize("said", ["$SHOP", "${SHOP}"])
+def test_a_setting_may_name_a_variable_and_one_that_is_not_set_is_told(said: str) -> None:
+    assert chosen(ROOT, said, environment={"SHOP": "redis://:p@host/0"}) == "redis://:p@host/0"
+    with pytest.raises(ConfigError, match="which is not in the environment"):
+        chosen(ROOT, said, environment={"SHOP": " "})
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from scrapyd_dist.middlewares.throttle.passes import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.throttle.values import Answer, Ask, Limit, Permit, SiteNews, Taken
+from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, SiteNews, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -40,18 +40,20 @@ class FakeStore:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.version, self.away = 1, False
+        self.version, self.away, self.looks = 1, False, 0
+        self.changed = frozenset({ALL})  #: since the version before
         self.asked: list[list[Ask]] = []
         self.back: list[Permit] = []
         self.news: list[SiteNews] = []
         self.next: dict[str, float] = {}
         self.closed = False
 
-    def take_permits(self, asks: Sequence[Ask]) -> Taken:
+    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
         if self.away:
             raise StoreError("it is away.")
         self.asked.append(list(asks))
-        return Taken(now=self.clock(), version=self.version, answers=tuple(map(self._answer, asks)))
+        answers = tuple(map(self._answer, asks))
+        return Taken(now=self.clock(), version=self.version, changed=self._since(known), answers=answers)
 
     def _answer(self, ask: Ask) -> Answer:
         if ask.domain in (FREE, SHUT, SPENT):
@@ -66,11 +68,15 @@ class FakeStore:
     def return_permits(self, permits: Sequence[Permit]) -> None:
         self.back += permits
 
-    def tell_sites(self, news: Sequence[SiteNews]) -> int:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if self.away:
             raise StoreError("it is away.")
         self.news += news
-        return self.version
+        self.looks += 1
+        return Look(version=self.version, changed=self._since(known))
+
+    def _since(self, known: int | None) -> frozenset[str]:
+        return self.changed if known not in (None, self.version) else frozenset()
 
     def close(self) -> None:
         self.closed = True
@@ -193,12 +199,12 @@ def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
 
 def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
     async def act(it: Scene) -> None:
-        it.push("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(50)))
+        it.push("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(13)))
         await it.said()
         (asks,) = it.store.asked
-        assert len(asks) == 51
+        assert len(asks) == 14
         assert asks[0] == Ask(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
-        assert [it.pop() for _ in range(60)].count(None) == 9
+        assert [it.pop() for _ in range(20)].count(None) == 6
 
     acted(act)
 
@@ -354,10 +360,10 @@ def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
         asked, go = threading.Event(), threading.Event()
         take = it.store.take_permits
 
-        def slow(asks: Sequence[Ask]) -> Taken:
+        def slow(asks: Sequence[Ask], known: int | None) -> Taken:
             asked.set()
             assert go.wait(10)
-            taken: Taken = take(asks)
+            taken: Taken = take(asks, known)
             return taken
 
         it.store.take_permits = slow
@@ -384,6 +390,28 @@ def test_new_rules_are_heeded_at_the_next_look() -> None:
         assert [permit.at for permit in it.store.back] == [160.0]
         assert {ask.domain for asks in it.store.asked for ask in asks} == {SLOW, SHUT}
         assert it.pop() == SLOW
+
+    acted(act)
+
+
+def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
+    """In a broad crawl some site is always slowed down: it costs one question, not one for each domain."""
+
+    async def act(it: Scene) -> None:
+        domains = [f"site{number}.example" for number in range(7)]
+        it.push(*domains * 2, SHUT)
+        await it.said()
+        assert len([None for _ in range(7) if it.pop()]) == 7
+        asked = len(it.store.asked)
+        it.store.version, it.store.changed = 2, frozenset({"site3.example", "never.example"})
+        assert it.gate._talk
+        it.gate._talk.look()
+        await it.said()
+        assert [permit.key for permit in it.store.back] == ["site3.example"]
+        assert [ask.domain for asks in it.store.asked[asked:] for ask in asks] == ["site3.example"]
+        it.gate._talk.look()  # what is heeded is not told again
+        await it.said()
+        assert (len(it.store.back), len(it.store.asked)) == (1, asked + 1)
 
     acted(act)
 
@@ -428,7 +456,7 @@ def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gate, "close_spider", lambda crawler, reason: closed.append(reason))
 
     async def act(it: Scene) -> None:
-        it.store.take_permits = lambda asks: 1 / 0
+        it.store.take_permits = lambda asks, known: 1 / 0
         it.push(FREE)
         await it.said()
         assert closed == ["throttle-failed"]
@@ -454,10 +482,12 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
 
     async def act(it: Scene) -> None:
         it.push(*(f"site{number}.example" for number in range(1000)))
-        await it.said()
-        requests = [it.popped() for _ in range(1000)]
-        for request in requests:
-            assert it.charging.process_request(request) is None
+        left = 0
+        while left < 1000:
+            await it.said()
+            while (request := it.queue.pop()) is not None:
+                assert it.charging.process_request(request) is None
+                left += 1
         await it.turn(60.0)
         it.gate._lines.sweep(ending=False)
         assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate._lines._lines) == 0
@@ -496,6 +526,11 @@ def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then
         it.crawler.engine.downloader.slots[FAST] = slot
         it.push(*[FAST] * 3)
         await it.said()
+        assert not it.store.asked
+        slot.active = set()
+        assert it.pop() is None  # asks now
+        await it.said()
+        slot.active = {1}  # one that came by no queue
         assert it.pop() is None
         await it.turn(2 * STALE)
         asked = len(it.store.asked)
@@ -507,6 +542,62 @@ def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then
         assert it.pop() is None  # asks now
         await it.said()
         assert it.pop() == FAST
+
+    acted(act)
+
+
+def test_of_many_domains_no_more_is_asked_for_than_can_leave_and_many_are_one_question() -> None:
+    """A broad crawl: permits that lie about while the engine is full would be too old, and cost as much again."""
+    pages = 1000
+
+    async def act(it: Scene) -> None:
+        active = it.crawler.engine.downloader.active
+        it.push(*(f"site{number}.example" for number in range(pages)))
+        left = 0
+        while left < pages:
+            await it.said()
+            while len(active) < 16 and (request := it.queue.pop()) is not None:
+                assert it.charging.process_request(request) is None
+                active.add(request)
+                left += 1
+            await it.turn(0.01)
+            for _ in range(3):  # answers
+                if active:
+                    active.pop()
+        assert sum(len(asks) for asks in it.store.asked) == pages
+        assert not it.store.back
+        assert len(it.store.asked) < pages / 3
+
+    acted(act)
+
+
+def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:
+    async def act(it: Scene) -> None:
+        it.crawler.engine.downloader.active.update(range(16))
+        it.push(*(f"site{number}.example" for number in range(50)))
+        await it.said()
+        assert not it.store.asked
+        it.crawler.engine.downloader.active.pop()
+        assert it.pop() is None  # asks now
+        await it.said()
+        assert [len(asks) for asks in it.store.asked] == [1]
+        assert it.pop() == "site0.example"
+
+    acted(act)
+
+
+def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_asked_for() -> None:
+    async def act(it: Scene) -> None:
+        busy = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
+        it.crawler.engine.downloader.slots.update({f"site{number}.example": busy for number in range(150)})
+        it.push(*(f"site{number}.example" for number in range(151)))
+        await it.said()
+        popped = []
+        for _ in range(2):  # not all of them are looked at each time
+            popped.append(it.pop())
+            await it.said()
+        assert [[ask.domain for ask in asks] for asks in it.store.asked] == [["site150.example"]]
+        assert popped == [None, "site150.example"]
 
     acted(act)
 

@@ -10,6 +10,7 @@ from scrapy.http import Response
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 from scrapyd_dist.middlewares.throttle.passes import PERMIT, Pass
 from scrapyd_dist.middlewares.throttle.robots import AGAIN, CrawlDelay, crawl_delay
+from scrapyd_dist.middlewares.throttle.robots import REMEMBERED as DELAYS
 from scrapyd_dist.middlewares.throttle.sites import REMEMBERED, Latencies, SiteWatch, retry_after
 
 from scrapyd_dist.throttle.values import SiteNews
@@ -174,6 +175,19 @@ def test_the_longest_delay_of_a_domains_hosts_is_told_again_while_it_is_crawled(
     for url in ("http://b.shop.co.uk/page", "http://a.shop.co.uk/page", "http://other.example/page"):
         answer(url)
     assert gate.told[3:] == [SiteNews(domain="shop.co.uk", crawl_delay=0.5)]
+
+
+def test_delays_of_domains_that_answer_no_more_are_forgotten() -> None:
+    gate, clock = StubGate(), [0.0]
+    watch = CrawlDelay(cast("Gate", gate), "", lambda: clock[0])
+    for number in range(3 * DELAYS):
+        clock[0] += 10
+        url = f"http://site{number}.example/robots.txt"
+        watch.process_response(Request(url), Response(url, body=BODY))
+        busy = "http://site0.example/page"
+        watch.process_response(Request(busy), Response(busy))
+    assert len(watch._told) <= DELAYS
+    assert "site0.example" in watch._told
 
 
 def test_a_delay_that_is_too_long_is_cut_and_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -270,13 +270,23 @@ def test_a_bare_url_is_taken_by_the_projects_own_target(settings: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "batch",
-    ["no json", "[1]", '[{"rule": 1}]', '["no-scheme"]', '[""]', '[{"url": "http://web/", "callback": "nothing"}]',
-     '[{"url": "http://web/", "headers": "text"}]', '[{"url": "http://web/", "headers": {"A": 5}}]',
-     '[{"url": "http://web/", "headers": {"A": ["\\ud83d"]}}]', '[{"url": "http://web/", "meta": 5}]',
-     '[{"url": "http://web/", "body": {"$bytes": "!"}}]', '[{"url": "http://web/", "rule": "x"}]',
-     '[{"url": "http://web/", "priority": "high"}]', "z:AAAA", "e:AAAA"],
+    "value",
+    ['"no-scheme"', '""', '{"url": "http://web/", "callback": "nothing"}',
+     '{"url": "http://web/", "headers": "text"}', '{"url": "http://web/", "headers": {"A": 5}}',
+     '{"url": "http://web/", "headers": {"A": ["\\ud83d"]}}', '{"url": "http://web/", "meta": 5}',
+     '{"url": "http://web/", "body": {"$bytes": "!"}}', '{"url": "http://web/", "rule": "x"}',
+     '{"url": "http://web/", "priority": "high"}'],
 )  # fmt: skip
+def test_a_request_that_cannot_be_made_is_dead_alone_and_says_why(value: str) -> None:
+    worker = worker_of(f'["http://web/0", {value}, "http://web/2"]')
+    assert [request.url for request in start(worker)] == ["http://web/0", "http://web/2"]
+    assert worker._problem == ""
+    closed = worker.account.close()
+    assert (closed["requests"], closed["missed"], len(closed["dead"])) == (3, 1, 1)
+    assert closed["dead"][0]["reason"].startswith("it cannot be made here: ")
+
+
+@pytest.mark.parametrize("batch", ["no json", "[1]", '[{"rule": 1}]', "z:AAAA", "e:AAAA"])
 def test_a_batch_that_is_none_is_a_problem_in_words_and_no_request_is_made(batch: str) -> None:
     worker = worker_of(batch)
     assert start(worker) == []

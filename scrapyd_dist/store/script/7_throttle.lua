@@ -1,10 +1,45 @@
--- Steps of the throttle. Its keys, behind `t:`, are `version`; `rules`, JSON by domain; `domains`, by when they were
--- last asked for; of a domain `d:<domain>`, its standing, `p:<domain>`, its pages by budget, and `k:<domain>`, its
--- keys, each with the moment before which it has no room left, when that was seen, and its terms (hits, window, gap,
--- apart); and of a key `g:<key>`, its grants.
+-- Steps of the throttle. Its keys, behind `t:`, are `version`; `changes`, the latest ones, a version and a domain each,
+-- by version; `rules`, JSON by domain; `domains`, by when they were last asked for, and `looked`, how far they were
+-- looked at; of a domain `d:<domain>`, its standing, `p:<domain>`, its pages by budget, and `k:<domain>`, its keys, each
+-- with the moment before which it has no room left, when that was seen, and its terms (hits, window, gap, apart); and of
+-- a key `g:<key>`, its grants.
 
 -- Seconds after which what is known of a domain goes, where nobody has asked for it.
 local DOMAIN_STAYS = 90 * 86400
+-- The same for what has neither pages nor a delay, unless it counts still; and how many are looked at with a new one.
+local IDLE_STAYS, LOOKED_AT = 3600, 4
+
+-- Changes that are remembered, and for how many seconds: as throttle_rows.py has it.
+local CHANGES, CHANGES_STAY = 1000, 86400
+
+-- These domains have changed, if any.
+local function note(base, domains)
+  if #domains == 0 then return end
+  local key, version = base .. 'changes', redis.call('INCR', base .. 'version')
+  if #domains > CHANGES then domains = {'*'} end
+  for _, domain in ipairs(domains) do
+    -- A name that would be two words of an answer, or none.
+    if domain == '' or string.find(domain, '%s') then domain = '*' end
+    redis.call('ZADD', key, version, version .. ' ' .. domain)
+  end
+  -- A version goes with all of its domains: what is left of it would look like all.
+  local over = redis.call('ZREVRANGE', key, CHANGES, CHANGES, 'WITHSCORES')
+  if over[2] then redis.call('ZREMRANGEBYSCORE', key, '-inf', over[2]) end
+  redis.call('EXPIRE', key, CHANGES_STAY)
+end
+
+-- The version, and what has changed since a known one: how many changes, and of each its version and its domain.
+local function add_changes(answer, base, known)
+  local version = redis.call('GET', base .. 'version') or '0'
+  local found = {}
+  if known and known ~= tonumber(version) then
+    found = redis.call('ZRANGEBYSCORE', base .. 'changes', '(' .. whole(known), '+inf')
+  end
+  answer[#answer + 1], answer[#answer + 2] = version, tostring(#found)
+  for _, one in ipairs(found) do
+    answer[#answer + 1], answer[#answer + 2] = string.match(one, '^(%d+) (.*)$')
+  end
+end
 
 -- Grants of the domain's other keys that may be too near.
 local function others_of(base, ask, start, terms)
@@ -69,17 +104,52 @@ local function take_pages(base, ask)
   return number, whole(used + number)
 end
 
+-- Whether something of a domain counts still, however long ago it was; also where a limit gets harder.
+local function still_counts(base, domain, standing, now)
+  if standing.rest_until > now then return true end
+  local keys = redis.call('HGETALL', base .. 'k:' .. domain)
+  for at = 1, #keys, 2 do
+    local window, gap = unpack(numbers({string.match(keys[at + 1], '(%d+) (%d+) %d+$')}))
+    local since = '(' .. whole(now - 2 * math.max(window, gap))
+    if redis.call('ZCOUNT', base .. 'g:' .. keys[at], since, '+inf') > 0 then return true end
+  end
+  return false
+end
+
+local function forget_domain(base, domain)
+  for _, key in ipairs(redis.call('HKEYS', base .. 'k:' .. domain)) do redis.call('UNLINK', base .. 'g:' .. key) end
+  redis.call('UNLINK', base .. 'd:' .. domain, base .. 'k:' .. domain, base .. 'p:' .. domain)
+  redis.call('ZREM', base .. 'domains', domain)
+end
+
+-- Looks at the next few domains: what a broad crawl has left behind goes while another one comes. Pages count for as
+-- long as there is their crawl, and a robots.txt is not read again by who knows it.
+local function forget_few(base, now)
+  local cursor, before = redis.call('GET', base .. 'looked') or '0', now - IDLE_STAYS * SECOND
+  local found = redis.call('ZSCAN', base .. 'domains', cursor, 'COUNT', LOOKED_AT)
+  redis.call('SET', base .. 'looked', found[1], 'EX', DOMAIN_STAYS)
+  for at = 1, #found[2], 2 do
+    local domain = found[2][at]
+    if tonumber(found[2][at + 1]) < before and redis.call('EXISTS', base .. 'p:' .. domain) == 0 then
+      local standing = standing_of(base, domain)
+      if standing.delay == 0 and not still_counts(base, domain, standing, now) then forget_domain(base, domain) end
+    end
+  end
+end
+
 local function asked(base, domain, now)
-  redis.call('ZADD', base .. 'domains', whole(now), domain)
+  local is_new = redis.call('ZADD', base .. 'domains', whole(now), domain) == 1
+  if is_new then forget_few(base, now) end
   redis.call('ZREMRANGEBYSCORE', base .. 'domains', '-inf', whole(now - DOMAIN_STAYS * SECOND))
   for _, kind in ipairs({'d:', 'k:', 'p:'}) do redis.call('EXPIRE', base .. kind .. domain, DOMAIN_STAYS) end
 end
 
--- Of each ask: its word (-, free or held), the pages of its budget that are used (0, if nobody counts), how many
--- permits, and their moments.
+-- The version of the rules, and what has changed since the known one. Of each ask: its word (-, free or held), the pages
+-- of its budget that are used (0, if nobody counts), how many permits, and their moments.
 function verbs.permits()
-  local base, now, answer = take(), micros(), {'ok'}
-  answer[2], answer[3] = whole(now), redis.call('GET', base .. 'version') or '0'
+  local base, known, now = take(), optional(take()), micros()
+  local answer = {'ok', whole(now)}
+  add_changes(answer, base, known)
   for _ = 1, count() do
     local ask = taken_ask()
     local standing = standing_of(base, ask.domain)
@@ -124,7 +194,7 @@ end
 -- Of each domain: when the refused request had its permit, the rest, the delay, the wanted gap, the longest one, and
 -- whether the answers were good; what is empty is not told.
 function verbs.news()
-  local base, now, slowed = take(), micros(), false
+  local base, known, now, slowed = take(), optional(take()), micros(), {}
   for _ = 1, count() do
     local domain, news = take(), {refused = optional(take()), rest = optional(take()), delay = optional(take())}
     news.target, news.longest, news.answered = optional(take()), optional(take()), take() == '1'
@@ -136,15 +206,17 @@ function verbs.news()
     end
     redis.call('HSET', base .. 'd:' .. domain, unpack(words))
     asked(base, domain, now)
-    slowed = slowed or slower
+    if slower then slowed[#slowed + 1] = domain end
   end
-  if slowed then redis.call('INCR', base .. 'version') end
-  return {'ok', redis.call('GET', base .. 'version') or '0'}
+  note(base, slowed)
+  local answer = {'ok'}
+  add_changes(answer, base, known)
+  return answer
 end
 
 -- Rules, as JSON, an empty one to be removed; with `1` in front all others go.
 function verbs.rules()
-  local base, replaces, wanted, changed = take(), take() == '1', {}, false
+  local base, replaces, wanted, changed = take(), take() == '1', {}, {}
   local key = base .. 'rules'
   for _ = 1, count() do
     local domain = take()
@@ -155,35 +227,21 @@ function verbs.rules()
   end
   for domain, text in pairs(wanted) do
     if (redis.call('HGET', key, domain) or '') ~= text then
-      changed = true
+      changed[#changed + 1] = domain
       if text == '' then redis.call('HDEL', key, domain) else redis.call('HSET', key, domain, text) end
     end
   end
-  if changed then redis.call('INCR', base .. 'version') end
+  note(base, changed)
   return {'ok', redis.call('GET', base .. 'version') or '0'}
-end
-
--- Whether something of a domain counts still, however long ago it was.
-local function still_counts(base, domain, now)
-  if standing_of(base, domain).rest_until > now then return true end
-  local keys = redis.call('HGETALL', base .. 'k:' .. domain)
-  for at = 1, #keys, 2 do
-    local window, gap = unpack(numbers({string.match(keys[at + 1], '(%d+) (%d+) %d+$')}))
-    local since = '(' .. whole(now - math.max(window, gap))
-    if redis.call('ZCOUNT', base .. 'g:' .. keys[at], since, '+inf') > 0 then return true end
-  end
-  return false
 end
 
 function verbs.forget_permits()
   local base, before, now = take(), take(), micros()
   for _, domain in ipairs(redis.call('ZRANGEBYSCORE', base .. 'domains', '-inf', '(' .. before, 'LIMIT', 0, take())) do
-    if still_counts(base, domain, now) then
+    if still_counts(base, domain, standing_of(base, domain), now) then
       redis.call('ZADD', base .. 'domains', before, domain)
     else
-      for _, key in ipairs(redis.call('HKEYS', base .. 'k:' .. domain)) do redis.call('UNLINK', base .. 'g:' .. key) end
-      redis.call('UNLINK', base .. 'd:' .. domain, base .. 'k:' .. domain, base .. 'p:' .. domain)
-      redis.call('ZREM', base .. 'domains', domain)
+      forget_domain(base, domain)
     end
   end
   return {'ok', tostring(redis.call('ZCOUNT', base .. 'domains', '-inf', '(' .. before))}

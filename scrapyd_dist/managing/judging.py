@@ -1,0 +1,68 @@
+"""What the end of a worker says of its node, of its lane, or of another project's code. No calls.
+
+The rule it keeps: a node gets no more workers for what is the node's doing, never for what one spider cannot do.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.jobs.outcome import Report
+    from scrapyd_dist.managing.failures import Failures
+    from scrapyd_dist.managing.frontdesk import FrontDesk, Worker
+    from scrapyd_dist.managing.others import Others
+
+logger = logging.getLogger(__name__)
+
+#: how a worker ends that has no reason to complain
+IN_ORDER = frozenset({"finished", "shutdown", "cancelled"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """Is told of each worker that has ended."""
+
+    desk: FrontDesk
+    failures: Failures
+    others: Others
+
+    def ended(self, worker: Worker, reason: str, *, begun: bool) -> None:
+        """A worker has ended.
+
+        Args:
+            worker: the worker.
+            reason: why it did not end well; empty when it did.
+            begun: whether it had a batch to work on.
+        """
+        report, node = worker.report, worker.member.node
+        if worker.introduces:
+            self.others.heard(worker, reason)
+        elif report is not None and report.ended_requests:
+            self.failures.worked(worker.lane, node.name)
+        elif report is not None and report.unreached:
+            self.failures.out_of_reach(node.name)
+            self.unfit(worker.member, report.problem)
+        elif not worker.at_once:
+            pass  # one of an earlier process, which may have run another spider, or code that is mended now
+        elif reason and worker.member.up and not worker.dismissed:
+            logger.warning("worker %s did nothing: %s", worker.job, reason)
+            unfit = self.failures.failed(worker.lane, node.name, reason, begun=begun or bool(worker.spider))
+            if unfit:
+                self.unfit(worker.member, unfit)
+
+    def unfit(self, member: Member, reason: str) -> None:
+        """It gets no more workers."""
+        member.unfit = reason
+        logger.error("%s gets no more workers: %s", member.node, reason)
+        self.desk.check_unfit()
+
+
+def why(report: Report) -> str:
+    """Why a worker that ended in order did not do so well; empty when it did."""
+    if report.problem:
+        return report.problem
+    return "" if report.finish_reason in IN_ORDER else f"the worker ended early ({report.finish_reason})"

@@ -1,0 +1,169 @@
+"""Other projects on the nodes, whose spiders are to work at this frontier: which node has one, and its workers' key.
+
+The rule it keeps: the first job of another project on a node only introduces itself, in such a way that code which is
+no worker makes no request; what it says decides whether that project gets work there, and which version of it does.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapyd_dist import __version__
+from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.managing.terms import call_for_introduction, call_for_worker
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.sealing import SealError, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.managing.frontdesk import FrontDesk, Worker
+    from scrapyd_dist.managing.terms import WorkerTerms
+    from scrapyd_dist.store.reach import Way
+
+#: introductions in a row that came to nothing: the next one would not be better
+TRIES = 2
+#: names of nodes that one reason lists
+NAMED = 5
+DEPLOY = "deploy it there (sdist deploy-all, in its folder)"
+
+
+#: how the names of versions that sdist has deployed begin: with their time, and the hash of their content
+OURS = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}")
+
+
+def newest(versions: Sequence[str]) -> str:
+    """The last version that sdist deployed, whatever others Scrapyd sorts behind it; without one, Scrapyd's default."""
+    return max(filter(OURS.match, versions), default=versions[-1])
+
+
+class NotThere(ApiRefused):
+    """The project is not on that node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """A project's code on one node, as it has introduced itself."""
+
+    version: str
+    sealed: str  #: the crawl's key, for this code alone; empty where nothing is encrypted
+
+
+@dataclass(kw_only=True)
+class Others:
+    """Remembers them for as long as this process lives."""
+
+    desk: FrontDesk
+    terms: WorkerTerms
+    key: bytes | None  #: of the crawl
+    _met: dict[tuple[str, str], Met] = field(default_factory=dict)  #: node's url and project
+    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: likewise
+    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)  #: node's url and lane -> why it cannot have work
+
+    # where
+
+    def fits(self, member: Member, lane: str, project: str) -> bool:
+        """Whether a worker for this lane may be started there now, if there is room."""
+        if not project:
+            return True
+        asking = any(worker.introduces and worker.member is member for worker in self._workers(project))
+        return not asking and (member.node.url, lane) not in self._lacks
+
+    def may_have(self, member: Member, lane: str) -> bool:
+        """Whether work of this lane could be done there, now or soon."""
+        gone = member.down_since is not None and time.time() - member.down_since > self.desk.limits.node_timeout
+        return not (member.left or member.unfit or gone) and (member.node.url, lane) not in self._lacks
+
+    def nowhere(self, lane: str, members: Sequence[Member]) -> str:
+        """Why no node can do this lane's work; empty as long as one may."""
+        if any(self.may_have(member, lane) for member in members):
+            return ""
+        names: dict[str, list[str]] = {}
+        for member in members:
+            if why := self._lacks.get((member.node.url, lane)):
+                names.setdefault(why, []).append(member.node.name)
+        return "; ".join(f"{_listed(nodes)}: {why}" for why, nodes in names.items())
+
+    def is_new(self, member: Member, project: str) -> bool:
+        """Whether this project's code there has to introduce itself first."""
+        return bool(project) and (member.node.url, project) not in self._met
+
+    def _workers(self, project: str) -> Iterable[Worker]:
+        return (worker for worker in self.desk.workers() if worker.project == project)
+
+    # what is posted
+
+    async def call(self, worker: Worker, way: Way) -> api.Call[str]:
+        """The post of a worker of another project, or of its introduction.
+
+        Raises:
+            NodeError: the node does not answer, or does not have the project.
+        """
+        node, spec = worker.member.node, self.desk.spec
+        met = None if worker.introduces else self._met.get(_place(worker))
+        if met is not None:
+            told = {**way.told, "foreign": True, **({"key_sealed": met.sealed} if met.sealed else {})}
+            return call_for_worker(spec, worker, self.terms, told, version=met.version)
+        worker.introduces, timeout = True, self.desk.limits.request_timeout
+        versions = await self.desk.sender.send(node, api.listversions(worker.project), timeout=timeout)
+        if not versions:
+            raise NotThere(f"there is no project {worker.project}; {DEPLOY}")
+        worker.version = newest(versions)  # and this one from now on
+        return call_for_introduction(spec, worker, self.terms, way)
+
+    # what came of it
+
+    def refused(self, worker: Worker, error: NodeError) -> None:
+        """The node does not have the project, that version of it, or the spider."""
+        if self._met.pop(_place(worker), None) is None:
+            said = error.said if isinstance(error, ApiRefused) else ""
+            self._lack(worker, f"the project {worker.project}: {said}; {DEPLOY}" if said else str(error))
+
+    def heard(self, worker: Worker, reason: str) -> None:
+        """An introduction has ended; `reason` is why it did not end well."""
+        place, report = _place(worker), worker.report
+        if report is not None and report.public is not None:
+            self._introduced(worker, report.public, str(report.code.get("version", "")), report.problem)
+        elif worker.member.up and not worker.dismissed:
+            self._tried[place] += 1
+            if self._tried[place] >= TRIES:
+                self._lack(worker, self._no_worker(worker, reason))
+
+    def _introduced(self, worker: Worker, public: str, made_by: str, problem: str) -> None:
+        if problem:
+            self._lack(worker, f"{_code(worker)} cannot work for this crawl: {problem}")
+            return
+        if made_by != __version__:
+            self._lack(worker, f"{_code(worker)} was deployed by sdist {made_by}, and this is {__version__}; {DEPLOY}")
+            return
+        try:
+            sealed = "" if self.key is None else seal(self.key, public)
+        except SealError as error:
+            self._lack(worker, f"{_code(worker)} gave no key that can be used: {error}")
+            return
+        self._tried.pop(_place(worker), None)
+        self._met[_place(worker)] = Met(version=worker.version, sealed=sealed)
+
+    def _no_worker(self, worker: Worker, reason: str) -> str:
+        return f"{_code(worker)} does not work for this crawl, as if sdist had not deployed it ({reason}); {DEPLOY}"
+
+    def _lack(self, worker: Worker, why: str) -> None:
+        self._lacks[worker.member.node.url, worker.lane] = why
+
+
+def _place(worker: Worker) -> tuple[str, str]:
+    return worker.member.node.url, worker.project
+
+
+def _code(worker: Worker) -> str:
+    return f"the version {worker.version} of the project {worker.project}"
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    return ", ".join(nodes[:NAMED]) + more

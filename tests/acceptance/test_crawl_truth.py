@@ -1,0 +1,244 @@
+"""What is said of a crawl is true: it is over when it is over, and what gave no item is listed, with the reason."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from rig.bad_days import IMPATIENT, ITEMS, attempts
+from rig.crawls import assert_balanced, crawls, last_crawl, said
+from rig.waiting import wait_for
+
+from scrapyd_dist.batches import AttemptState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+pytestmark = pytest.mark.black_box
+
+BOTH_WAYS = pytest.mark.parametrize("way", ["--push", "--pull"])
+
+
+@pytest.fixture(scope="module")
+def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2, poll_interval=0.2)
+
+
+@pytest.fixture
+def crawl_of(project: Callable[..., Project], pair: list[ScrapydNode]) -> Callable[..., Project]:
+    """`crawl_of(site, spider's source, …)`: a project whose spider `own` makes its target requests for `parse_item`."""
+
+    def make(site: SiteProcess, source: str, **settings: Any) -> Project:
+        ours = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 6, "DISTRIBUTED_WORKERS": 2, "START_URL": site.start_url}
+        it = project(nodes=pair, settings={**ours, **settings})
+        it.spider("own", source)
+        return it
+
+    return make
+
+
+CRAWL = ("crawl", "own", "--callback", "parse_item", "-o", ITEMS)
+
+# the end
+
+#: seconds that the last pages take
+SLOW = 4.0
+#: the page that is found first answers last, and leads to one that nobody has heard of before
+LATE = """
+    import scrapy
+    from properties.items import property_from
+    from properties.spiders.starting import StartHere
+
+
+    class Own(StartHere, scrapy.Spider):
+        name = "own"
+
+        def parse(self, response):
+            for href in response.css("a[itemprop=url]::attr(href)").getall():
+                yield response.follow(href, self.parse_item)
+            yield response.follow("property_000000.html?last&behave=slow:{slow}", self.parse_item)
+
+        def parse_item(self, response):
+            yield property_from(response) | {{"url": response.url}}
+            if "?last" in response.url:
+                yield response.follow("property_000001.html?late&behave=slow:{slow}", self.parse_item)
+"""
+#: seconds after the last answer in which the end is told; a busy machine takes its time
+SOON = 15.0
+
+
+class Watch(NamedTuple):
+    """A crawl, and all who ask whether it is over."""
+
+    project: Project
+    site: SiteProcess
+    command: Command
+    waiting: Command
+    run: Callable[..., Result]
+
+    def asked_at(self, word: str) -> float:
+        """When the page with this word was asked for, by time.time(); 0 when it was not yet."""
+        apart = time.time() - time.monotonic()
+        return next((row["time"] + apart for row in self.site.log() if f"?{word}" in row["target"]), 0.0)
+
+    def nobody_says_that_it_is_over(self) -> None:
+        row = crawls(self.project)[0]
+        status = self.run(self.project, "status", row.id, "--json")
+        assert (status.code, status.json()["state"]) == (0, "working"), status.out
+        assert self.command.running()
+        assert self.waiting.running()
+        assert not row.state.ended
+        assert not (self.project.path / "told.json").exists()
+        assert not (self.project.path / ITEMS).exists()
+
+
+@BOTH_WAYS
+def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
+    way: str,
+    crawl_of: Callable[..., Project],
+    site: Callable[..., SiteProcess],
+    start_cli: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    """N3: nothing waits, one page answers late, and leads to another one that was not known: all of that is awaited."""
+    pages = site(12, per_page=12)
+    it = crawl_of(pages, LATE.format(slow=SLOW))
+    hook = "cat > told.new && mv told.new told.json"
+    command = start_cli(it, *CRAWL, way, "--name", "late", "--on-finish", hook)
+    wait_for(lambda: crawls(it), 60, "the crawl in the store")
+    watch = Watch(it, pages, command, start_cli(it, "wait", "late"), run_cli)
+
+    for word in ("last", "late"):
+        asked = wait_for(lambda word=word: watch.asked_at(word), 90, f"the {word} page")  # type: ignore[misc]  # a default binds it
+        watch.nobody_says_that_it_is_over()
+    answered = asked + SLOW
+    assert watch.waiting.wait(60).code == 0
+    done = command.wait(60)
+    assert done.code == 0, said(done)
+    row = last_crawl(it)
+    assert row.ended
+    assert answered - 0.5 < row.ended < answered + SOON
+    told = json.loads((it.path / "told.json").read_text("utf-8"))
+    assert (told["state"], told["exit_code"], told["items"]) == ("finished", 0, 14)
+    assert len({str(item["url"]) for item in it.items(ITEMS)}) == len(list(it.items(ITEMS))) == 14
+    print(f"{way}: over {row.ended - answered:.1f} s after the last answer")
+
+
+# what gave no item
+
+GONE, SILENT, RAISING = range(7), range(10, 13), range(20, 22)
+CARELESS = """
+    from properties.spiders.plain import PlainSpider
+
+
+    class Own(PlainSpider):
+        name = "own"
+
+        def parse(self, response):
+            for href in response.css("a[itemprop=url]::attr(href)").getall():
+                yield response.follow(href, self.parse_item)
+
+        def parse_item(self, response):
+            if response.url.endswith(("20.html", "21.html")):
+                raise LookupError("what the page lacks")
+            yield from self.parse_article(response)
+"""
+
+
+@BOTH_WAYS
+def test_exactly_what_gave_no_item_is_listed_by_its_reason(
+    way: str, crawl_of: Callable[..., Project], site: Callable[..., SiteProcess], run_cli: Callable[..., Result]
+) -> None:
+    """N4: seven pages gone, three that never answer, two whose callback fails: these twelve and no other."""
+    pages = site(30)
+    bad = {**dict.fromkeys(GONE, "gone"), **dict.fromkeys(SILENT, "hang")}
+    pages.behave({pages.site.detail_path(number): kind for number, kind in bad.items()})
+    it = crawl_of(pages, CARELESS, RETRY_TIMES=0, DOWNLOAD_TIMEOUT=2)
+    done = run_cli(it, *CRAWL, way, "--json")
+    assert done.code == 3, said(done)
+    rows = run_cli(it, "misses", "--json").json()["misses"]
+    assert {row["url"]: (row["kind"], row["reason"].partition(":")[0]) for row in rows} == {
+        **reasons(pages, GONE, "gone", "HTTP 404"),
+        **reasons(pages, SILENT, "failed", "TimeoutError"),
+        **reasons(pages, RAISING, "failed", "LookupError"),
+    }
+    assert len(rows) == 12
+    assert pages.differences(it.items(ITEMS), without=[*GONE, *SILENT, *RAISING]) == {}
+    summary = done.json()
+    assert_balanced(summary)
+    assert (summary["sealed"], summary["items"], summary["gone_urls"], summary["failed_urls"]) == (30, 18, 7, 5)
+
+
+def reasons(pages: SiteProcess, numbers: Iterable[int], kind: str, reason: str) -> dict[str, tuple[str, str]]:
+    return {pages.detail(number): (kind, reason) for number in numbers}
+
+
+# items that were written, and never told of
+
+#: the worker that meets the page dies in the moment in which its items have their final name
+DYING = """
+    import os
+    import pathlib
+    import signal
+
+    from properties.spiders.plain import PlainSpider
+
+    LEFT, really = pathlib.Path({left!r}), pathlib.Path.replace
+
+
+    def replace(self, target):
+        moved = really(self, target)
+        if str(target).endswith(".jl") and "_sdist" in str(target):
+            try:
+                LEFT.unlink()
+            except FileNotFoundError:
+                return moved
+            os.kill(os.getpid(), signal.SIGKILL)
+        return moved
+
+
+    pathlib.Path.replace = replace
+
+
+    class Own(PlainSpider):
+        name = "own"
+
+        def parse(self, response):
+            for href in response.css("a[itemprop=url]::attr(href)").getall():
+                yield response.follow(href, self.parse_item)
+
+        def parse_item(self, response):
+            yield from self.parse_article(response)
+"""
+
+
+@BOTH_WAYS
+def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_none(
+    way: str,
+    crawl_of: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+    tmp_path: Path,
+) -> None:
+    """N7: the part of its batch is whole on the node's disk, and the next attempt writes another one."""
+    pages = site(24)
+    left = tmp_path / "one is left to die"
+    left.touch()
+    it = crawl_of(pages, DYING.format(left=str(left)))
+    done = run_cli(it, *CRAWL, way)
+    assert done.code == 0, said(done)
+    assert not left.exists(), "no worker has died"
+    failed = {f"{attempt.job}.jl" for attempt in attempts(it, AttemptState.FAILED)}
+    written = {path.name for node in pair for path in node.logs_dir.glob(f"_sdist/{crawls(it)[0].id}.*/*.jl")}
+    assert failed & written, "it died too early to show anything"
+    assert pages.differences(it.items(ITEMS)) == {}
+    assert max(pages.item_hits().values()) == 2, "its pages were fetched again"

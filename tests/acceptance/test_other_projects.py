@@ -1,0 +1,232 @@
+"""Work for a spider of another project on the same nodes: its own code, settings and key; its items come home here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.crawls import ADDON, QUICK, crawls, misses, said
+from rig.redis import RedisServer
+from rig.waiting import wait_for
+from scrapyd_dist.deploy import egg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+SHOP = """
+import scrapy
+
+
+class Shop(scrapy.Spider):
+    name = "shop"
+
+    async def start(self):
+        yield scrapy.Request(f"{self.settings['SITE']}/properties/index_00000.html")
+
+    def parse(self, response):
+        for link in response.css('a[itemprop="url"]::attr(href)').getall():
+            yield response.follow(link, self.parse_article)
+
+    def parse_article(self, response):
+        yield {"article": response.url}
+        number = int(response.url[-8:-5])
+        if number % 10 == 0:
+            to = {"project": "bank", "spider": "login", "callback": "enter"}
+            meta = {"distribute": to, "kept": "yes"}
+            yield scrapy.Request(response.url, cookies={"who": "me"}, cb_kwargs={"number": number}, meta=meta)
+        for name, to in self.settings["ASTRAY"].items():
+            if number == 7:
+                yield response.follow(f"?{name}", meta={"distribute": to})
+
+    def parse_back(self, response, number):
+        yield {"back": number, "by": self.name}
+"""
+
+LOGIN = """
+import scrapy
+
+
+class Mark:
+    def process_item(self, item):
+        return {**item, "marked": True}
+
+
+class Login(scrapy.Spider):
+    name = "login"
+    custom_settings = {"ITEM_PIPELINES": {Mark: 1}}
+
+    async def start(self):
+        raise AssertionError("a worker does not enter the spider's own start")
+        yield
+
+    def enter(self, response, number):
+        headers = response.request.headers
+        yield {
+            "entered": number, "kept": response.meta["kept"], "cookie": headers[b"Cookie"].decode(),
+            "agent": headers[b"User-Agent"].decode(), "bot": self.settings["BOT_NAME"],
+        }
+        to = {"project": "small", "spider": "shop", "callback": "parse_back"}
+        yield response.follow("?back", cb_kwargs={"number": number}, meta={"distribute": to})
+"""
+
+#: what its own start would ask for, nobody has asked it for
+PLAIN = """
+import scrapy
+
+
+class Alone(scrapy.Spider):
+    name = "alone"
+
+    async def start(self):
+        yield scrapy.Request(self.settings["SITE"] + "/properties/index_00000.html?alone")
+
+    def parse(self, response):
+        yield {"alone": response.url}
+"""
+
+ASTRAY = {
+    "no-project": {"project": "nowhere", "spider": "login", "callback": "enter"},
+    "no-spider": {"project": "bank", "spider": "nobody", "callback": "enter"},
+    "no-callback": {"project": "bank", "spider": "login", "callback": "missing"},
+    "no-worker": {"project": "plain", "spider": "alone", "callback": "parse"},
+}
+
+
+def deploy_plain(it: Project, node: ScrapydNode) -> None:
+    """As any other tool would: the project alone."""
+    made = egg.build(it.path, f"{it.name}.settings", worker_half=False)
+    assert node.add_version(it.name, "r1", made.data)["status"] == "ok"
+
+
+@pytest.fixture(scope="module")
+def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2, max_proc=4, poll_interval=0.2)
+
+
+def shop(project: Callable[..., Project], nodes: list[ScrapydNode], site: str, **settings: object) -> Project:
+    """The project whose crawl it is."""
+    usual = {**QUICK, "ADDONS": ADDON, "SITE": site, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"], "ASTRAY": {}}
+    made: Project = project(nodes=nodes, spiders={"shop": SHOP}, settings={**usual, **settings})
+    return made
+
+
+@pytest.mark.black_box
+def test_a_chain_of_two_projects_comes_home_together_each_page_by_its_own_code(
+    project: Callable[..., Project], run_cli: Callable[..., Result], pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess], tmp_path: Path,
+) -> None:  # fmt: skip
+    """C14: the store has a password, each project its own key, and only one of the two nodes has the other project."""
+    the_site = site(20)
+    it = shop(project, pair, the_site.url)
+    feeds = {str(tmp_path / "bank.jl"): {"format": "jsonlines"}}
+    own = {**QUICK, "USER_AGENT": "bank", "FEEDS": feeds}
+    bank = project(nodes=pair[1:], spiders={"login": LOGIN}, name="bank", settings=own)
+    with closing(RedisServer(tmp_path / "redis")) as server:
+        env = {"SDIST_STORE": server.url}
+        deployed = run_cli(bank, "deploy-all", env=env)
+        assert deployed.code == 0, said(deployed)
+        done = run_cli(it, "crawl", "shop", "--pull", "-s", "USER_AGENT=shop", "-o", "items.jl", env=env)
+    assert done.code == 0, said(done)
+    items = list(it.items("items.jl"))
+    assert sorted(item["article"] for item in items if "article" in item) == [the_site.detail(n) for n in range(20)]
+    entered = [item for item in items if "entered" in item]
+    assert sorted(item["entered"] for item in entered) == [0, 10]
+    own = {"kept": "yes", "cookie": "who=me", "agent": "bank", "bot": "bank", "marked": True}
+    assert all({name: item[name] for name in own} == own for item in entered)
+    assert sorted(item["back"] for item in items if "back" in item) == [0, 10]
+    assert all(item["by"] == "shop" and "marked" not in item for item in items if "back" in item)
+    assert {row["project"] for row in pair[0].jobs()} == {"small"}
+    pair[1].wait_idle()
+    written = [json.loads(line) for line in (tmp_path / "bank.jl").read_text().splitlines()]
+    assert sorted(item["entered"] for item in written) == [0, 10]
+
+
+@pytest.mark.black_box
+def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_asked_for(
+    project: Callable[..., Project], run_cli: Callable[..., Result], pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+) -> None:  # fmt: skip
+    the_site = site(10)
+    it = shop(project, pair[:1], the_site.url, ASTRAY=ASTRAY)
+    bank = project(nodes=pair[:1], spiders={"login": LOGIN}, name="bank", settings=QUICK)
+    deployed = run_cli(bank, "deploy-all")
+    assert deployed.code == 0, said(deployed)
+    plain = project(nodes=pair[:1], spiders={"alone": PLAIN}, name="plain", settings={"SITE": the_site.url})
+    deploy_plain(plain, pair[0])
+    done = run_cli(it, "crawl", "shop", "--pull", "-o", "items.jl", "--json")
+    assert done.code == 3, said(done)
+    assert done.json()["state"] == "finished"
+    assert len([item for item in it.items("items.jl") if "article" in item]) == 10
+    lost = {row["url"].rpartition("?")[2]: row for row in misses(it)}
+    assert {name: row["kind"] for name, row in lost.items()} == dict.fromkeys(ASTRAY, "dead")
+    assert "there is no project nowhere; deploy it there" in lost["no-project"]["reason"]
+    assert "the project bank: spider 'nobody' not found" in lost["no-spider"]["reason"]
+    assert "no method 'missing'" in lost["no-callback"]["reason"]
+    assert "as if sdist had not deployed it" in lost["no-worker"]["reason"]
+    assert [path for path in the_site.hits() if path.rpartition("?")[2] in {*ASTRAY, "alone"}] == []
+
+    assert run_cli(plain, "deploy-all").code == 0
+    again = run_cli(it, "retry", crawls(it)[0].id)
+    assert again.code == 3, said(again)  # the other three are as they were
+    assert [item["alone"].rpartition("?")[2] for item in it.items("items.jl") if "alone" in item] == ["no-worker"]
+    assert {row["url"].rpartition("?")[2] for row in misses(it)} == ASTRAY.keys() - {"no-worker"}
+
+
+BREAKING = """
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import scrapy
+
+
+class Login(scrapy.Spider):
+    name = "login"
+
+    async def enter(self, response, number):
+        folder = Path(self.settings["MARKS"])
+        if number == 0 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / f"waits-{number}").touch()
+        while not (folder / "go").exists():
+            await asyncio.sleep(0.05)
+        yield {"entered": number}
+"""
+
+
+@pytest.mark.black_box
+def test_a_worker_of_another_project_dies_and_the_crawl_is_broken_off_and_nothing_is_lost(
+    project: Callable[..., Project], run_cli: Callable[..., Result], start_cli: Callable[..., Command],
+    pair: list[ScrapydNode], site: Callable[..., SiteProcess], tmp_path: Path,
+) -> None:  # fmt: skip
+    """The next process asks again whose code it is, and takes up the workers that are there."""
+    the_site, node, marks = site(11), pair[0], tmp_path / "marks"
+    marks.mkdir()
+    it = shop(project, [node], the_site.url)
+    bank = project(nodes=[node], spiders={"login": BREAKING}, name="bank", settings={**QUICK, "MARKS": str(marks)})
+    deployed = run_cli(bank, "deploy-all")
+    assert deployed.code == 0, said(deployed)
+    start_cli(it, "crawl", "shop", "--pull", "--batch-size", 1, "-o", "items.jl")
+    wait_for(lambda: (marks / "killed").exists() and any(marks.glob("waits-*")), 60, "one that works after a death")
+    row = crawls(it)[0]
+    assert row.pid
+    os.kill(row.pid, signal.SIGKILL)
+    (marks / "go").touch()
+    done = run_cli(it, "resume", row.id)
+    assert done.code == 0, said(done)
+    items = list(it.items("items.jl"))
+    assert sorted(item["article"] for item in items if "article" in item) == [the_site.detail(n) for n in range(11)]
+    assert sorted(item["entered"] for item in items if "entered" in item) == [0, 10]
+    node.wait_idle()

@@ -1,0 +1,39 @@
+"""A crawl of a name that was used before: nodes remember the jobs of the earlier one, which had the same ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.crawls import ADDON, QUICK, said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+pytestmark = pytest.mark.black_box
+
+
+@pytest.mark.parametrize("mode", ["--push", "--pull"])
+def test_the_jobs_of_a_removed_crawl_are_not_taken_for_those_of_the_next_one(
+    mode: str,
+    project: Callable[..., Project],
+    scrapyd_node: Callable[..., ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+) -> None:
+    there = site(6)
+    settings = {**QUICK, "ADDONS": ADDON, "START_URL": there.start_url}
+    node = scrapyd_node(max_proc=1, poll_interval=0.2)
+    it = project(nodes=[node], settings=settings)
+    for _ in range(2):
+        done = run_cli(it, "crawl", "plain", "--callback", "parse_article", "--name", "again", mode)
+        assert done.code == 0, said(done)
+        assert run_cli(it, "clean", "again", "--yes").code == 0
+    assert list(Counter(job["id"] for job in node.jobs()).values()) == [2], node.jobs()
+    assert set(there.item_hits().values()) == {2}

@@ -1,0 +1,104 @@
+"""What the throttle remembers in a broad crawl: of a domain that is done, nothing stays in the worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from rig.crawls import ADDON, said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from rig.commands import Result
+    from rig.projects import Project
+
+pytestmark = pytest.mark.black_box
+
+#: two lots of domains with one page each, and three with many, which keep the crawl going. It tells what the process
+#: has of this project's objects, and its size: before all, when a lot is there, and when it is forgotten or it is late
+SPIDER = """
+    import gc
+    import time
+    from collections import Counter
+
+    import scrapy
+
+
+    class Broad(scrapy.Spider):
+        name = "broad"
+        lots = done = 0
+        since = looked = 0.0
+
+        async def start(self):
+            yield self.told("begin")
+            for request in [*self.lot(), *map(self.again, ("127.0.5.1", "127.0.5.2", "127.0.5.3"))]:
+                yield request
+
+        def lot(self):
+            first, size = self.lots * int(self.size), int(self.size)
+            self.lots, self.done = self.lots + 1, 0
+            for number in range(first, first + size):
+                host = f"127.10.{number // 250}.{number % 250 + 1}"
+                yield scrapy.Request(f"http://{host}:{self.port}/echo", headers={"Connection": "close"})
+
+        def parse(self, response):
+            self.done += 1
+            if self.done == int(self.size):
+                self.since = self.looked = time.monotonic()
+                yield self.told("there")
+                if self.lots == 2:
+                    self.crawler.engine.close_spider(self, "finished")
+
+        def again(self, host):
+            url = f"http://{host}:{self.port}/echo"
+            return scrapy.Request(url, self.busy, dont_filter=True, cb_kwargs={"host": host})
+
+        def busy(self, response, host):
+            yield self.again(host)
+            now = time.monotonic()
+            if self.lots == 1 and self.done == int(self.size) and now > self.looked + 1:
+                self.looked = now
+                if sum(self.own().values()) < int(self.few) or now > self.since + 60:
+                    yield self.told("later")
+                    yield from self.lot()
+
+        def own(self):
+            kinds = (type(one) for one in gc.get_objects())
+            return Counter(kind.__name__ for kind in kinds if str(kind.__module__).startswith("scrapyd_dist."))
+
+        def told(self, when):
+            gc.collect()
+            with open("/proc/self/statm") as file:
+                rss = int(file.read().split()[1]) * 4096
+            return {"lot": self.lots, "when": when, "own": self.own(), "rss": rss}
+"""
+LOT = 750
+#: objects of this project that a process has for the domains in use, and for itself
+FEW = 250
+
+
+def test_of_domains_that_are_done_nothing_stays(
+    project: Callable[..., Project], site: Callable[..., Any], run_scrapy: Callable[..., Result]
+) -> None:
+    """C5: 1,500 domains with one page each; what the worker has of them goes, and the next ones take its place."""
+    there = site(1, "--host=0.0.0.0")
+    settings = {
+        "ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE_HITS": 3,
+        "DISTRIBUTED_THROTTLE_WINDOW": 1, "CONCURRENT_REQUESTS": 50, "COOKIES_ENABLED": False, "LOG_LEVEL": "INFO",
+    }  # fmt: skip
+    it = project(spiders={"broad": SPIDER}, settings=settings)
+    given = {"port": urlsplit(there.url).port, "size": LOT, "few": FEW}
+    words = [word for name, value in given.items() for word in ("-a", f"{name}={value}")]
+    done = run_scrapy(it, "crawl", "broad", *words, "-O", "told.jl")
+    assert done.code == 0, said(done)
+    told = list(it.items("told.jl"))
+    assert [(one["lot"], one["when"]) for one in told] == [(0, "begin"), (1, "there"), (1, "later"), (2, "there")]
+    begin, first, later, second = [sum(one["own"].values()) for one in told]
+    assert first - begin > LOT, "it counts what there is of each domain"
+    assert later < FEW, told[2]["own"]
+    assert second - begin < 1.1 * (first - begin), told[3]["own"]
+    sizes = [one["rss"] for one in told]
+    assert sizes[3] - sizes[1] < (sizes[1] - sizes[0]) / 2, sizes

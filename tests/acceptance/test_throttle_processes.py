@@ -1,0 +1,114 @@
+"""The throttle in plain processes, at the site's own log: bursts, and a service of addresses that stops answering."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.badpeer import BadPeer
+from rig.throttled import SPIDERS, Throttled, mean_gap
+from rig.waiting import wait_for
+from rolling import most_in_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rig.badpeer import Connection
+    from rig.commands import Command, Result
+    from rig.projects import Project
+
+pytestmark = pytest.mark.black_box
+
+#: seconds by which a hit may come later than its permit allows
+LATE = 1.0
+#: seconds in which all hits of a window come, where they may
+BURST = 1.0
+BURSTS, KNOWN, UNKNOWN = "127.0.4.1", "127.0.4.2", "127.0.4.3"
+#: what the service says
+PUBLIC = "203.0.113.7"
+
+
+@pytest.fixture
+def crawls(
+    project: Callable[..., Project], site: Callable[..., Any], start_scrapy: Callable[..., Command]
+) -> Callable[..., Throttled]:
+    def make(hits: int, window: float, **settings: Any) -> Throttled:
+        limit = {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": window}
+        it = project(spiders={"pages": SPIDERS})
+        return Throttled(it, site(200, "--host=0.0.0.0"), start_scrapy, {**limit, **settings})
+
+    return make
+
+
+def test_without_moderation_all_hits_of_a_window_come_at_once_and_then_none(crawls: Callable[..., Throttled]) -> None:
+    """C2: two processes have one burst between them, in each window."""
+    hits, window = 10, 4.0
+    it = crawls(hits, window, DISTRIBUTED_THROTTLE_MODERATED=False)
+    for command in [it.crawl(BURSTS, 0, 15), it.crawl(BURSTS, 15, 30, spider="others")]:
+        assert command.wait().code == 0
+    times = it.times(BURSTS)
+    assert len(times) == 30
+    # The quickest of them: a machine that stands still for a moment is not the throttle.
+    assert min(last - first for first, last in zip(times, times[hits - 1 :], strict=False)) < BURST, times
+    assert most_in_window(times, window - LATE) <= hits, times
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """One that answers until it is told to hang."""
+    one = Service()
+    with closing(one.peer):
+        yield one
+
+
+class Service:
+    """A service that tells who asks his own address."""
+
+    def __init__(self) -> None:
+        self.hangs = threading.Event()
+        #: questions that have no answer
+        self.open = 0
+        self.peer = BadPeer(self._play)
+        self.url = f"http://127.0.0.1:{self.peer.port}/raw"
+
+    def _play(self, connection: Connection, _request: bytes) -> None:
+        if not self.hangs.is_set():
+            connection.answer(200, PUBLIC.encode())
+            return
+        self.open += 1
+        connection.hang()
+
+
+def test_a_service_of_addresses_that_hangs_holds_nothing_up_and_no_limit_is_exceeded(
+    crawls: Callable[..., Throttled], service: Service, run_cli: Callable[..., Result]
+) -> None:
+    """C7: who knew the address goes on under it, who never did under a name that all of those share."""
+    gap = 0.2
+    ours: dict[str, Any] = {
+        "DISTRIBUTED_THROTTLE_PER_IP": True, "DISTRIBUTED_THROTTLE_PUBLIC_IP": service.url,
+        "DISTRIBUTED_THROTTLE_PUBLIC_IP_REFRESH": 0.2,
+    }  # fmt: skip
+    it = crawls(10, 10 * gap, **ours)
+    knowing = [it.crawl(KNOWN, 0, 100), it.crawl(KNOWN, 100, 200, spider="others")]
+    wait_for(lambda: _spiders(it, KNOWN) == 2, 60, "hits of both processes")
+    service.hangs.set()
+    wait_for(lambda: service.open >= 2, 60, "questions of both that get no answer")
+    before = len(it.hits(KNOWN))
+    for command in [it.crawl(UNKNOWN, 0, 10), it.crawl(UNKNOWN, 10, 20, spider="others")]:
+        assert command.wait().code == 0
+    during = it.times(KNOWN)[before:]
+    for command in knowing:
+        command.interrupt()
+        assert command.wait().code == 0
+    assert len(it.hits(UNKNOWN)) == 20
+    assert min(mean_gap(it.times(host)) for host in (KNOWN, UNKNOWN)) > 0.9 * gap
+    assert mean_gap(during) < 3 * gap, "a question that waits five seconds for its answer holds up nothing"
+    shown = run_cli(it.project, "throttle", "show", "--json", env={"SDIST_STORE": it.store}).json()
+    keys = {row["domain"]: set(row["keys"]) for row in shown["domains"]}
+    assert keys == {KNOWN: {f"{PUBLIC}|{KNOWN}"}, UNKNOWN: {f"unknown|{UNKNOWN}"}}
+
+
+def _spiders(it: Throttled, host: str) -> int:
+    return len({row["target"].rpartition("=")[2] for row in it.hits(host)})

@@ -1,0 +1,214 @@
+"""Work for spiders of other projects, on nodes in memory: who they are is asked first, and every call names theirs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from cryptography.fernet import Fernet
+from rig.coordination import CRAWL, HOME, scenario, until
+from rig.managing import OTHERS_KEY, office
+from rig.nodemodel import ModelJob, ModelNode, model
+from scrapyd_dist.deploy.versions import version_name
+
+from scrapyd_dist.coordination.posting import JobSpec
+from scrapyd_dist.errors import ApiRefused, ConnectionRefused
+from scrapyd_dist.managing.others import newest
+from scrapyd_dist.managing.terms import HARMLESS
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.sealing import unseal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rig.managing import ModelWorker, Office
+
+LANE = "@shop:login"
+KEY = Fernet.generate_key()
+
+
+def with_shop(name: str, **options: Any) -> ModelNode:
+    """A node on which the project shop is deployed."""
+    node = model(name, **options)
+    node.versions = {"shop": ("r1", "r2")}
+    return node
+
+
+async def of_shop(o: Office, number: int = 1) -> ModelWorker:
+    """The newest of the workers of shop, when so many of them were posted."""
+
+    def posted() -> list[ModelJob]:
+        for worker in o.workers():
+            if o_job(worker).project != "shop" and o_job(worker).state is JobState.PENDING:
+                worker.begin()  # or else the node would seem to start nothing
+        return [job for node in o.nodes for job in node.jobs.values() if job.project == "shop"]
+
+    await until(lambda: len(posted()) >= number, f"{number} jobs of shop")
+    return [one for one in o.workers() if o_job(one).project == "shop"][-1]
+
+
+def o_job(worker: ModelWorker) -> ModelJob:
+    return worker.node.jobs[worker.job]
+
+
+@scenario
+async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tmp_path: Path) -> None:
+    one = with_shop("one", slots=4)
+    spec = JobSpec(
+        crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"},
+        settings={"ITEM_PIPELINES": "{}", "DISTRIBUTED_LABELS": "x"}, shared={"DISTRIBUTED_SLOTS": "4"},
+    )  # fmt: skip
+    async with office(tmp_path, one, producer="me", key=KEY, spec=spec) as o:
+        o.add(1, 1, 1, slot=LANE)
+        first = (await of_shop(o)).begin()
+        job, told = o_job(first), o_job(first).told
+        assert (job.spider, job.version, job.args, told["introduce"]) == ("login", "r2", {}, True)
+        assert {name: job.settings[name] for name in HARMLESS} == HARMLESS
+        assert "ITEM_PIPELINES" not in job.settings
+        assert not told.keys() & {"store", "store_sealed", "key_sealed"}
+        one.versions["shop"] += ("r3",)  # what came later has not introduced itself
+        first.introduce()
+        worker = await of_shop(o, 2)
+        job, told = o_job(worker), o_job(worker).told
+        assert (job.version, told["store"], told["version"]) == ("r2", "here", "r2")
+        assert unseal(told["key_sealed"], OTHERS_KEY) == KEY
+        ours = {name: text for name, text in job.settings.items() if name != "DISTRIBUTED_PULL"}
+        assert ours == {"DISTRIBUTED_LABELS": "x", "DISTRIBUTED_SLOTS": "4"}
+        worker.begin().work_off().end()
+        o.manager.no_more()
+        await o.ended()
+        assert o.states() == ["done"] * 3
+        introduced = [job.id for job in one.jobs.values() if job.told.get("introduce")]
+        assert introduced == [first.job]
+
+
+def test_the_newest_version_is_the_last_one_that_sdist_deployed() -> None:
+    moments = [datetime(2026, 11, day, tzinfo=timezone.utc) for day in (1, 2)]
+    old, new = (version_name("0123456789ab", moment, label="git-v1") for moment in moments)
+    assert newest((old, new, "r9")) == new  # Scrapyd sorts r9 behind them, and runs it when nothing is said
+    assert newest(("r1", "r2")) == "r2"
+
+
+@scenario
+async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Path) -> None:
+    """Scrapyd finds a job among those of the project that it is asked for, and nowhere else."""
+    one = with_shop("one")
+    async with office(tmp_path, one, producer="me", key=KEY) as o:
+        o.add(1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        worker = (await of_shop(o, 2)).begin()
+        worker.lease(seconds=0.05)  # and no word from it any more
+        await until(lambda: o_job(worker).state is JobState.FINISHED, "the one that hangs is told to end")
+        o.add(1, slot=LANE)
+        other = (await of_shop(o, 3)).begin()
+        one.down = ConnectionRefused
+        await until(lambda: o.manager.members[0].cancel_later, "it is given up while its node is away")
+        assert o_job(other).state is JobState.RUNNING
+        one.down = None
+        await until(lambda: o_job(other).state is JobState.FINISHED, "it is cancelled when the node answers again")
+
+
+@scenario
+async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) -> None:
+    lacking, having = model("lacking", slots=9), with_shop("having", slots=2)
+    async with office(tmp_path, lacking, having, producer="me", key=KEY) as o:
+        o.add(1, 1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        (await of_shop(o, 2)).begin().work_off().end()
+        o.manager.no_more()
+        await o.ended()
+        assert o.states() == ["done", "done"]
+        assert {job.project for job in lacking.jobs.values()} <= {"p"}
+        assert [member.unfit for member in o.manager.members] == ["", ""]
+
+
+@scenario
+async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) -> None:
+    """Free room elsewhere is of no use to it, and idle workers there need not go."""
+    having, lacking = with_shop("having", slots=1), model("lacking", slots=1)
+    async with office(tmp_path, having, lacking, producer="me", key=KEY) as o:
+        await until(lambda: len(o.workers()) == 2, "an idle worker on each node")
+        for worker in o.workers():
+            worker.begin()
+        o.add(1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        (await of_shop(o, 2)).begin().work_off().end()
+        await until(lambda: o.states() == ["done"], "the work is done")
+        assert having.cancels != []
+
+
+@scenario
+async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(tmp_path: Path) -> None:
+    one, two = model("one"), model("two")
+    async with office(tmp_path, one, two, producer="me", key=KEY) as o:
+        o.add(2, slot=LANE)
+        await until(lambda: o.states() == ["dead"], "it is given up")
+        reason = o.store.batch(CRAWL, 1).reason
+        assert reason.startswith("one, two: there is no project shop;")
+        assert "sdist deploy-all" in reason
+        o.manager.no_more()
+        await o.ended()
+        assert (o.manager.stopped, o.manager.tally.dead_urls) == ("", 2)
+
+
+@scenario
+async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Path) -> None:
+    def refuse(node: ModelNode, job: ModelJob) -> None:
+        if job.project == "shop":
+            error = ApiRefused(f"{node.node}: spider 'login' not found")
+            error.said = "spider 'login' not found"
+            raise error
+        node.take(job)
+
+    one = with_shop("one")
+    one.plays = [refuse] * 9
+    async with office(tmp_path, one, producer="me", key=KEY) as o:
+        o.add(2, slot=LANE)
+        await until(lambda: o.states() == ["dead"], "it is given up")
+        assert "spider 'login' not found" in o.store.batch(CRAWL, 1).reason
+
+
+@scenario
+async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(tmp_path: Path) -> None:
+    one = with_shop("one")
+    async with office(tmp_path, one, producer="me", key=KEY) as o:
+        o.add(2, slot=LANE)
+        for number in (1, 2):
+            worker = (await of_shop(o, number)).begin()
+            worker.node.files.clear()
+            worker.die()
+        await until(lambda: o.states() == ["dead"], "it is given up")
+        assert all(job.told.get("introduce") for job in one.jobs.values() if job.project == "shop")
+        assert "as if sdist had not deployed it" in o.store.batch(CRAWL, 1).reason
+
+
+@scenario
+async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_reason_is_told(tmp_path: Path) -> None:
+    told = {"old": {"code": {"version": "0.0.1"}}, "sick": {"problem": "its setting FEEDS is odd"}}
+    for name, fields in told.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        async with office(folder, with_shop("one"), producer="me", key=KEY) as o:
+            o.add(2, slot=LANE)
+            worker = (await of_shop(o)).begin()
+            worker.end(**{"public": "x", **fields})
+            await until(lambda o=o: o.states() == ["dead"], "it is given up")
+            reason = o.store.batch(CRAWL, 1).reason
+            assert ("deployed by sdist 0.0.1" if name == "old" else "its setting FEEDS is odd") in reason
+
+
+@scenario
+async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> None:
+    one = with_shop("one")
+    async with office(tmp_path, one, producer="me", key=KEY) as o:
+        o.add(2, slot=LANE)
+        worker = (await of_shop(o)).begin()
+        await until(lambda: o.store.crawl(CRAWL).options.get("workers"), "it is written down")
+    async with office(tmp_path, one, producer="me", key=KEY) as o:
+        worker.introduce()
+        again = (await of_shop(o, 2)).begin()
+        assert o_job(again).told.get("introduce") is None
+        again.work_off().end()
+        o.manager.no_more()
+        await o.ended()
+        assert o.states() == ["done"]
