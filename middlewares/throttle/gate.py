@@ -170,7 +170,7 @@ class Gate:
 
     def _pass_for(self, line: Line, slot: str) -> Pass:
         if line.standing is Standing.LIMITED:
-            return self._passes.give(line.permits.popleft(), slot, line)
+            return self._passes.give(line.permits.pop(0), slot, line)
         return Pass(self._key(line.kind), self.now(), FREE if line.standing is Standing.FREE else OVER)
 
     # the downloader middleware's side

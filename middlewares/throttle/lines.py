@@ -6,7 +6,7 @@ time is an argument, in seconds of this process's clock. Part of the worker half
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -64,15 +64,16 @@ class Held(NamedTuple):
         return now - self.due <= STALE
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Line:
     """The requests of one kind, in whichever queues they wait; or beside them, as its guests."""
 
     kind: Kind
     waiting: int = 0  #: requests in queues
     slots: Counter[str] = field(default_factory=Counter)  #: the same by slot of the downloader
-    guests: deque[Guest] = field(default_factory=deque)  #: requests that came by no queue
-    permits: deque[Held] = field(default_factory=deque)  #: in order of time
+    # Lists, though both are taken from in front: an empty deque is 600 bytes, and there may be a line for each of many.
+    guests: list[Guest] = field(default_factory=list)  #: requests that came by no queue
+    permits: list[Held] = field(default_factory=list)  #: in order of time
     asked: int = 0  #: permits that the store is being asked for
     standing: Standing = Standing.LIMITED
     cramped: bool = False  #: permits came to nothing for want of room
@@ -129,7 +130,7 @@ class Line:
         if held[0].due > now:
             self.cramped = False  # the limit is what it waits for
         self._learn(held)
-        self.permits = deque(sorted([*self.permits, *held], key=lambda one: one.due))
+        self.permits = sorted([*self.permits, *held], key=lambda one: one.due)
 
     def _go_without(self, *, used_up: bool, now: float) -> None:
         if not used_up:
@@ -155,7 +156,7 @@ class Line:
         """Give up the permits that are too old to be used."""
         stale = []
         while self.permits and not self.permits[0].fresh(now):
-            stale.append(self.permits.popleft().permit)
+            stale.append(self.permits.pop(0).permit)
         return stale
 
     def take_surplus(self) -> list[Permit]:
@@ -170,7 +171,7 @@ class Line:
         if standing is Standing.USED_UP:
             self.standing = standing
         ahead = [held for held in self.permits if held.due > now]
-        self.permits = deque(held for held in self.permits if held.due <= now)
+        self.permits = [held for held in self.permits if held.due <= now]
         return [held.permit for held in ahead]
 
     def next_look(self, now: float) -> float | None:

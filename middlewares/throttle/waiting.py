@@ -203,13 +203,13 @@ class Lines:
 
     def _serve_guests(self, line: Line, now: float) -> None:
         while line.guests and self._may_leave(line, now):
-            answer = line.guests.popleft().answer
+            answer = line.guests.pop(0).answer
             if answer.done():
                 continue
             if line.standing is Standing.USED_UP:
                 answer.set_exception(PagesUsedUp(line.kind.domain, line.kind.pages or 0))
             else:
-                answer.set_result(line.permits.popleft() if line.standing is Standing.LIMITED else None)
+                answer.set_result(line.permits.pop(0) if line.standing is Standing.LIMITED else None)
 
     def _note_wait(self, line: Line, now: float, *, ends: bool) -> None:
         if not ends:

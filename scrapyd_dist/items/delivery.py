@@ -87,7 +87,9 @@ def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> list[str]:
 
 def own_parts(folder: Path) -> list[Path]:
     """The files of part 0 in a folder of parts, those of earlier processes too, in the order of their shards."""
-    return sorted(folder.glob(f"{OWN}*.jl"), key=lambda path: int(path.stem.removeprefix(OWN)))
+    # The name of a crawl, and so those of its other parts, may begin in the same way.
+    shards = {path: path.stem.removeprefix(OWN) for path in folder.glob(f"{OWN}*.jl")}
+    return sorted((path for path, shard in shards.items() if shard.isdecimal()), key=lambda path: int(shards[path]))
 
 
 def _write_misses(path: Path, misses: Sequence[Miss]) -> str | None:

@@ -43,6 +43,8 @@ class Judging:
             self.others.heard(worker, reason)
         elif report is not None and report.ended_requests:
             self.failures.worked(worker.lane, node.name)
+        elif report is not None and report.unreached and worker.project:
+            self.others.cannot(worker, report.problem)
         elif report is not None and report.unreached:
             self.failures.out_of_reach(node.name)
             self.unfit(worker.member, report.problem)

@@ -107,6 +107,7 @@ class Others:
         node, spec = worker.member.node, self.desk.spec
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:
+            worker.version = met.version
             told = {**way.told, "foreign": True, **({"key_sealed": met.sealed} if met.sealed else {})}
             return call_for_worker(spec, worker, self.terms, told, version=met.version)
         worker.introduces, timeout = True, self.desk.limits.request_timeout
@@ -133,6 +134,10 @@ class Others:
             self._tried[place] += 1
             if self._tried[place] >= TRIES:
                 self._lack(worker, self._no_worker(worker, reason))
+
+    def cannot(self, worker: Worker, why: str) -> None:
+        """Its code there does not get at the store, as it has found out; that says nothing of this project's own."""
+        self._lack(worker, f"{_code(worker)} cannot work for this crawl: {why.rstrip('.')}; {DEPLOY}")
 
     def _introduced(self, worker: Worker, public: str, made_by: str, problem: str) -> None:
         if problem:

@@ -218,7 +218,7 @@ def test_a_worker_of_another_project_dies_and_the_crawl_is_broken_off_and_nothin
     bank = project(nodes=[node], spiders={"login": BREAKING}, name="bank", settings={**QUICK, "MARKS": str(marks)})
     deployed = run_cli(bank, "deploy-all")
     assert deployed.code == 0, said(deployed)
-    start_cli(it, "crawl", "shop", "--pull", "--batch-size", 1, "-o", "items.jl")
+    start_cli(it, "crawl", "shop", "--pull", "--workers", 2, "-o", "items.jl")
     wait_for(lambda: (marks / "killed").exists() and any(marks.glob("waits-*")), 60, "one that works after a death")
     row = crawls(it)[0]
     assert row.pid

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.black_box
 
 
-@pytest.mark.parametrize("mode", ["--push", "--pull"])
 def test_the_jobs_of_a_removed_crawl_are_not_taken_for_those_of_the_next_one(
-    mode: str,
     project: Callable[..., Project],
     scrapyd_node: Callable[..., ScrapydNode],
     site: Callable[..., SiteProcess],
@@ -32,7 +30,7 @@ def test_the_jobs_of_a_removed_crawl_are_not_taken_for_those_of_the_next_one(
     node = scrapyd_node(max_proc=1, poll_interval=0.2)
     it = project(nodes=[node], settings=settings)
     for _ in range(2):
-        done = run_cli(it, "crawl", "plain", "--callback", "parse_article", "--name", "again", mode)
+        done = run_cli(it, "crawl", "plain", "--callback", "parse_article", "--name", "again")
         assert done.code == 0, said(done)
         assert run_cli(it, "clean", "again", "--yes").code == 0
     assert list(Counter(job["id"] for job in node.jobs()).values()) == [2], node.jobs()

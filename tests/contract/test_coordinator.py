@@ -23,9 +23,12 @@ from scrapyd_dist.errors import (
     ConnectTimeout,
     NotFound,
 )
+from scrapyd_dist.scrapyd.api import JobState
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rig.coordination import Bench
 
     from scrapyd_dist.coordination.fleet import Member
 
@@ -83,6 +86,31 @@ async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
             await b.seal()
         await until(lambda: len(b.posts()) == 5, "all are posted")
         assert (len(small.posts), len(large.posts)) == (1, 4)
+
+
+@scenario
+async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
+    small, large = model("small", slots=1, quick=False), model("large", slots=8, quick=False)
+    async with bench(tmp_path, small, large, placement=Placement("least-loaded")) as b:
+        await b.seal_all(180)
+        ended = 0
+        while ended < 180:
+            for node in (small, large):  # one batch takes as long as another, and each slot has one at a time
+                running = [job for job in node.posts if node.jobs[job].state is not JobState.FINISHED]
+                for job in running[: node.slots]:
+                    node.finish(job)
+                    ended += 1
+            await until(lambda ended=ended: b.coordinator.tally.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
+            await until(lambda: _busy(b), "the slots are filled again")
+        await b.ended()
+        b.whole(180)
+        assert 18 <= len(small.posts) <= 22, "a ninth, give or take a tenth"
+
+
+def _busy(b: Bench) -> bool:
+    """Whether every slot has a job, or nothing waits for one."""
+    at_work = [sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes]
+    return b.coordinator.waiting == 0 or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
 
 
 @scenario

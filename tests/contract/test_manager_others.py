@@ -198,6 +198,21 @@ async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_re
 
 
 @scenario
+async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tmp_path: Path) -> None:
+    async with office(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
+        o.add(2, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        (await of_shop(o, 2)).begin().end("refused", unreached=True, problem="The store is out of reach: why.")
+        await until(lambda: o.states() == ["dead"], "it is given up")
+        assert "the version r2 of the project shop cannot work" in o.store.batch(CRAWL, 1).reason
+        assert "out of reach: why; deploy it" in o.store.batch(CRAWL, 1).reason
+        assert (o.manager.members[0].unfit, o.manager.failed) == ("", True)  # a lane is closed
+        o.manager.no_more()
+        await o.ended()
+        assert o.manager.stopped == ""
+
+
+@scenario
 async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> None:
     one = with_shop("one")
     async with office(tmp_path, one, producer="me", key=KEY) as o:

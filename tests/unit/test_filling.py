@@ -56,6 +56,11 @@ class Login(Spider):
     def gone(self, failure: Any) -> None: ...
 
 
+class Hiding(Spider):
+    name = "hiding"
+    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
+
+
 def parse_login(response: Any) -> None:
     """The sender has no such method: a stand-in with its name."""
 
@@ -272,6 +277,12 @@ def test_what_no_spider_can_take_is_a_miss_with_the_reason(said: Any) -> None:
 
 def test_an_unknown_spider_is_named_with_those_that_there_are() -> None:
     assert Bench().why_not(meta={"distribute": "nobody"}).startswith("there is no spider 'nobody'")
+
+
+def test_a_spider_that_hides_the_addon_gets_nothing_since_its_workers_would_enter_its_own_start() -> None:
+    why = Bench().why_not(meta={"distribute": "hiding"})
+    assert why.startswith("the custom_settings of the spider hiding set ADDONS")
+    assert Bench().slot(meta={"distribute": {"spider": "hiding", "project": "other"}}) == "@other:hiding"
 
 
 def test_what_cannot_travel_to_another_spider_is_a_miss_too() -> None:

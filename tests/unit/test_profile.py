@@ -75,13 +75,14 @@ def test_a_profile_takes_the_place_of_scrapys_defaults(asked: dict[str, str], ge
 
 
 def test_the_usual_profile_touches_no_log() -> None:
-    assert set(PROFILE_SETTINGS[USUAL]) == {"CONCURRENT_ITEMS"}
+    assert set(PROFILE_SETTINGS[USUAL]) == {"CONCURRENT_ITEMS", "DOWNLOADER"}
 
 
 @pytest.mark.parametrize("profile", [USUAL, FAST])
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
 def test_what_anybody_has_set_stays(priority: str, profile: str) -> None:
-    own = {"CONCURRENT_ITEMS": 100, "LOG_LEVEL": "DEBUG"}  # even where it is what Scrapy would do anyway
+    # even where it is what Scrapy would do anyway
+    own = {"CONCURRENT_ITEMS": 100, "DOWNLOADER": SCRAPYS["DOWNLOADER"], "LOG_LEVEL": "DEBUG"}
     assert set(own) == set(PROFILE_SETTINGS[FAST])
     made = settings(priority, DISTRIBUTED_PROFILE=profile, **own)
     apply_profile(made, None)

@@ -48,7 +48,7 @@ def test_they_are_asked_for_by_the_half_dozen() -> None:
     it.receive(given(*(1.0 + at / 40 for at in range(11))), ours, 0.9)
     assert it.missing(0.9, 9) == 0
     while len(it.permits) > 5:
-        it.permits.popleft()
+        it.permits.pop(0)
         asked = it.missing(0.9, 9)
     assert asked == 6
 

@@ -1,0 +1,66 @@
+"""Nodes with other code than the crawl's: they get no work until they have it, and are named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rig.bad_days import IMPATIENT, ITEMS, attempts
+from rig.crawls import said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+CHANGED = """
+    from properties.spiders.plain import PlainSpider
+
+
+    class Own(PlainSpider):
+        name = "changed"
+
+        def parse_article(self, response):
+            for item in super().parse_article(response):
+                item["title"] = "{title}"
+                yield item
+"""
+
+
+@pytest.mark.black_box
+def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
+    project: Callable[..., Project],
+    fleet: Callable[..., list[ScrapydNode]],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+) -> None:
+    """N9: uploading is switched off, and one of two nodes was left behind."""
+    new, old = fleet(2, poll_interval=0.2)
+    pages = site(12, per_page=12)
+    ours = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 3, "DISTRIBUTED_DEPLOY": "never"}
+    it = project(nodes=[new, old], settings=ours)
+    it.spider("changed", CHANGED.format(title="old"))
+    assert run_cli(it, "deploy-all").code == 0
+    it.spider("changed", CHANGED.format(title="new"))
+    assert run_cli(it, "deploy", new.name).code == 0
+    line = ("crawl", "changed", "--callback", "parse_article", "-O", ITEMS, "--json")
+    first = run_cli(it, *line)
+    assert first.code == 0, said(first)
+    titles = [item["title"] for item in it.items(ITEMS)]
+    assert titles == ["new"] * 12, "old and new code were mixed"
+    assert {attempt.node for attempt in attempts(it)} == {new.name}
+    (named,) = [node for node in first.json()["nodes"] if node["name"] == old.name]
+    assert (named["state"], named["jobs"]) == ("unfit", 0)
+    assert first.json()["version"] in named["reason"], "which version it lacks"
+    assert f"{old.name} has the version" in run_cli(it, "status", first.json()["crawl"]).out
+
+    assert run_cli(it, "deploy-all", "--only-missing").code == 0
+    second = run_cli(it, *line)
+    assert second.code == 0, said(second)
+    assert {node["name"]: node["state"] for node in second.json()["nodes"]} == {new.name: "up", old.name: "up"}
+    assert {attempt.node for attempt in attempts(it)} == {new.name, old.name}
+    assert second.json()["version"] == first.json()["version"]
+    assert [item["title"] for item in it.items(ITEMS)] == titles
