@@ -132,7 +132,8 @@ def ours(what: str, where: str, count: int, size: Callable[[], float]) -> Row:
         before, added, kept, took = size(), Watch(), Watch(), Watch()
         added(lambda: add_all(store, requests, spider, kept))
         grown = size() - before
-        taken = took(lambda: take_all(store, spider))
+        with closing(open_store(where, durable=False)) as workers:  # as they open it
+            taken = took(lambda: take_all(workers, spider))
     return row(what, count, taken, grown, [added, kept, took])
 
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two questions whether there is work
-POLL = 0.5
+#: seconds between two questions whether there is work: soon at first, since a crawl begins and ends with short waits
+SOON, POLL = 0.05, 0.5
 #: batches that a worker which has read none yet fails for that reason, before it ends
 UNREADABLE = 3
 #: batches that a worker has at one time, more or less: each has a file open
@@ -99,7 +99,7 @@ class Feeder:
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
         self._hook = spider_method(crawler, "DISTRIBUTED_REQUEST_HOOK")
         self._attributes: Any = None
-        self._worked = time.monotonic()
+        self._worked, self._pause = time.monotonic(), SOON
         #: requests that a batch is thought to have, as far as they can be made
         self._size = min(self._ready, job.batch_size, self._of_a_site) if job.fair else self._ready
         self._unread: int | None = 0  #: batches that could not be read; None when one could
@@ -149,14 +149,15 @@ class Feeder:
             self._worked = time.monotonic()
         elif await self._leasing.no_more() or self._idled():
             return True
-        await self._news.wait(POLL)
+        await self._news.wait(self._pause)
+        self._pause = min(2 * self._pause, POLL)
         return False
 
     def _idled(self) -> bool:
         return bool(self._job.idle) and time.monotonic() - self._worked >= self._job.idle
 
     def _open(self, leased: Leased) -> LeasedBatch:
-        self._worked = time.monotonic()
+        self._worked, self._pause = time.monotonic(), SOON
         number = leased.batch.number
         values, problem = _values(leased, self._key)
         # One small batch among large ones must not make this worker take all the rest from the others.
