@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: seconds that a request waits, at most, for others to leave with
 STROKE = 0.005
 #: seconds over which it is judged what limits a crawl, and the share of them in which its thread has worked then
-WINDOW, BUSY = 0.1, 0.5
+WINDOW, BUSY = 0.1, 0.9
 
 
 class Load:
@@ -43,7 +43,7 @@ class Load:
 
 
 def had_work() -> float:
-    """Seconds for which this thread had something to do; and had to wait for the processor, where that is told."""
+    """Seconds for which this thread had something to do, whoever had the processor meanwhile, where that is told."""
     try:
         ran, waited, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
         return (int(ran) + int(waited)) / 1e9

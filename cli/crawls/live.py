@@ -31,7 +31,7 @@ _OTHER_LINES = 14
 #: nodes that are drawn where the height is not known
 _NODES = 40
 _STATES = {"up": "green", "down": "red", "unfit": "red", "draining": "yellow", "wedged": "red", "left": "yellow"}
-_HEADINGS = ("node", "state", "running", "jobs", "pages", "/s", "items", "/s", "errors", "/s", "")
+_HEADINGS = ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", "")
 #: rich names fonts that a page would fetch from elsewhere; what is on the machine does
 _FONT_FACE = re.compile(r"@font-face\s*{[^}]*}\s*")
 _LEFT = {"node", "state", ""}

@@ -73,10 +73,8 @@ def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess
         )
     now = time.time()
     with closing(project_store(root)) as store:
-        if name is not None and check_crawl_name(name) in {crawl.id for crawl in store.crawls()}:
-            raise ConfigError(
-                f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another."
-            )
+        if name is not None:
+            _check_free(store, check_crawl_name(name))
         while True:
             crawl = Crawl(
                 id=name or _free_name(store, order.spider, now),
@@ -151,6 +149,20 @@ def begin_again(root: Path, name: str, *, finished: bool = False) -> tuple[Crawl
             )
         store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
         return crawl, spawn(root, store, name)
+
+
+def _check_free(store: Store, name: str) -> None:
+    taken = next((row for row in store.crawls() if row.id == name), None)
+    if taken is None:
+        return
+    if taken.kind == "frontier":
+        raise ConfigError(f"There is a frontier {name} already, and crawls and frontiers share names: choose another.")
+    if taken.state is CrawlState.FINISHED:
+        raise ConfigError(
+            f"There is a crawl {name} already, and it is finished: choose another name, or remove that crawl with all"
+            f" that is kept of it: sdist clean {name}"
+        )
+    raise ConfigError(f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another.")
 
 
 def check_is_crawl(row: Crawl) -> None:

@@ -154,7 +154,7 @@ def retry(
 
     from ..speaking import say
     from ..storing import existing_store
-    from . import producing, watching
+    from . import producing, watching, words
     from .crawl import leave
 
     manner = watched.manner()
@@ -167,7 +167,8 @@ def retry(
         store.update_crawl(crawl, options=_anew(row))
         dead, urls = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
     if not watched.quiet:
-        say(f"Trying again: {dead} dead batches, {urls} URLs of others.")
+        batches, others = words.counted(dead, "dead batch", "dead batches"), words.counted(urls, "URL")
+        say(f"Trying again: {batches}, {others} of others.")
     again, process = producing.begin_again(root, crawl, finished=True)
     if detach:
         leave(again, process, watched)

@@ -119,7 +119,7 @@ def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
         str(node.get("name")),
         str(node.get("state") or ""),
         f"{number(node, 'running')}{f'/{slots}' if slots else ''} running",
-        counted(number(node, "jobs"), "job") + " done",
+        counted(number(node, "jobs"), "batch", "batches") + " done",
         f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
         f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
         f"{failed} {per_second(rates, 'failed')}".strip(),
@@ -194,8 +194,8 @@ def _nodes(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for node in summary.get("nodes") or ():
         reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
-        jobs, items = counted(number(node, "jobs"), "job"), counted(number(node, "items"), "item")
-        lines.append(f"{node.get('name')}: {jobs}, {items}{reason}")
+        done, items = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
+        lines.append(f"{node.get('name')}: {done}, {items}{reason}")
     return lines
 
 

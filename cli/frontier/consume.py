@@ -150,7 +150,7 @@ def _line(frontier: str, summary: dict[str, Any]) -> str:
 
     number, nodes = words.number, summary.get("nodes") or ()
     pieces = [
-        f"{sum(node.get('running', 0) for node in nodes)} workers",
+        words.counted(sum(node.get("running", 0) for node in nodes), "worker"),
         f"waiting {number(summary, 'requests', 'total') - number(summary, 'requests', 'sent'):,}",
         f"done {number(summary, 'requests', 'done'):,}",
         f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",

@@ -77,6 +77,7 @@ def _tell(changed: Changed, file: str, *, dry_run: bool) -> None:
     for kind, domains in kinds.items():
         if domains:
             say(f"{kind}: {named(domains)}")
+    file = "standard input" if file == "-" else file
     if not changed.changes:
         say(f"The rules are those of {file} already.")
     elif dry_run:

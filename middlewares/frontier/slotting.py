@@ -250,7 +250,7 @@ def _number(settings: BaseSettings) -> int:
 
 def _mapping(settings: BaseSettings, name: str) -> dict[str, Any]:
     try:
-        return dict(settings.getdict(name))
+        return dict(settings.getdict(name)) if settings.get(name) else {}
     except (TypeError, ValueError):
         raise ConfigError(f"{name} is {settings.get(name)!r}, and must be a mapping of callbacks' names.") from None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from scrapyd_dist.coordination.coordinator import Coordinator
 from scrapyd_dist.coordination.cutting import Cutter
@@ -18,7 +19,8 @@ from scrapyd_dist.managing.manager import Manager
 from ..frontier.slotting import Home, Slotting
 from ..pull.job import uploading_feeds
 from ..throttle.opening import options_of
-from ..throttle.options import NAMES as THROTTLE_NAMES
+from ..throttle.options import PUBLIC_IP
+from ..throttle.options import given as throttle_given
 from .capture import Capture
 
 if TYPE_CHECKING:
@@ -119,9 +121,12 @@ def worker_settings(options: Options, settings: BaseSettings) -> dict[str, str]:
 
 def shared_settings(settings: BaseSettings) -> dict[str, str]:
     """What workers of another project have to heed too: where requests lie, and the limits of this crawl."""
-    limits = THROTTLE_NAMES if options_of(settings).on else ()
-    said = [*(name for name in SLOTS if settings[name]), *(name for name in limits if settings[name] is not None)]
-    return {name: _as_text(settings[name]) for name in said}
+    # Those without a value too: that project's own slots are for its own frontiers.
+    slots = {name: _as_text(settings[name] or "") for name in SLOTS}
+    limits = throttle_given(settings) if options_of(settings).on else {}
+    if "@" in urlsplit(str(limits.get(PUBLIC_IP[0], ""))).netloc:  # a password may stand in settings.py, not here
+        del limits[PUBLIC_IP[0]]
+    return {**slots, **{name: _as_text(value) for name, value in limits.items()}}
 
 
 def _as_text(value: Any) -> str:

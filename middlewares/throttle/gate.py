@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
     from scrapyd_dist.throttle.values import Permit, SiteNews, Taken
 
-    from .lines import Line
+    from .lines import Held, Line
     from .options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
@@ -103,20 +103,19 @@ class Gate:
         self._looks = asyncio.ensure_future(self._look())
 
     async def _look(self) -> None:
-        try:
-            while True:
+        while True:
+            try:
                 self._look_once()
-                await asyncio.sleep(LOOK)
-        except Exception:  # whatever it is, nobody would be told of new rules any more
-            logger.exception("the throttle failed")
-            self.failed()
+            except Exception:  # a fault of ours; we look on, as the end of the crawl waits for who is sent away here
+                logger.exception("The throttle itself has failed")
+                self.failed()
+            await asyncio.sleep(LOOK)
 
     def _look_once(self) -> None:
+        self._lines.sweep(ending=self.room.ending)
+        self.give_back(self._passes.sweep(self._clock()))
         if self._talk is not None:
             self._talk.look()
-        self.give_back(self._passes.sweep(self._clock()))
-        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells that the crawl is ending
-        self._lines.sweep(ending=slot is None or slot.closing is not None)
 
     async def _closed(self) -> None:
         if self._looks is not None:
@@ -230,19 +229,24 @@ class Gate:
         kind = self.kind_of(request, page=page)
         slot, since = self._crawler.engine.downloader.get_slot_key(request), self._clock()
         await self.room.place(slot)
-        line = self._lines.of(kind)
-        guest = Guest(asyncio.get_running_loop().create_future(), since)
-        self._lines.join(line, guest)
         try:
-            held = await guest.answer
-        finally:
-            self.count("waited", self._clock() - since)
-            self._lines.part(line, guest)
+            held = await self._permit_of(kind, since)
+        finally:  # whatever has become of it: others wait for the place
             self.room.unplace(slot)
+            self.count("waited", self._clock() - since)
         if held is None:
             return Pass(self._key(kind), self.now(), FREE)
         self.count("permits")
         return Pass(held.permit.key, held.permit.at, FREE)
+
+    async def _permit_of(self, kind: Kind, since: float) -> Held | None:
+        """The permit of a request that waits beside the queues; None: it needs none."""
+        line, guest = self._lines.of(kind), Guest(asyncio.get_running_loop().create_future(), since)
+        try:
+            self._lines.join(line, guest)
+            return await guest.answer
+        finally:
+            self._lines.part(line, guest)
 
     # what sites say
 

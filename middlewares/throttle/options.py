@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
@@ -33,16 +33,13 @@ PUBLIC_IP_REFRESH = ("DISTRIBUTED_THROTTLE_PUBLIC_IP_REFRESH", "SCHEDULER_IP_REF
 MAX_PAGES = ("DISTRIBUTED_THROTTLE_MAX_PAGES", "GLOBAL_PAGE_PER_DOMAIN_LIMIT")
 CONCURRENCY = ("DISTRIBUTED_THROTTLE_CONCURRENCY",)
 LONGEST_DELAY = ("DISTRIBUTED_THROTTLE_LONGEST_DELAY",)
-#: all of ours, which a worker has to be told as well
-OURS = (
-    SWITCH, HITS[0], WINDOW[0], MODERATED[0], PER_SPIDER[0], PER_IP[0], PUBLIC_IP[0], PUBLIC_IP_REGEX[0],
-    PUBLIC_IP_REFRESH[0], MAX_PAGES[0], CONCURRENCY[0], LONGEST_DELAY[0],
+#: all of them, each by the names that it has
+ALL = (
+    (SWITCH,), HITS, WINDOW, MODERATED, PER_SPIDER, PER_IP, PUBLIC_IP, PUBLIC_IP_REGEX, PUBLIC_IP_REFRESH, MAX_PAGES,
+    CONCURRENCY, LONGEST_DELAY,
 )  # fmt: skip
-#: the same with those of Scrapy Cluster
-NAMES = (
-    SWITCH, *HITS, *WINDOW, *MODERATED, *PER_SPIDER, *PER_IP, *PUBLIC_IP, *PUBLIC_IP_REGEX, *PUBLIC_IP_REFRESH,
-    *MAX_PAGES, *CONCURRENCY, *LONGEST_DELAY,
-)  # fmt: skip
+#: those of ours, which a worker has to be told as well
+OURS = tuple(names[0] for names in ALL)
 #: those of ours that ask for the throttle by themselves
 ASKS = (HITS[0], MAX_PAGES[0], CONCURRENCY[0])
 #: what may be an IPv4 or IPv6 address; the first match that is one counts
@@ -90,6 +87,12 @@ class ThrottleOptions:
             concurrency=_concurrency(settings),
             longest_delay=_seconds(reader, LONGEST_DELAY, cls.longest_delay),
         )
+
+
+def given(settings: BaseSettings) -> dict[str, Any]:
+    """All that somebody has given, by our names: those go before whatever else is said where they are told."""
+    said = {names[0]: settings.get(_name(settings, names)) for names in ALL}
+    return {name: value for name, value in said.items() if value not in (None, "")}
 
 
 def _given(settings: BaseSettings, name: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -35,8 +36,8 @@ SAYS = frozenset({200, 404, 410})
 #: seconds after which a delay is told again while its domain is crawled; the store keeps it for longer than that,
 #: though another host of the domain may ask for none
 AGAIN = 1200.0
-#: domains whose delays are remembered, before those that have not answered for long are forgotten: the store keeps them
-REMEMBERED = 1000
+#: domains that are looked at with each that has a delay, whether it can be forgotten
+LOOKED_AT = 2
 
 
 class CrawlDelay:
@@ -51,7 +52,7 @@ class CrawlDelay:
     def __init__(self, gate: Gate, agent: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._gate, self._agent, self._clock = gate, agent, clock
         self._longest = gate.options.longest_delay
-        self._told: dict[str, tuple[float, float]] = {}  #: by domain: the longest of its hosts', and when
+        self._told: dict[str, tuple[float, float]] = {}  #: by domain: the longest of its hosts', and when; oldest first
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> CrawlDelay:
@@ -86,15 +87,17 @@ class CrawlDelay:
 
     def _tell(self, domain: str, delay: float) -> None:
         if delay:
-            self._forget()
+            self._told.pop(domain, None)
             self._told[domain] = (delay, self._clock())
+            self._forget()
         self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
 
     def _forget(self) -> None:
-        """Whose delay was to be told again, and was not, has not answered since."""
-        if len(self._told) >= REMEMBERED:
-            now = self._clock()
-            self._told = {domain: told for domain, told in self._told.items() if now - told[1] < 2 * AGAIN}
+        """Whose delay was to be told again, and was not, has not answered since: the store keeps it."""
+        old = self._clock() - 2 * AGAIN
+        for domain, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
+            if since < old:
+                del self._told[domain]
 
 
 def first_url(url: str, meta: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core import downloader as scrapys
+from scrapy.exceptions import IgnoreRequest
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -42,6 +43,12 @@ class Room:
         """How many requests CONCURRENT_REQUESTS leaves room for."""
         total: int = self._downloader.total_concurrency
         return total - len(self._downloader.active) if total else UNLIMITED
+
+    @property
+    def ending(self) -> bool:
+        """Whether the crawl waits for nothing but what is under way."""
+        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells
+        return slot is None or slot.closing is not None
 
     def active(self, slot: str) -> int:
         """The requests of a slot that are under way, or about to be."""
@@ -84,8 +91,13 @@ class Room:
         """Wait until a request that came by no queue could leave at once, and keep its place for it.
 
         It goes before those that came by one: they may be waiting for it, as for their robots.txt.
+
+        Raises:
+            IgnoreRequest: the crawl ends.
         """
-        while self._free_beside(slot, self._placed[slot]) <= 0:  # noqa: ASYNC110 - nothing tells
+        while self._free_beside(slot, self._placed[slot]) <= 0:
+            if self.ending:
+                raise IgnoreRequest("no permit to leave: the crawl ends")
             await asyncio.sleep(LOOK)
         self._placed[slot] += 1
         self.comes(slot)

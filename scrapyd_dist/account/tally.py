@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 class Tally:
     """Batches, attempts and the requests in them."""
 
-    sealed: int = 0  #: requests
     sent: int = 0  #: attempts that a node took
     done: int = 0  #: batches
     failed: int = 0  #: attempts
@@ -47,8 +46,6 @@ class Tally:
     def recall(self, batches: Sequence[Batch], accepted: Sequence[Attempt], misses: Sequence[Miss]) -> None:
         """Count what an earlier process left in the store."""
         for batch in batches:
-            if batch.state is not BatchState.SPLIT:  # its requests are in other batches
-                self.sealed += batch.size
             self.sent += batch.attempts
             self.done += batch.state is BatchState.DONE
             if batch.state is BatchState.DEAD:

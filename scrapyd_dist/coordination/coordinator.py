@@ -153,7 +153,6 @@ class Coordinator(AtDesk):
 
     def add(self, batch: Batch) -> None:
         """A batch was sealed."""
-        self.tally.sealed += batch.size
         self.desk.open.add(batch.number)
         self.desk.waiting.append(batch)
         self.desk.pump()

@@ -28,7 +28,8 @@ ROW_WORDS = 1_000
 #: bytes of a job's log that are read for its last words
 LOG_TAIL = 4096
 _LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
-_LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL): ")
+# Nothing but a traceback may follow the level: Twisted's unhandled errors.
+_LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL):(?: |$)")
 
 
 @dataclass(frozen=True, kw_only=True)

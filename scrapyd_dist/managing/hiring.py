@@ -82,7 +82,7 @@ class Hiring:
             slots=() if lane == ALL else (lane,),
             project=project,
             spider=spider,
-            introduces=self.others.is_new(member, project),
+            introduces=self.others.is_new(member, lane, project),
         )
         self._take_in(worker)
         task = self.desk.spawn(self._post(worker))
@@ -131,18 +131,22 @@ class Hiring:
                     worker.came_home_before(attempt.report)
             self._take_in(worker)
 
-    def make_room(self, lane: str, for_: Collection[str] = ()) -> None:
+    def make_room(self, lane: str, for_: Collection[str] = ()) -> bool:
         """Let one worker of this lane end in good order: another lane has work and no worker.
 
         Args:
             lane: which has workers and no work.
             for_: the lanes that only have room on some nodes, if these are the ones that wait.
+
+        Returns:
+            Whether one of its workers is, or will be, the one that ends.
         """
         here = [worker for worker in self.desk.workers() if worker.lane == lane]
         if for_:
             here = [one for one in here if any(self.others.may_have(one.member, another) for another in for_)]
         if here and all(worker.posted and not worker.dismissed for worker in here):  # one at a time
             self.desk.spawn(self.dismiss(here[0]))
+        return bool(here)
 
     async def dismiss(self, worker: Worker) -> None:
         """Tell it to end: it gives back what it has not begun. Its end is seen as any other."""
@@ -208,7 +212,8 @@ class Hiring:
             said_no(worker.member, error)
         else:
             self.desk.lost_touch(worker.member, error)
-        self.desk.wake(worker.member).set()
+        if worker.member.up:  # one that fails is looked at when it is time, or it would be asked again without a pause
+            self.desk.wake(worker.member).set()
         self.desk.check_unfit()
         self.desk.news.set()
 

@@ -177,9 +177,8 @@ class Manager(AtDesk):
         self._joining.follow()
         self.desk.spawn(self._keep_looking())
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch) -> None:  # noqa: ARG002 - it is in the store
         """A batch was added by this process."""
-        self.tally.sealed += batch.size
         self.desk.news.set()
 
     def no_more(self) -> None:
@@ -294,8 +293,6 @@ class Manager(AtDesk):
             return
         if self._hiring.ending:  # what they had, and why they ended, is not known yet
             return
-        self._staffed = now
-        cramped = self._hiring.cramped(lane for lane, work in lanes.items() if work.waiting)
         decision = decide(
             lanes,
             Counter(worker.lane for worker in desk.workers()),
@@ -303,12 +300,15 @@ class Manager(AtDesk):
             room=sum(room(member) for member in self.members),
             early=self._early() if desk.backlog.producers else 0,
             closed=self.failures.closed,
-            cramped=cramped,
+            cramped=self._hiring.cramped(lane for lane, work in lanes.items() if work.waiting),
         )
         for lane in decision.start:
             self._hiring.start(lane)
         for lane in decision.end:
-            self._hiring.make_room(lane, cramped)
+            if self._hiring.make_room(lane, decision.only_for):
+                break
+        # Who only introduces itself does no work: the round goes on until it is known who can.
+        self._staffed = None if any(worker.introduces for worker in desk.workers()) else now
 
     def _unseen(self) -> bool:
         """Whether nobody has looked at some worker of an earlier process yet: it may have ended long ago."""

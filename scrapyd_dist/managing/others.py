@@ -1,7 +1,7 @@
 """Other projects on the nodes, whose spiders are to work at this frontier: which node has one, and its workers' key.
 
-The rule it keeps: the first job of another project on a node only introduces itself, in such a way that code which is
-no worker makes no request; what it says decides whether that project gets work there, and which version of it does.
+The rule it keeps: the first job of such a spider on a node only introduces itself, in such a way that code which is no
+worker makes no request; what it says decides whether that spider gets work there, and in which version of its project.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.sealing import SealError, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from scrapyd_dist.coordination.fleet import Member
     from scrapyd_dist.managing.frontdesk import FrontDesk, Worker
@@ -48,7 +48,7 @@ class NotThere(ApiRefused):
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """A project's code on one node, as it has introduced itself."""
+    """A spider's code on one node, as it has introduced itself: another one of its project may hide that it is ours."""
 
     version: str
     sealed: str  #: the crawl's key, for this code alone; empty where nothing is encrypted
@@ -61,9 +61,9 @@ class Others:
     desk: FrontDesk
     terms: WorkerTerms
     key: bytes | None  #: of the crawl
-    _met: dict[tuple[str, str], Met] = field(default_factory=dict)  #: node's url and project
+    _met: dict[tuple[str, str], Met] = field(default_factory=dict)  #: node's url and lane
     _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: likewise
-    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)  #: node's url and lane -> why it cannot have work
+    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)  #: likewise -> why it cannot have work
 
     # where
 
@@ -71,30 +71,33 @@ class Others:
         """Whether a worker for this lane may be started there now, if there is room."""
         if not project:
             return True
-        asking = any(worker.introduces and worker.member is member for worker in self._workers(project))
+        asking = any(out.introduces and out.member is member for out in self.desk.workers() if out.lane == lane)
         return not asking and (member.node.url, lane) not in self._lacks
 
     def may_have(self, member: Member, lane: str) -> bool:
         """Whether work of this lane could be done there, now or soon."""
-        gone = member.down_since is not None and time.time() - member.down_since > self.desk.limits.node_timeout
-        return not (member.left or member.unfit or gone) and (member.node.url, lane) not in self._lacks
+        gone = member.left or member.unfit or self._is_dark(member)
+        return not gone and (member.node.url, lane) not in self._lacks
+
+    def _is_dark(self, member: Member) -> bool:
+        return member.down_since is not None and time.time() - member.down_since > self.desk.limits.fleet_timeout
 
     def nowhere(self, lane: str, members: Sequence[Member]) -> str:
         """Why no node can do this lane's work; empty as long as one may."""
         if any(self.may_have(member, lane) for member in members):
             return ""
+        if not any((member.node.url, lane) in self._lacks for member in members):
+            return ""
         names: dict[str, list[str]] = {}
         for member in members:
-            if why := self._lacks.get((member.node.url, lane)):
+            dark = f"has not answered for {self.desk.limits.fleet_timeout:.0f} s" if self._is_dark(member) else ""
+            if why := self._lacks.get((member.node.url, lane)) or dark:
                 names.setdefault(why, []).append(member.node.name)
         return "; ".join(f"{_listed(nodes)}: {why}" for why, nodes in names.items())
 
-    def is_new(self, member: Member, project: str) -> bool:
-        """Whether this project's code there has to introduce itself first."""
-        return bool(project) and (member.node.url, project) not in self._met
-
-    def _workers(self, project: str) -> Iterable[Worker]:
-        return (worker for worker in self.desk.workers() if worker.project == project)
+    def is_new(self, member: Member, lane: str, project: str) -> bool:
+        """Whether the code for this lane there has to introduce itself first."""
+        return bool(project) and (member.node.url, lane) not in self._met
 
     # what is posted
 
@@ -158,11 +161,11 @@ class Others:
         return f"{_code(worker)} does not work for this crawl, as if sdist had not deployed it ({reason}); {DEPLOY}"
 
     def _lack(self, worker: Worker, why: str) -> None:
-        self._lacks[worker.member.node.url, worker.lane] = why
+        self._lacks[_place(worker)] = why
 
 
 def _place(worker: Worker) -> tuple[str, str]:
-    return worker.member.node.url, worker.project
+    return worker.member.node.url, worker.lane
 
 
 def _code(worker: Worker) -> str:

@@ -72,7 +72,8 @@ class Decision:
     start: Sequence[str] = field(
         default_factory=list
     )  #: lanes that get one more worker each; one may come several times
-    end: Sequence[str] = field(default_factory=list)  #: lanes of which one worker has to make room
+    end: Sequence[str] = field(default_factory=list)  #: lanes of which one has to let a worker make room
+    only_for: Collection[str] = ()  #: the lanes that wait for that room, if it is of use on some nodes only
 
 
 def decide(
@@ -112,6 +113,7 @@ def decide(
     return Decision(
         start=[lane for lane in turns if lane not in cramped][: max(0, free)],
         end=_spare(lanes, working, wanted) if stuck else [],
+        only_for=stuck if all(lane in cramped for lane in stuck) else (),
     )
 
 
@@ -125,7 +127,6 @@ def _wanted(lane: str, work: Work, working: int, staffing: Staffing, early: int)
 
 
 def _spare(lanes: Mapping[str, Work], working: Mapping[str, int], wanted: Mapping[str, int]) -> list[str]:
-    """A lane whose workers have nothing to do while another one has work and no worker."""
+    """The lanes whose workers have nothing to do while another one has work and no worker."""
     idle = [lane for lane, number in working.items() if number and not wanted.get(lane)]
-    idle = [lane for lane in idle if lane not in lanes or lanes[lane].over]
-    return idle[:1]
+    return [lane for lane in idle if lane not in lanes or lanes[lane].over]

@@ -47,12 +47,12 @@ class RedisThrottle(RedisLink):
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if not news:
-            version = int(self.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
-            if known in (None, version):
-                return Look(version=version)
+            there = int(self.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
+            if known in (None, there):
+                return Look(version=there)
         told = (_or_empty(word) for one in news for word in _told(one))
-        _, now, *changes = self.step("news", self._throttle, _or_empty(known), len(news), *told)
-        return Look(version=int(now), changed=changed_since(known, int(now), _changes(iter(changes))))
+        _, version, *changes = self.step("news", self._throttle, _or_empty(known), len(news), *told)
+        return Look(version=int(version), changed=changed_since(known, int(version), _changes(iter(changes))))
 
     # rules
 

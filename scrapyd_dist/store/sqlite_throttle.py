@@ -48,7 +48,7 @@ class SqliteThrottle(SqliteFile):
     """Limits of requests, and the permits that were given out."""
 
     _rules = Rules(version=-1, rules={})  #: those that were read last
-    _looked = ""  #: the domain behind which others are looked at next
+    _looked: str | None = None  #: the domain behind which others are looked at next
 
     def _now(self) -> int:
         return time.time_ns() // 1000
@@ -69,7 +69,7 @@ class SqliteThrottle(SqliteFile):
             return terms
         if asked < now - _ASKED:
             self._asked(ask.domain, now)
-            self._forget_few(now)
+            self._forget_few(ask.domain, now)
         count, used = ask.count, None
         if ask.pages is not None:
             used = self._pages(ask.domain, ask.budget)
@@ -139,8 +139,9 @@ class SqliteThrottle(SqliteFile):
             domain = domain_of(permit.key)
             query = "UPDATE throttle_keys SET full = 0 WHERE key = ? OR (domain = ? AND apart > 0)"
             self._db.execute(query, (permit.key, domain))
-            if permit.page_of:
-                self._count_pages(domain, permit.page_of, -1)
+            if permit.page_of:  # a budget that was forgotten meanwhile stays so: with -1 it would be one page larger
+                query = "UPDATE pages SET used = used - 1 WHERE domain = ? AND budget = ?"
+                self._db.execute(query, (domain, permit.page_of))
 
     # pages
 
@@ -258,13 +259,18 @@ class SqliteThrottle(SqliteFile):
         with self.step():
             self._db.execute(_FORGET, {"before": micros(before), "now": self._now()})
 
-    def _forget_few(self, now: int) -> None:
+    def _forget_few(self, new: str, now: int) -> None:
         """Look at the next few domains: what a broad crawl has left behind goes while another one comes.
 
         Pages count for as long as there is their crawl, and a robots.txt is not read again by who knows it.
+
+        Args:
+            new: the domain that comes; the first look is behind it, so that not all processes begin with the same ones.
+            now: the moment.
         """
         query = "SELECT domain FROM throttle_domains WHERE domain > ? ORDER BY domain LIMIT ?"
-        names = [row["domain"] for row in self._db.execute(query, (self._looked, _LOOKED_AT))]
+        behind = new if self._looked is None else self._looked
+        names = [row["domain"] for row in self._db.execute(query, (behind, _LOOKED_AT))]
         self._looked = names[-1] if len(names) == _LOOKED_AT else ""
         pages = "SELECT 1 FROM pages WHERE pages.domain = throttle_domains.domain"
         query = f"{_FORGET} AND delay = 0 AND NOT EXISTS ({pages}) AND domain = :domain"

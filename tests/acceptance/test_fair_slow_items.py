@@ -33,7 +33,7 @@ SPIDER = """
         def __init__(self):
             self.turn = asyncio.Lock()
 
-        async def process_item(self, item):
+        async def process_item(self, item, spider=None):  # Scrapy 2.13 names it, later ones do not
             async with self.turn:
                 await asyncio.sleep(0.02)
             with open("stored", "ab") as file:

@@ -57,7 +57,7 @@ import scrapy
 
 
 class Mark:
-    def process_item(self, item):
+    def process_item(self, item, spider=None):  # Scrapy 2.13 names it, later ones do not
         return {**item, "marked": True}
 
 
@@ -94,11 +94,17 @@ class Alone(scrapy.Spider):
         yield {"alone": response.url}
 """
 
+#: its workers would not know that they are some, and enter its own start
+HIDING = PLAIN.replace("alone", "hiding").replace("class Alone", "class Hiding").replace(
+    'name = "hiding"', 'name = "hiding"\n    custom_settings = {"ADDONS": {}}'
+)
+
 ASTRAY = {
     "no-project": {"project": "nowhere", "spider": "login", "callback": "enter"},
     "no-spider": {"project": "bank", "spider": "nobody", "callback": "enter"},
     "no-callback": {"project": "bank", "spider": "login", "callback": "missing"},
     "no-worker": {"project": "plain", "spider": "alone", "callback": "parse"},
+    "no-addon": {"project": "bank", "spider": "hiding", "callback": "parse"},
 }
 
 
@@ -158,7 +164,8 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
 ) -> None:  # fmt: skip
     the_site = site(10)
     it = shop(project, pair[:1], the_site.url, ASTRAY=ASTRAY)
-    bank = project(nodes=pair[:1], spiders={"login": LOGIN}, name="bank", settings=QUICK)
+    spiders = {"login": LOGIN, "hiding": HIDING}
+    bank = project(nodes=pair[:1], spiders=spiders, name="bank", settings={**QUICK, "SITE": the_site.url})
     deployed = run_cli(bank, "deploy-all")
     assert deployed.code == 0, said(deployed)
     plain = project(nodes=pair[:1], spiders={"alone": PLAIN}, name="plain", settings={"SITE": the_site.url})
@@ -173,11 +180,12 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
     assert "the project bank: spider 'nobody' not found" in lost["no-spider"]["reason"]
     assert "no method 'missing'" in lost["no-callback"]["reason"]
     assert "as if sdist had not deployed it" in lost["no-worker"]["reason"]
-    assert [path for path in the_site.hits() if path.rpartition("?")[2] in {*ASTRAY, "alone"}] == []
+    assert "the custom_settings of the spider hiding set ADDONS" in lost["no-addon"]["reason"]
+    assert [path for path in the_site.hits() if path.rpartition("?")[2] in {*ASTRAY, "alone", "hiding"}] == []
 
     assert run_cli(plain, "deploy-all").code == 0
     again = run_cli(it, "retry", crawls(it)[0].id)
-    assert again.code == 3, said(again)  # the other three are as they were
+    assert again.code == 3, said(again)  # the others are as they were
     assert [item["alone"].rpartition("?")[2] for item in it.items("items.jl") if "alone" in item] == ["no-worker"]
     assert {row["url"].rpartition("?")[2] for row in misses(it)} == ASTRAY.keys() - {"no-worker"}
 

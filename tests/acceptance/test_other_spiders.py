@@ -53,7 +53,7 @@ import scrapy
 
 
 class Mark:
-    def process_item(self, item):
+    def process_item(self, item, spider=None):  # Scrapy 2.13 names it, later ones do not
         return {**item, "marked": True}
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cryptography.fernet import Fernet
-from rig.coordination import CRAWL, HOME, scenario, until
+from rig.coordination import CRAWL, HOME, QUICK, scenario, until
 from rig.managing import OTHERS_KEY, office
 from rig.nodemodel import ModelJob, ModelNode, model
 from scrapyd_dist.deploy.versions import version_name
 
 from scrapyd_dist.coordination.posting import JobSpec
-from scrapyd_dist.errors import ApiRefused, ConnectionRefused
+from scrapyd_dist.errors import ApiRefused, ConnectionRefused, ServerFailed
 from scrapyd_dist.managing.others import newest
+from scrapyd_dist.managing.staffing import Staffing
 from scrapyd_dist.managing.terms import HARMLESS
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.sealing import unseal
@@ -135,6 +138,76 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
         (await of_shop(o, 2)).begin().work_off().end()
         await until(lambda: o.states() == ["done"], "the work is done")
         assert having.cancels != []
+
+
+@scenario
+async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(tmp_path: Path) -> None:
+    lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
+    async with office(tmp_path, lacking, having, producer="me", key=KEY, staffing=Staffing(per_slot=1)) as o:
+        o.add(1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        (await of_shop(o, 2)).begin().work_off().end()
+        await until(lambda: o.states() == ["done"], "which node has it is known")
+        for number, slot in enumerate(("p0", "p1"), 1):
+            o.add(1, slot=slot)
+            await until(lambda number=number: len(o.workers()) == number, "a worker for it")
+        assert [worker.begin().slots for worker in o.workers() if worker.node is lacking] == [["p0"]]
+        for worker in o.workers():
+            worker.begin().work_off()
+        o.add(1, slot=LANE)
+        await of_shop(o, 3)
+        assert (lacking.cancels, len(set(having.cancels))) == ([], 1)
+
+
+@scenario
+async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path: Path) -> None:
+    """It may be one that would not know that it is a worker, and enter its own start."""
+    async with office(tmp_path, with_shop("one", slots=4), key=KEY) as o:
+        o.add(1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        (await of_shop(o, 2)).begin()
+        o.add(1, slot="@shop:search")
+        first = await of_shop(o, 3)
+        assert (o_job(first).spider, o_job(first).told.get("introduce")) == ("search", True)
+        first.begin().end(public="x", problem="it hides the add-on")
+        await until(lambda: o.store.batch(CRAWL, 2).state.value == "dead", "it is given up")
+        assert o.store.batch(CRAWL, 1).state.value == "sealed"
+
+
+@scenario
+async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path: Path) -> None:
+    lacking, having = model("lacking", slots=4), with_shop("having", slots=3)
+    async with office(tmp_path, lacking, having, key=KEY, staffing=Staffing(every=0)) as o:
+        o.add(1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        worker = await of_shop(o, 2)
+        await o.ended()
+        assert o_job(worker).told.get("introduce") is None
+        assert (o.manager.stopped, o.states()) == ("", ["sealed"])
+
+
+@scenario
+async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(tmp_path: Path) -> None:
+    lacking, having = model("lacking", slots=1), with_shop("having", slots=2)
+    patient = replace(QUICK, fleet_timeout=QUICK.node_timeout * 20)
+    async with office(tmp_path, lacking, having, producer="me", key=KEY, limits=patient) as o:
+        o.add(1, slot=LANE)
+        (await of_shop(o)).begin().introduce()
+        await of_shop(o, 2)
+        having.down, began = ConnectionRefused, time.monotonic()
+        await until(lambda: o.states() == ["dead"], "nobody can do it")
+        assert time.monotonic() - began > patient.fleet_timeout
+        assert "having: has not answered for 2 s" in o.store.batch(CRAWL, 1).reason
+
+
+@scenario
+async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
+    one, began = with_shop("one", failing={"listversions.json": ServerFailed}), time.monotonic()
+    async with office(tmp_path, one, key=KEY, limits=replace(QUICK, poll=0.1)) as o:
+        o.add(1, slot=LANE)
+        await until(lambda: one.calls.count("listversions.json") == 5, "it is asked again and again")
+        assert time.monotonic() - began > 4 * 0.1  # never more often than nodes are looked at
+        assert o.states() == ["sealed"]
 
 
 @scenario

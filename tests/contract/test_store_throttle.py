@@ -438,6 +438,30 @@ def test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay(store: 
     assert len(take(store, "site0.com", 9, pages=2, budget="one").permits) == 2
 
 
+def test_a_page_that_is_handed_back_too_late_makes_a_budget_that_was_forgotten_no_larger(store: Store) -> None:
+    """Its name may come again, as that of a frontier does."""
+    late = take(store, pages=1, budget="one").permits
+    store.forget_pages(["one"])
+    store.return_permits(late)
+    assert state(store).pages == {}
+    assert len(take(store, count=9, pages=1, budget="one").permits) == 1
+
+
+def test_processes_that_ask_for_few_domains_look_at_all_of_them_together(opened: Callable[[], Store]) -> None:
+    """Each begins elsewhere: what stays, and comes first by its name, keeps nobody from the rest."""
+    short = Limit(hits=1, window=0.001)
+    with closing(opened()) as store:
+        store.tell_sites([SiteNews(domain=f"a{number}.com", crawl_delay=1.0) for number in range(9)])
+        store.take_permits([ask(f"left{number}.com", limit=short) for number in range(9)])
+        two_hours_later(store)
+    for number in range(9):
+        with closing(opened()) as store:
+            store.take_permits([ask(f"later{number}.com", limit=short), ask(f"kept{number}.com", limit=short)])
+    with closing(opened()) as store:
+        names = {one.domain for one in store.domain_states()}
+    assert names == {f"{name}{number}.com" for name in ("a", "later", "kept") for number in range(9)}
+
+
 def test_forgetting_a_crawl_leaves_the_throttle_alone(store: Store) -> None:
     take(store)
     store.forget(CRAWL.id)

@@ -61,6 +61,7 @@ class ModelNode:
     slots: int = 2
     quick: bool = True  #: a job is done as soon as it was posted
     down: type[NodeError] | None = None  #: what every call to it gives
+    failing: dict[str, type[NodeError]] = field(default_factory=dict)  #: what calls of these paths give
     posts: list[str] = field(default_factory=list)  #: job ids, also those that were not taken
     cancels: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)  #: paths
@@ -116,6 +117,8 @@ class ModelNode:
         self.calls.append(call.path)
         if self.down is not None:
             raise self.down.at(str(self.node))
+        if call.path in self.failing:
+            raise self.failing[call.path].at(str(self.node))
         if call.path.startswith("logs/"):
             return call.read(self._file(call))
         pages: dict[str, Callable[[Call[Any]], dict[str, Any]]] = {

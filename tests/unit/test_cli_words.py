@@ -78,8 +78,8 @@ def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
             "times_slower": 6.2}  # fmt: skip
     stuck = {**slow, "batch": 8, "job": "easy-1.b8.a1", "done": 0, "times_slower": None}
     assert words.standing(crawl(stragglers=[slow, stuck], failed_urls=4))[1:] == [
-        "  web1 · up · 2/4 running · 2 jobs done · pages 1,010 21/s · items 1,000 20/s · errors 4 0.1/s",
-        "  web2 · down · 0 running · 1 job done · pages 0 · items 499 · connection refused",
+        "  web1 · up · 2/4 running · 2 batches done · pages 1,010 21/s · items 1,000 20/s · errors 4 0.1/s",
+        "  web2 · down · 0 running · 1 batch done · pages 0 · items 499 · connection refused",
         "  slow: batch 7 on web1 for 3:00 min, 40 of 1,000 done, 6.2 times slower than usual (easy-1.b7.a1)",
         "  slow: batch 8 on web1 for 3:00 min, 0 of 1,000 done, nothing is done yet (easy-1.b8.a1)",
     ]
@@ -99,8 +99,8 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
         "  1 gone (the site says they are not there):",
         "    http://w/1  404",
         "  All of them: /elsewhere/misses.jsonl",
-        "  web1: 2 jobs, 1,000 items",
-        "  web2: 1 job, 499 items (down: connection refused)",
+        "  web1: 2 batches, 1,000 items",
+        "  web2: 1 batch, 499 items (down: connection refused)",
     ]
 
 

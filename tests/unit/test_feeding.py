@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.pull.feeding import Feeder
+from scrapyd_dist.middlewares.pull.feeding import POLL, SOON, Feeder
 from scrapyd_dist.middlewares.pull.job import PullJob
 from scrapyd_dist.middlewares.pull.news import News
 
@@ -84,7 +84,7 @@ def test_a_worker_takes_no_more_than_it_can_begin(sizes: list[int], most: list[i
     assert sorted(set(frontier.asked)) == most
 
 
-def made_of(frontier: Frontier, folder: Path) -> tuple[int, list[str]]:
+def made_of(frontier: Frontier, folder: Path, news: News | None = None) -> tuple[int, list[str]]:
     """How many requests a worker makes of these batches, and why it ended early."""
     crawler = get_crawler(Spider, {"CONCURRENT_REQUESTS": 16})
     crawler.spider = crawler._create_spider("any")
@@ -92,7 +92,7 @@ def made_of(frontier: Frontier, folder: Path) -> tuple[int, list[str]]:
     why: list[str] = []
     feeder = Feeder(
         crawler, JOB, folder, key=None, leasing=parts.leasing, carrier=parts.carrier, settling=parts.settling,
-        news=News(),
+        news=news or News(),
         finds=lambda salt: None, broken=lambda problem: _end(feeder, why, problem),  # type: ignore[arg-type, return-value]  # nothing is found
     )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
@@ -118,3 +118,40 @@ def test_a_thousand_requests_cost_two_calls_of_the_store_at_most(tmp_path: Path)
     frontier = Frontier([1_000] * 5)
     assert made_of(frontier, tmp_path) == (5_000, [])
     assert len(frontier.asked) <= 2 * 5
+
+
+class Late(Frontier):
+    """What comes late: nothing for so many questions, then a batch, then nothing for as many, then the end."""
+
+    def __init__(self, questions: int) -> None:
+        super().__init__([1])
+        self.questions = self.left = questions
+
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        self.left -= 1
+        if self.left >= 0 or self.taken:
+            return []
+        self.left = self.questions
+        return await super().next(limit, enough)
+
+    async def no_more(self) -> bool:
+        return bool(self.taken) and self.left <= 0
+
+
+class Waits(News):
+    """Notes for how long somebody would have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    async def wait(self, timeout: float | None = None) -> None:
+        self.seconds.append(timeout)
+
+
+def test_who_waits_for_work_asks_again_soon_at_first_and_then_less_often(tmp_path: Path) -> None:
+    waits = Waits()
+    assert made_of(Late(6), tmp_path, waits) == (1, [])
+    longer = [SOON, 2 * SOON, 4 * SOON, 8 * SOON, POLL, POLL]
+    assert waits.seconds == [*longer, *longer[:5]]
+    assert sum(longer[:3]) < POLL

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
+from scrapyd_dist.middlewares.frontier.slotting import Slotting
 from scrapyd_dist.middlewares.producer.fleet import check_reach
 from scrapyd_dist.middlewares.producer.modes import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
+from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.coordination.fleet import Member, Out
@@ -126,10 +129,25 @@ def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_an
     made = settings(**slots, TARGET_CALLBACKS=["parse_item"], LOGIN="log_in", FAIR="", THROTTLE_MODERATED=False)
     made.set("QUEUE_WINDOW", 30, priority="project")
     of_slots = {"DISTRIBUTED_SLOTS": "4", "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}'}
+    of_slots |= dict.fromkeys(("DISTRIBUTED_FAIR", "DISTRIBUTED_SLOT_PREFIX", "DISTRIBUTED_SLOT_BY"), "")
     assert shared_settings(made) == of_slots
     made.set("DISTRIBUTED_THROTTLE_HITS", 60, priority="cmdline")  # now there are limits
-    limits = {"DISTRIBUTED_THROTTLE_HITS": "60", "DISTRIBUTED_THROTTLE_MODERATED": "False", "QUEUE_WINDOW": "30"}
+    limits = {"DISTRIBUTED_THROTTLE_HITS": "60", "DISTRIBUTED_THROTTLE_MODERATED": "False"}
+    limits["DISTRIBUTED_THROTTLE_WINDOW"] = "30"
     assert shared_settings(made) == {**of_slots, **limits}
+
+
+def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_for_workers_of_this_crawl() -> None:
+    crawl = settings(THROTTLE=True)
+    crawl.setdict({"QUEUE_HITS": 60, "PUBLIC_IP_URL": "https://me:secret@ip.example/"}, priority="project")
+    other = settings(SLOTS=9, SLOT_PREFIX="b", SLOT_BY="site", CALLBACK_SLOTS={"x": "x/3"}, THROTTLE_HITS=600)
+    told = shared_settings(crawl)
+    assert "secret" not in str(told)  # the arguments of a job are for everybody to see
+    other.setdict(told, priority="cmdline")
+    assert replace(Slotting.from_settings(other), known=None) == replace(Slotting.from_settings(crawl), known=None)
+    limit = ThrottleOptions.from_settings(other).limit
+    assert limit
+    assert limit.hits == 60
 
 
 # who reaches the store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scrapyd_dist.frontier.values import SlotCount
@@ -63,6 +65,17 @@ def test_a_lane_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_id
     assert (decision.start, decision.end) == (["@login"], [ALL])
     decision = decide(lanes, {ALL: 2, "@shop:login": 1}, Staffing(), room=1, cramped={"@shop:login"})
     assert (decision.start, decision.end) == (["@login"], [])  # it has one already
+
+
+def test_room_is_made_where_it_is_of_use_and_anywhere_when_it_is_for_others_as_well() -> None:
+    lanes = {"p0": Work(), "p1": Work(), "@shop:login": Work(waiting=2)}
+    working, each = {"p0": 1, "p1": 1}, Staffing(per_slot=1)
+    decision = decide(lanes, working, each, room=0, cramped={"@shop:login"})
+    assert (decision.end, decision.only_for) == (["p0", "p1"], ["@shop:login"])
+    decision = decide({**lanes, "p2": Work(waiting=1)}, working, each, room=0, cramped={"@shop:login"})
+    assert (decision.end, decision.only_for) == (["p0", "p1"], ())
+    decision = decide(lanes, working, replace(each, most=2), room=9)  # there is room, and may not be more of them
+    assert (decision.end, decision.only_for) == (["p0", "p1"], ())
 
 
 @pytest.mark.parametrize(("most", "running", "started"), [(8, 6, 2), (8, 8, 0), (2, 5, 0), (0, 5, 3)])

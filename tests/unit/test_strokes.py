@@ -122,11 +122,12 @@ def test_a_thread_that_sleeps_is_not_full_and_one_that_works_is(monkeypatch: pyt
     monkeypatch.setattr(strokes, "had_work", lambda: worked[0])
     load = Load()
     assert not load.full()
-    for share, full in ((0.9, True), (0.1, False), (0.8, True)):
+    for share, full in ((1.0, True), (0.4, False), (1.0, True)):
         clock[0] += WINDOW * 2
         worked[0] += WINDOW * 2 * share
         assert load.full() is full
         clock[0] += WINDOW / 2
+        worked[0] += WINDOW / 2 * (not full)
         assert load.full() is full  # until the next look
 
 

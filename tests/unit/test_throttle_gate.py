@@ -345,6 +345,62 @@ def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
     acted(act)
 
 
+def test_a_crawl_that_ends_does_not_wait_for_places_either() -> None:
+    """Many wait for a place beside the queues, as media pipelines ask for files."""
+
+    async def act(it: Scene) -> None:
+        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
+        it.crawler.engine.downloader.slots[FAST] = slot
+        waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{FAST}/"), page=False))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        it.crawler.engine._slot.closing = object()
+        with pytest.raises(IgnoreRequest, match="the crawl ends"):
+            await asyncio.wait_for(waiting, 10)
+        assert it.store.asked == []
+
+    acted(act)
+
+
+@pytest.mark.parametrize("part", ["of", "join", "part"])
+def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all that wait for it would wait for ever, and the end of the crawl for them."""
+
+    async def act(it: Scene) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(it.gate._lines, part, lambda *words: 1 / 0)
+            waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SLOW}/"), page=False))
+            await asyncio.sleep(0)
+            await it.said()
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.wait_for(waiting, 10)
+        assert not it.gate.room._placed
+        assert it.gate.room.active(SLOW) == 0
+
+    acted(act)
+
+
+def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crawl is closed, and who waits is sent away: its end waits for them."""
+    monkeypatch.setattr(gate, "LOOK", 0.01)
+
+    async def act(it: Scene) -> None:
+        def close(crawler: Any, reason: str) -> None:
+            crawler.engine._slot.closing = reason
+
+        monkeypatch.setattr(gate, "close_spider", close)
+        waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
+        await asyncio.sleep(0)
+        await it.said()
+        it.gate._passes.sweep = lambda now: 1 / 0
+        await it.gate._opened()
+        with pytest.raises(IgnoreRequest, match="the crawl ends"):
+            await asyncio.wait_for(waiting, 10)
+        assert it.crawler.engine._slot.closing == "throttle-failed"
+
+    acted(act)
+
+
 def test_what_is_not_needed_any_more_is_handed_back() -> None:
     async def act(it: Scene) -> None:
         it.push("a.example", "a.example")

@@ -185,7 +185,8 @@ function verbs.returned()
     local keys, pages = base .. 'k:' .. domain, base .. 'p:' .. domain
     if redis.call('ZREM', base .. 'g:' .. key, at) == 1 then
       make_room(keys, key)
-      if budget ~= '' then redis.call('HINCRBY', pages, budget, -1) end
+      -- A budget that was forgotten meanwhile stays so: with -1 it would be one page larger.
+      if redis.call('HEXISTS', pages, budget) == 1 then redis.call('HINCRBY', pages, budget, -1) end
     end
   end
   return {'ok'}
