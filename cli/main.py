@@ -185,7 +185,7 @@ def _told(error: Exception) -> int:
     if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
-        said = str(error.format_message()).rstrip(".")
+        said = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
         complain(f"{said}{'' if said.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -44,6 +44,12 @@ class StoreBarred(StoreError):
     exit_code = 6
 
 
+class NoPlaceForStore(StoreError):
+    """Where the store should be there can be none."""
+
+    exit_code = 2
+
+
 class NameTaken(StoreError):
     """There is a crawl of that name already."""
 

@@ -182,7 +182,7 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
             continue
         lines.append(f"  {total:,} {_KINDS[kind]}:")
         named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
-        lines += [f"    {miss.get('url')}  {miss.get('reason')}" for miss in named]
+        lines += ["    " + "  ".join(filter(None, (miss.get("url"), miss.get("reason")))) for miss in named]
         if total > len(named):
             lines.append(f"    and {total - len(named):,} more" if named else "    (not listed)")
     if lines and summary.get("misses"):

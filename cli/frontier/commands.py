@@ -9,7 +9,7 @@ from . import adding, counting, listing, moving, removing, requeuing
 
 def register(app: typer.Typer) -> None:
     """Add the commands of these modules."""
-    group = typer.Typer(no_args_is_help=True, help="List, fill, count, move and empty the slots of crawl frontiers.")
+    group = typer.Typer(help="List, fill, count, move and empty the slots of crawl frontiers.")
     group.command("list")(listing.list_)
     group.command("count")(counting.count)
     group.command("dump")(counting.dump)

@@ -9,7 +9,7 @@ from . import merge, pull, tail
 
 def register(app: typer.Typer) -> None:
     """Add the commands of these modules."""
-    group = typer.Typer(no_args_is_help=True, help="Fetch, merge and follow the items of crawls and jobs.")
+    group = typer.Typer(help="Fetch, merge and follow the items of crawls and jobs.")
     group.command("pull")(pull.pull)
     group.command("merge")(merge.merge)
     group.command("tail")(tail.tail)

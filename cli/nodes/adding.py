@@ -37,7 +37,8 @@ def add(
     """Add nodes to the fleet, beside those of scrapy.cfg.
 
     Crawls that run give them work within seconds. User name and password come
-    from ~/.netrc. A node that does not answer is added all the same.
+    from ~/.netrc. A node that does not answer is added all the same. Local nodes
+    are used only where no other one is named, so not beside it.
 
     Example: sdist nodes add web4:6800 --name spare
     """

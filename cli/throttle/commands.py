@@ -9,9 +9,7 @@ from . import applying, limiting, showing, stopping
 
 def register(app: typer.Typer) -> None:
     """Add the commands of these modules."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Set, show and change while crawls run how many requests each domain gets."
-    )
+    group = typer.Typer(help="Set, show and change while crawls run how many requests each domain gets.")
     group.command("show")(showing.show)
     group.command("apply")(applying.apply)
     group.command("set")(limiting.set_)

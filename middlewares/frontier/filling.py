@@ -18,7 +18,7 @@ from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by
 
 from ..codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
 from ..targets import MARK, callback_name
-from .slotting import Placing, Undeliverable
+from .slotting import Addressee, Placing, Undeliverable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.payload import RequestValue
 
-    from .slotting import Addressee, Slotting
+    from .slotting import Slotting
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
@@ -84,9 +84,9 @@ class Sorter:
             return self._slotting.addressee(request, callback_name(request, self._spider))
         said = request.meta.get(MARK)
         if said and said is not True:
-            raise Undeliverable(
-                f"it is for another spider ({said!r}), and only a crawl with --pull gives it to that one"
-            )
+            meant = Addressee.read(said)
+            whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
+            raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
         return None
 
     def is_offsite(self, request: Request) -> bool:

@@ -78,11 +78,17 @@ class Producer:
         if not index.unfinished():
             return
         own = index.unfinished()[0].number
-        async for output in start:
-            if not isinstance(output, Request):
-                yield output
-            elif (kept := self._sort(output, own)) is not None:
-                yield kept
+        try:
+            async for output in start:
+                if not isinstance(output, Request):
+                    yield output
+                elif (kept := self._sort(output, own)) is not None:
+                    yield kept
+        except Exception as error:  # Scrapy logs it, and ends as if the spider had had no more to start with
+            index.lost(
+                own, index.asked(own), "", f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"
+            )
+            raise
 
     def _index_request(self, request: Request, shard: int) -> Request:
         number = self._run.index.asked(shard)

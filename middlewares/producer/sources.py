@@ -174,7 +174,8 @@ def _of_text(text: str, targets: Iterable[Node]) -> Node:
     if not any(mark in text for mark in ".:/") and text != "localhost":
         listed = ", ".join(known) or "none"
         raise ConfigError(
-            f"There is no target [deploy:{text}] in scrapy.cfg (there are: {listed}), and {text!r} is no address."
+            f"There is no target [deploy:{text}] in scrapy.cfg (there are: {listed}), and {text!r} is no address,"
+            " such as web1:6800 or a URL."
         )
     return config.with_netrc(Node.parse(text))
 

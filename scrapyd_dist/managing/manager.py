@@ -240,8 +240,12 @@ class Manager(AtDesk):
         self.tally.sent = max(self.tally.sent, ended + self.work.out)
         await self._returning.look(backlog)
         lanes = work_in(desk.slots, self.staffing)
-        for lane in self.failures.unknown & lanes.keys():
-            await self._returning.bury(lane, self.failures.closed[lane])
+        if vain := [lane for lane in self.failures.unknown & lanes.keys() if lanes[lane].waiting]:
+            for lane in vain:
+                await self._returning.bury(lane, self.failures.closed[lane])
+            # What is dead now must not look like work that is left: the crawl would be stopped, not finished.
+            desk.slots = await self.store(db.slots, crawl)
+            lanes = work_in(desk.slots, self.staffing)
         if not desk.done.is_set():
             self._check_end(lanes)
         if not desk.done.is_set():
@@ -265,7 +269,9 @@ class Manager(AtDesk):
         if self.staffing.max_time and time.monotonic() - self._begun > self.staffing.max_time:
             desk.stop_now(f"Workers were kept running for {self.staffing.max_time:g} s, as long as was asked for.")
         elif not busy and (ALL in closed or (left and all(lane in closed for lane in left))):
-            desk.stop_now(" ".join(f"{_named(lane)} gets no more workers: {why}" for lane, why in closed.items()))
+            desk.stop_now(
+                " ".join(f"{_named(lane)} gets no more workers: {why.rstrip('.')}." for lane, why in closed.items())
+            )
         elif left or self._returning.coming or backlog.producers or backlog.standing:
             self._check_sent()
         elif backlog.lost:

@@ -145,6 +145,8 @@ class RedisLink:
         said = str(error).partition(", with args beginning with:")[0]
         if said.startswith(_NO_PASSWORD):
             said = f"it wants a password, and its address has none. Say it there, in the environment ({VARIABLE})"
+        elif isinstance(error, self._redis.exceptions.ConnectionError) and kind is StoreError:
+            said = f"{said.rstrip('.')}. Does a Redis server run there? {VARIABLE} or DISTRIBUTED_STORE has its address"
         return kind(f"the store {self.shown} failed: {said.rstrip('.')}.")
 
     def ask(self, commands: Iterable[Sequence[object]]) -> list[Any]:

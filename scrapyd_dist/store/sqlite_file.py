@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.errors import StoreError
+from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.disk import check_local
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ WORKERS_CHECKPOINT = 16_384
 SCHEMA_VERSION = 6
 #: "sdis": how a file says that it is ours
 APPLICATION_ID = 0x73646973
+
+_ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
 
 
 class SqliteFile:
@@ -44,6 +46,8 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         check_local(self.path)
+        if self.path.is_dir():
+            raise NoPlaceForStore(f"the store {self.path} cannot be opened: it is a folder. {_ELSEWHERE}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Options and payloads may name what nobody else should read. A file that is there is left alone: to close
@@ -51,7 +55,9 @@ class SqliteFile:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
+        except (FileNotFoundError, NotADirectoryError, FileExistsError, PermissionError) as error:
+            raise NoPlaceForStore(f"the store {self.path} cannot be opened: {error}. {_ELSEWHERE}") from error
+        except (OSError, sqlite3.Error) as error:  # a full disk, say, which may be better later
             raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
         database.row_factory = sqlite3.Row
         try:
@@ -65,7 +71,7 @@ class SqliteFile:
             raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
         except sqlite3.DatabaseError as error:
             database.close()
-            raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}.") from error
+            raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}") from error
         except StoreError:
             database.close()
             raise
@@ -80,7 +86,7 @@ class SqliteFile:
         if not ours:
             raise StoreError(
                 f"{self.path} is a database of another program, not a store of scrapyd-dist; nothing was changed in it."
-                " Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
+                f" {_ELSEWHERE}"
             )
 
     def _migrate(self) -> None:

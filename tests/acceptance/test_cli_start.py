@@ -86,6 +86,10 @@ def test_version(outside: Callable[..., subprocess.CompletedProcess[str]], argum
         (["crawl", "easy", "--pages", "many"], "--pages"),
         (["nodes", "up", "0"], "[N]"),
         (["nodes", "sideways"], "sideways"),
+        (["frontier"], "Missing command"),
+        (["items"], "Missing command"),
+        (["throttle"], "Missing command"),
+        (["frontier", "add", "x", "--format", "xml"], "'--format': 'xml' is not one of"),
         (["demo", "--nodes", "0"], "--nodes"),
     ],
 )

@@ -95,8 +95,10 @@ class Alone(scrapy.Spider):
 """
 
 #: its workers would not know that they are some, and enter its own start
-HIDING = PLAIN.replace("alone", "hiding").replace("class Alone", "class Hiding").replace(
-    'name = "hiding"', 'name = "hiding"\n    custom_settings = {"ADDONS": {}}'
+HIDING = (
+    PLAIN.replace("alone", "hiding")
+    .replace("class Alone", "class Hiding")
+    .replace('name = "hiding"', 'name = "hiding"\n    custom_settings = {"ADDONS": {}}')
 )
 
 ASTRAY = {

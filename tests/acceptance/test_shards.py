@@ -135,6 +135,15 @@ def test_a_list_of_start_urls(crawl: Callable[..., dict[str, Any]], it: Project,
 
 
 @pytest.mark.black_box
+def test_a_start_that_fails_is_told_and_is_no_success(run_cli: Callable[..., Result], it: Project) -> None:
+    done = run_cli(it, "crawl", "easy", "-a", "start=no-address", "-o", "items.jl")
+    assert done.code == 3, said(done)
+    assert "1 index pages that failed" in done.out + done.err
+    assert "    the spider's start failed: ValueError: Missing scheme" in done.out + done.err
+    assert [(row["url"], row["kind"]) for row in misses(it)] == [("", "index")]
+
+
+@pytest.mark.black_box
 def test_shards_by_settings_alone(run_scrapy: Callable[..., Result], it: Project, site_now: SiteProcess) -> None:
     it.settings(ADDONS={"scrapyd_dist.Addon": 500}, DISTRIBUTED_SHARDS=4, DISTRIBUTED_PAGES=PAGES)
     it.settings(DISTRIBUTED_INDEX=site_now.template)

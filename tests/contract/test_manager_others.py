@@ -202,8 +202,9 @@ async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_sta
 
 @scenario
 async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
-    one, began = with_shop("one", failing={"listversions.json": ServerFailed}), time.monotonic()
-    async with office(tmp_path, one, key=KEY, limits=replace(QUICK, poll=0.1)) as o:
+    one, began = with_shop("one"), time.monotonic()
+    one.failing = {"listversions.json": ServerFailed}
+    async with office(tmp_path, one, key=KEY, limits=replace(QUICK, poll=0.1, fleet_timeout=60)) as o:
         o.add(1, slot=LANE)
         await until(lambda: one.calls.count("listversions.json") == 5, "it is asked again and again")
         assert time.monotonic() - began > 4 * 0.1  # never more often than nodes are looked at
@@ -222,6 +223,14 @@ async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_
         o.manager.no_more()
         await o.ended()
         assert (o.manager.stopped, o.manager.tally.dead_urls) == ("", 2)
+
+
+@scenario
+async def test_work_that_nobody_can_do_ends_the_crawl_where_nothing_else_is_left(tmp_path: Path) -> None:
+    async with office(tmp_path, model("one"), key=KEY) as o:
+        o.add(2, slot=LANE)
+        await o.ended()
+        assert (o.manager.stopped, o.states(), o.manager.tally.dead_urls) == ("", ["dead"], 2)
 
 
 @scenario

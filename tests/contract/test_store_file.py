@@ -17,7 +17,7 @@ import pytest
 from rig.stores import CRAWL, LESSEE, accept, add, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState
-from scrapyd_dist.errors import ConfigError, StoreError
+from scrapyd_dist.errors import ConfigError, NoPlaceForStore, StoreError
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -71,14 +71,15 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
     assert path.read_bytes() == content
 
 
-def test_a_folder_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be opened"):
+def test_a_folder_is_no_store_and_that_is_said_as_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(NoPlaceForStore, match=r"cannot be opened: it is a folder\. Name another file") as caught:
         open_store(tmp_path)
+    assert caught.value.exit_code == ConfigError.exit_code
 
 
 def test_a_place_below_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(NoPlaceForStore, match=r"cannot be opened: .*SDIST_STORE"):
         open_store(tmp_path / "file" / "store.db")
 
 

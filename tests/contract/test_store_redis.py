@@ -204,6 +204,13 @@ def test_a_wrong_password_is_told_at_once_and_not_shown(url: str, redis_server: 
     assert "geheim" not in str(caught.value)
 
 
+def test_a_server_that_is_not_there_is_told_with_where_its_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrapyd_dist.store.redis_link.PATIENCE", 0.0)
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:1/0 failed: .*SDIST_STORE or DISTRIBUTED_STORE") as caught:
+        open_store("redis://:geheim@127.0.0.1:1/0")
+    assert "geheim" not in str(caught.value)
+
+
 def test_a_user_who_may_not_and_a_certificate_that_nobody_trusts_are_no_broken_store(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -50,9 +50,12 @@ def test_two_crawls_of_one_second_get_two_names() -> None:
     assert [first, second, third] == [f"easy-20260102T030405Z{end}" for end in ("", "-2", "-3")]
 
 
-def test_a_name_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    keep(tmp_path, a_crawl(id="mine"))
-    for name, said in (("mine", "already"), ("not a name", "cannot name a crawl")):
+def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_what_to_do(tmp_path: Path) -> None:
+    keep(tmp_path, a_crawl(id="mine", state=CrawlState.STOPPED))
+    keep(tmp_path, a_crawl(id="over", state=CrawlState.FINISHED))
+    keep(tmp_path, a_crawl(id="shop", kind="frontier"))
+    sayings = {"mine": "sdist resume mine", "over": "sdist clean over", "shop": "There is a frontier shop already"}
+    for name, said in {**sayings, "not a name": "cannot name a crawl"}.items():
         with pytest.raises(ConfigError, match=said):
             producing.begin(tmp_path, Order(spider="easy"), name)
     assert not (tmp_path / ".sdist" / "crawls").exists()
