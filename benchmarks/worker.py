@@ -25,7 +25,6 @@ from rig.projects import Project
 from rig.sites import SiteProcess
 from scrapyd_dist.deploy.egg import build
 from scrapyd_dist.examples.pages import Site
-from scrapyd_dist.middlewares.profile import STROKES
 
 from scrapyd_dist.payload import encode
 
@@ -71,7 +70,6 @@ WAYS = {
     "items16": Way("`CONCURRENT_ITEMS` 16 instead of 100", {"CONCURRENT_ITEMS": "16"}),
     "items": Way("`CONCURRENT_ITEMS` 4", {"CONCURRENT_ITEMS": "4"}),
     "item": Way("`CONCURRENT_ITEMS` 1", {"CONCURRENT_ITEMS": "1"}),
-    "strokes": Way("requests leave in strokes", {"DOWNLOADER": STROKES}),
     "gc": Way("what stays is left out of garbage collection", {"ELEMENTS": "gc"}),
     "log": Way("no log records below `LOG_LEVEL`", {"ELEMENTS": "log"}),
     "usual": Way("**the profile `usual`**", {"DISTRIBUTED_PROFILE": "usual"}),
@@ -86,7 +84,7 @@ WAYS = {
     "queue": Way("`fast`, and a simple queue", {"DISTRIBUTED_PROFILE": "fast", "SCHEDULER_PRIORITY_QUEUE": _QUEUE}),
 }
 #: what needs nothing but Scrapy 2.13 or later
-MEASURED = "none,items16,items,strokes,gc,log,usual,fast,debug"
+MEASURED = "none,items16,items,gc,log,usual,fast,debug"
 
 
 class Runs(NamedTuple):

@@ -61,7 +61,6 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.pull.settling",
     "scrapyd_dist.middlewares.pull.sweeping",
     "scrapyd_dist.middlewares.reading",
-    "scrapyd_dist.middlewares.strokes",
     "scrapyd_dist.middlewares.targets",
     "scrapyd_dist.middlewares.throttle",
     "scrapyd_dist.middlewares.throttle.alarms",

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 SETTING = "DISTRIBUTED_PROFILE"
 USUAL, FAST, NONE = PROFILES = ("usual", "fast", "none")  #: the first is the default
-#: what lets requests leave together
-STROKES = "scrapyd_dist.middlewares.strokes.Strokes"
 #: CONCURRENT_ITEMS: Scrapy starts so many tasks for each response, whatever comes out of it, and 100 by default
 PROFILE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     NONE: {},
-    USUAL: {"CONCURRENT_ITEMS": 16, "DOWNLOADER": STROKES},
-    FAST: {"CONCURRENT_ITEMS": 4, "DOWNLOADER": STROKES, "LOG_LEVEL": "INFO"},
+    USUAL: {"CONCURRENT_ITEMS": 16},
+    FAST: {"CONCURRENT_ITEMS": 4, "LOG_LEVEL": "INFO"},
 }
 #: the loggers that Scrapy gives a level of their own
 _LOGGERS = ("", "scrapy")

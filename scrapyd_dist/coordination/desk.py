@@ -113,7 +113,11 @@ class Desk:
     def lost_touch(self, member: Member, error: NodeError) -> None:
         """The node did not answer."""
         if member.up:
-            logger.warning("%s; its work goes elsewhere if it stays so for %.0f s", error, self.limits.node_timeout)
+            logger.warning(
+                "%s; its work goes elsewhere if it stays so for %.0f s",
+                str(error).rstrip("."),
+                self.limits.node_timeout,
+            )
         member.missed(str(error), time.time())
 
     # the end

@@ -75,14 +75,13 @@ def test_a_profile_takes_the_place_of_scrapys_defaults(asked: dict[str, str], ge
 
 
 def test_the_usual_profile_touches_no_log() -> None:
-    assert set(PROFILE_SETTINGS[USUAL]) == {"CONCURRENT_ITEMS", "DOWNLOADER"}
+    assert set(PROFILE_SETTINGS[USUAL]) == {"CONCURRENT_ITEMS"}
 
 
 @pytest.mark.parametrize("profile", [USUAL, FAST])
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
 def test_what_anybody_has_set_stays(priority: str, profile: str) -> None:
-    # even where it is what Scrapy would do anyway
-    own = {"CONCURRENT_ITEMS": 100, "DOWNLOADER": SCRAPYS["DOWNLOADER"], "LOG_LEVEL": "DEBUG"}
+    own = {"CONCURRENT_ITEMS": 100, "LOG_LEVEL": "DEBUG"}  # even where it is what Scrapy would do anyway
     assert set(own) == set(PROFILE_SETTINGS[FAST])
     made = settings(priority, DISTRIBUTED_PROFILE=profile, **own)
     apply_profile(made, None)
