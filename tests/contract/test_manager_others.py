@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cryptography.fernet import Fernet
@@ -48,6 +49,14 @@ async def of_shop(o: Office, number: int = 1) -> ModelWorker:
 
     await until(lambda: len(posted()) >= number, f"{number} jobs of shop")
     return [one for one in o.workers() if o_job(one).project == "shop"][-1]
+
+
+def has_workers(o: Office, number: int) -> bool:
+    return len(o.workers()) == number
+
+
+def all_dead(o: Office) -> bool:
+    return o.states() == ["dead"]
 
 
 def o_job(worker: ModelWorker) -> ModelJob:
@@ -150,7 +159,7 @@ async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room
         await until(lambda: o.states() == ["done"], "which node has it is known")
         for number, slot in enumerate(("p0", "p1"), 1):
             o.add(1, slot=slot)
-            await until(lambda number=number: len(o.workers()) == number, "a worker for it")
+            await until(partial(has_workers, o, number), "a worker for it")
         assert [worker.begin().slots for worker in o.workers() if worker.node is lacking] == [["p0"]]
         for worker in o.workers():
             worker.begin().work_off()
@@ -266,7 +275,10 @@ async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_w
 
 @scenario
 async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_reason_is_told(tmp_path: Path) -> None:
-    told = {"old": {"code": {"version": "0.0.1"}}, "sick": {"problem": "its setting FEEDS is odd"}}
+    told: dict[str, dict[str, Any]] = {
+        "old": {"code": {"version": "0.0.1"}},
+        "sick": {"problem": "its setting FEEDS is odd"},
+    }
     for name, fields in told.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -274,7 +286,7 @@ async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_re
             o.add(2, slot=LANE)
             worker = (await of_shop(o)).begin()
             worker.end(**{"public": "x", **fields})
-            await until(lambda o=o: o.states() == ["dead"], "it is given up")
+            await until(partial(all_dead, o), "it is given up")
             reason = o.store.batch(CRAWL, 1).reason
             assert ("deployed by sdist 0.0.1" if name == "old" else "its setting FEEDS is odd") in reason
 

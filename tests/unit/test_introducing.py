@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
@@ -23,12 +23,12 @@ class Plain(Spider):
 
 class Hiding(Spider):
     name = "hiding"
-    custom_settings: ClassVar[dict[str, Any]] = {"ADDONS": {}}
+    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
 
 
 class Naming(Spider):
     name = "naming"
-    custom_settings: ClassVar[dict[str, Any]] = {"ADDONS": {"scrapyd_dist.Addon": 500}}
+    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as projects write it
 
 
 def said(

@@ -388,11 +388,14 @@ def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.Mon
         def close(crawler: Any, reason: str) -> None:
             crawler.engine._slot.closing = reason
 
+        def fault(now: float) -> None:
+            raise ZeroDivisionError
+
         monkeypatch.setattr(gate, "close_spider", close)
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
         await asyncio.sleep(0)
         await it.said()
-        it.gate._passes.sweep = lambda now: 1 / 0
+        monkeypatch.setattr(it.gate._passes, "sweep", fault)
         await it.gate._opened()
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await asyncio.wait_for(waiting, 10)
