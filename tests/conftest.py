@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=others)
 
 
+@pytest.fixture(autouse=True)
+def _no_settings_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapy puts the name into the environment; a command that ran in this process may have left it there."""
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+
+
 @pytest.fixture(scope="session")
 def node_python(pytestconfig: pytest.Config) -> Path:
     """An interpreter with Scrapy and Scrapyd, and without this project."""
