@@ -114,7 +114,7 @@ def test_spread_no_batch_that_is_sent_sits_on_a_slow_site(
     _pushed(place(**QUICK), _words(web, urls, "spread"), urls, run_cli)
     jobs = _by_job(web)
     assert [Counter(hosts) for hosts in jobs.values()] == [Counter(dict.fromkeys(HOSTS, EACH // len(HOSTS)))] * 4, jobs
-    # Two that are under way at once may arrive the other way round; were they in blocks, the last host would be missing.
+    # Two that are under way at once may arrive the other way round; in blocks, the last host would be missing.
     assert [set(hosts[: 2 * len(HOSTS)]) for hosts in jobs.values()] == [set(HOSTS)] * 4, jobs
 
 
