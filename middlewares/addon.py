@@ -58,9 +58,14 @@ class Addon:
             from .pull.batchfilter import put_in
 
             put_in(settings)
-        elif is_worker(settings):
+            return
+        if is_worker(settings):
             _give_feed(settings)
-        elif not is_filler(settings):  # whose own items go to its own feeds
+            return
+        from .producer.parts import put_aside
+
+        put_aside(settings)
+        if not is_filler(settings):  # whose own items go to its own feeds
             from .producer.producer import take_outputs
 
             crawler = self._crawler

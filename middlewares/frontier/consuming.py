@@ -27,6 +27,7 @@ from ..producer.asked import WORKER_SETTINGS, Asked, job_settings
 from ..producer.fleet import Fleet, in_thread
 from ..producer.modes import check_mode, shared_settings, stop_code, worker_settings
 from ..producer.options import read_options
+from ..producer.parts import check_parts
 from ..producer.preflight import find_project
 from ..producer.produce import check_known
 from ..producer.record import Record
@@ -117,6 +118,7 @@ class Consuming:
         options, spider = self._options, self._errand.spider
         if not self._errand.rows:
             check_mode(options, self._settings)
+            check_parts(self._settings)
         self._fleet = fleet = Fleet(options, self._project, spider, self._record.where)
         prepared = await fleet.prepare(await self._record.nodes())
         spec, members = await self._spec(prepared.version), await fleet.members()

@@ -30,6 +30,7 @@ from ..producer.asked import asked_for, shards_of
 from ..producer.capture import Capture
 from ..producer.exits import exit_code as process_exit
 from ..producer.options import read_options
+from ..producer.parts import check_parts
 from ..producer.preflight import find_project, store_address
 from ..targets import find_target
 from .filling import Fate, count_found
@@ -126,6 +127,7 @@ class Filler:
         assert spider
         check_frontier_name(self._frontier)
         options = read_options(settings)
+        check_parts(settings)
         self._check(options)
         self._target = find_target(spider, settings)
         shards_of(options, spider)

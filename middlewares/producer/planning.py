@@ -19,6 +19,7 @@ from .asked import check_spider, shards_of
 from .fleet import check_reach
 from .modes import check_mode
 from .options import Options, read_options
+from .parts import check_parts
 from .preflight import Prepared, Project, describe, find_project, members_of, prepare, store_address
 from .sources import Sources
 
@@ -55,6 +56,7 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str]) -> dict[str, 
     crawler.addons.load_settings(crawler.settings)
     options = read_options(crawler.settings)
     check_mode(options, crawler.settings)
+    check_parts(crawler.settings)
     check_spider(made)
     target = find_target(made, crawler.settings)
     shards = shards_of(options, made)

@@ -15,11 +15,13 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 
 from .exits import exit_code
+from .faults import Fault, faults, signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +39,18 @@ class Refused(DistError):
         self.exit_code = code  # type: ignore[misc]  # of this one refusal, not of the class
 
 
+class BrokeOff(DistError):
+    """The process came to its end, and the crawl did not."""
+
+    def __init__(self, fault: Fault | None, log: str) -> None:
+        if fault is not None and fault.refusal is not None:
+            self.exit_code = fault.refusal  # type: ignore[misc]  # of this one, not of the class
+            super().__init__(fault.text)
+            return
+        why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
+        super().__init__(f"The crawl broke off: {why}. The whole traceback is in {log}.")
+
+
 def main() -> None:
     """Run a crawl of the store, or print a plan."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,15 +66,17 @@ def main() -> None:
 def _crawl(crawl: str, store: str) -> int:
     database = open_store(store)
     row = database.crawl(crawl)
+    faults.listen()
     try:
         settings = project_settings({**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store})
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
+        _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
     except Exception as error:  # noqa: BLE001 - the person who waits for this crawl must hear of anything
         if not isinstance(error, DistError):
             traceback.print_exc()
         message, code = (str(error), error.exit_code) if isinstance(error, DistError) else (broken(error), 2)
-        changes = {"state": row.when_refused, "exit_code": code, "message": message, "pid": None}
+        changes = {"state": database.crawl(crawl).when_refused, "exit_code": code, "message": message, "pid": None}
         database.update_crawl(crawl, **changes, ended=time.time())
         if not isinstance(error, Refused):  # of that one its own process has told
             _tell(database.crawl(crawl))
@@ -69,6 +85,12 @@ def _crawl(crawl: str, store: str) -> int:
         ended = database.crawl(crawl)
         database.close()
     return ended.exit_code or 0
+
+
+def _check_ended(row: Crawl, log: str | None) -> None:
+    """Raise `BrokeOff` when Scrapy has come to its end, and nothing has said how the crawl ended."""
+    if not row.state.ended and not signals.came:
+        raise BrokeOff(faults.last, log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute()))
 
 
 def _tell(row: Crawl) -> None:

@@ -84,7 +84,8 @@ class Producer:
                     yield output
                 elif (kept := self._sort(output, own)) is not None:
                     yield kept
-        except Exception as error:  # Scrapy logs it, and ends as if the spider had had no more to start with
+        except Exception as error:
+            self._run.start_failed(error)
             index.lost(
                 own, index.asked(own), "", f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"
             )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.account.finishing import Wishes
@@ -25,6 +26,7 @@ from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
 from .exits import exit_code as process_exit
+from .faults import Fault, ending, faults, signals
 from .finishing import judge_items, read_wishes, refusal, tell_of_end
 from .fleet import Fleet, in_thread
 from .index import Index
@@ -32,6 +34,7 @@ from .modes import check_mode, new_capture, new_coordinator, shared_settings, st
 from .options import Options, read_options
 from .orders import Orders
 from .own_items import OwnItems
+from .parts import check_parts
 from .preflight import find_project
 from .record import Record
 from .tasks import Tasks
@@ -75,11 +78,14 @@ class Run:
         self._tasks = Tasks(self.hold)
         self._wishes = Wishes()
         self._telling = Telling()
+        self._start_fault = ""
 
     # begin
 
     async def begin(self) -> bool:
         """Check, deploy, and start the coordinator; False when the crawl is refused (which is said then)."""
+        signals.look_out()
+        faults.listen()
         try:
             await self._begin()
         except DistError as error:
@@ -95,6 +101,7 @@ class Run:
         self._wishes = read_wishes(settings)
         self.options = options = read_options(settings)
         check_mode(options, settings)
+        check_parts(settings)
         if problem := throttle_problem(self._crawler):
             raise ConfigError(problem)
         self._sender = loop_sender(settings)
@@ -201,6 +208,15 @@ class Run:
             reason = f"an item of it has no JSON form: {error}"
             self.local_missed(url, "failed", reason)
 
+    def start_failed(self, error: Exception) -> None:
+        """The spider's own start broke off; Scrapy ends then as if it had had no more to start with."""
+        self._start_fault = f"The spider's start failed: {Fault.of(error)}. The whole traceback is in {self._log()}."
+
+    def _log(self) -> str:
+        """Where a traceback of this process is."""
+        log = self._crawler.settings.get("LOG_FILE") or self.record.folder / "producer.log"
+        return str(log) if Path(log).exists() else "the log of this process"
+
     def local_missed(self, url: str, kind: str, reason: str) -> None:
         """A request that the producer crawls itself gave no result."""
         self._telling.local_missed(url, kind, reason)
@@ -279,11 +295,11 @@ class Run:
         logger.info("Crawl %s is complete: %d items in %s", self.record.id, delivered.items, where)
         await self.coordinator.left()
         code = exit_code(self._telling.summary(CrawlState.FINISHED), max_failed=self.options.max_failed)
-        unusual, self._telling.message = await judge_items(
-            self._wishes, self.record, self.coordinator.spec, delivered.items
-        )
+        unusual, too_few = await judge_items(self._wishes, self.record, self.coordinator.spec, delivered.items)
         self._telling.warn(*unusual)
-        await self._close_row(CrawlState.FINISHED, 1 if self._telling.message else code)
+        self._telling.message = " ".join(filter(None, (too_few, self._start_fault)))
+        came_to_nothing = self._start_fault and not (self.record.counts.get("sealed") or delivered.items)
+        await self._close_row(CrawlState.FINISHED, 1 if too_few or came_to_nothing else code)
 
     # close
 
@@ -301,9 +317,10 @@ class Run:
                 await self._seal_rest()
             except Exception:
                 logger.exception("Not everything that was found could be kept; it will be found again")
-            await self.coordinator.stop(f"The crawl was interrupted ({reason}).")
+            why, code = ending(reason, self._log())
+            await self.coordinator.stop(why)
             self._own.close()
-            await self._stop(self.coordinator.stopped, INTERRUPTED)
+            await self._stop(self.coordinator.stopped, code)
             self._done = True
         else:
             await self.coordinator.stop("")

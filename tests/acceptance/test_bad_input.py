@@ -91,6 +91,16 @@ CASES = {
     ),
     "node that is no target": Case(code=2, settings={"DISTRIBUTED_NODES": ["nowhere"]}, words=("[deploy:nowhere]",)),
     "add-on hidden by the spider": Case(code=2, spider="hiding", source=HIDING, words=("custom_settings", "ADDONS")),
+    "scheduler that keeps requests elsewhere": Case(
+        code=2,
+        settings={"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "REDIS_URL": "redis://127.0.0.1:1/0"},
+        words=("SCHEDULER", "scrapy_redis.scheduler.Scheduler", "Take SCHEDULER out"),
+    ),
+    "filter of duplicates on a server": Case(
+        code=2,
+        settings={"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
+        words=("DUPEFILTER_CLASS", "scrapy_redis.dupefilter.RFPDupeFilter", "Take DUPEFILTER_CLASS out"),
+    ),
     "spider that nodes cannot import": Case(
         code=2,
         spider="far",

@@ -1,0 +1,92 @@
+"""Parts of a project that cannot work in a distributed crawl, and faults in words."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer.faults import Fault, Faults, Signals, ending, faults, signals
+from scrapyd_dist.middlewares.producer.parts import check_parts, put_aside
+
+from scrapyd_dist.errors import ConfigError
+
+FOREIGN = [
+    ("SCHEDULER", "scrapy_redis.scheduler.Scheduler"),
+    ("SCHEDULER", "no_such_package.Scheduler"),
+    ("DUPEFILTER_CLASS", "scrapy_redis.dupefilter.RFPDupeFilter"),
+]
+
+
+@pytest.mark.parametrize(("name", "part"), FOREIGN)
+@pytest.mark.parametrize("late", [False, True], ids=["as they are", "put aside"])
+def test_foreign_parts_are_refused_with_their_name(name: str, part: str, late: bool) -> None:
+    settings = Settings({name: part})
+    if late:
+        put_aside(settings)
+        assert settings[name].startswith("scrapy."), "Scrapy's own stands in, so that the crawl can be refused"
+    with pytest.raises(ConfigError, match=name) as refused:
+        check_parts(settings)
+    assert part in str(refused.value)
+
+
+def test_parts_made_from_scrapys_own_are_taken() -> None:
+    from scrapy.core.scheduler import Scheduler
+    from scrapy.dupefilters import RFPDupeFilter
+
+    for settings in (
+        Settings(),
+        Settings({"SCHEDULER": type("Mine", (Scheduler,), {})}),
+        Settings({"DUPEFILTER_CLASS": type("Mine", (RFPDupeFilter,), {})}),
+    ):
+        before = dict(settings)
+        put_aside(settings)
+        check_parts(settings)
+        assert dict(settings) == before
+
+
+def test_the_reason_is_the_error_before_that_of_the_closing_engine() -> None:
+    closing = RuntimeError("Engine slot not assigned")
+    closing.__context__ = OSError("no such\ndatabase")
+    assert str(Fault.of(closing)) == "OSError: no such database"
+
+
+def test_the_last_exception_counts_that_is_not_of_one_page() -> None:
+    heard = Faults()
+    for name, error in (("scrapy.core.engine", KeyError("x")), ("scrapy.core.scraper", ValueError("one page"))):
+        record = logging.LogRecord(name, logging.ERROR, "", 0, "Error", None, (type(error), error, None))
+        heard.emit(record)
+    assert str(heard.last) == "KeyError: 'x'"
+
+
+@pytest.mark.parametrize(
+    ("reason", "signal_came", "fault", "code", "words"),
+    [
+        ("shutdown", True, Fault(kind="KeyError", text="x"), 130, "interrupted"),
+        ("shutdown", False, Fault(kind="KeyError", text="x"), 1, "KeyError: x. The whole traceback is in a.log"),
+        ("shutdown", False, None, 1, "not by a signal"),
+        ("closespider_timeout", False, None, 3, "closespider_timeout"),
+    ],
+)
+def test_only_a_signal_interrupts(
+    reason: str, signal_came: bool, fault: Fault | None, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "came", signal_came)
+    monkeypatch.setattr(faults, "last", fault)
+    text, ended_with = ending(reason, "a.log")
+    assert ended_with == code
+    assert words in text
+
+
+def test_a_signal_is_noticed_and_does_what_it_did() -> None:
+    import signal
+
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    try:
+        seen = Signals()
+        seen.look_out()
+        signal.raise_signal(signal.SIGTERM)
+        assert (seen.came, got) == (True, [signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGTERM, before)
