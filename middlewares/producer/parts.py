@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Scrapy's own part for each setting that may name another one
 OWN = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 #: what was wrong with the parts that were put aside
-PUT_ASIDE = "DISTRIBUTED_PUT_ASIDE"
+PUT_ASIDE = "SCRAPYD_DIST_PUT_ASIDE"
 #: the package whose filter of duplicates is one for all processes that start in the same second
 _SHARED = "scrapy_redis"
 
