@@ -264,7 +264,11 @@ def exists(module: str) -> bool:
 
 
 #: what only the producer's process imports, behind a question that a worker answers with no
-PRODUCER_ONLY = {"scrapyd_dist.middlewares.frontier.filler", "scrapyd_dist.middlewares.producer.producer"}
+PRODUCER_ONLY = {
+    "scrapyd_dist.middlewares.frontier.filler",
+    "scrapyd_dist.middlewares.producer.parts",
+    "scrapyd_dist.middlewares.producer.producer",
+}
 
 
 class TestWorkerHalf:
