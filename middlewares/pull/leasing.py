@@ -181,6 +181,10 @@ class Leasing:
             return await self._thread(self._db.batch, self._job.crawl, number)
         return None
 
+    def release(self, key: tuple[int, int]) -> None:
+        """Renew its lease no more."""
+        self._leases.release(*key)
+
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
         """No request of it was made."""
         return await self._let_go(

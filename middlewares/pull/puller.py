@@ -23,7 +23,7 @@ from ..throttle.install import problem_of as throttle_problem
 from ..worker.closing import close_spider, under_way
 from ..worker.job import crawl_key
 from ..worker.lease import Leases, guard
-from ..worker.part import ReportFile, crawl_folder, free_bytes, remove_old
+from ..worker.part import FILES_LOST, FilesFolder, ReportFile, crawl_folder, remove_old
 from ..worker.reach import OutOfReach, reach
 from .carrying import Carrier
 from .feeding import Feeder
@@ -39,7 +39,6 @@ from .sweeping import keep_sweeping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -65,7 +64,7 @@ class Puller:
         self._news = News()
         self._report = PullReport(job)
         self._file: ReportFile | None = None
-        self._folder: Path | None = None
+        self._folder: FilesFolder | None = None
         self._settling = Settling(crawler, self._report, self._news, self._lose_store)
         self._carrier = Carrier(
             crawler, target=_target(crawler), changed=self._changed, again=self._again, crawl=job.crawl
@@ -155,11 +154,12 @@ class Puller:
 
     def _opened(self) -> None:
         settings, job = self._crawler.settings, self._job
-        self._folder = crawl_folder(settings.get("LOG_FILE"), job.home)
+        folder = crawl_folder(settings.get("LOG_FILE"), job.home)
         uploads = uploading_feeds(settings)
-        if self._folder is None:
+        if folder is None:
             self._problem = NO_LOGS
             return
+        self._folder = FilesFolder(folder)
         if job.start_by and time.time() > job.start_by:
             self._problem, self._reason = TOO_LATE, "superseded"
         elif job.introduce:
@@ -169,11 +169,9 @@ class Puller:
                 f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches may end before"
                 " that, and its items would be lost or twice there."
             )
-        self._file = ReportFile(
-            self._folder, job.name, lambda: self._report.progress(list(self._settling.held.values()))
-        )
+        self._file = ReportFile(folder, job.name, lambda: self._report.progress(list(self._settling.held.values())))
         self._file.start()
-        remove_old(self._folder, job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
+        remove_old(folder, job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
 
     async def _begin(self) -> bool:
         """Open the store; False when nothing can be done here."""
@@ -207,7 +205,7 @@ class Puller:
         row = await self._leasing.crawl()
         self._carrier.rules_lead_away = row.kind == "crawl"
         if row.kind == "frontier":  # the folder of a crawl is removed as a whole
-            work = keep_sweeping(self._folder, job.crawl, self._leasing.batch)
+            work = keep_sweeping(self._folder.path, job.crawl, self._leasing.batch)
             self._looks.append(asyncio.ensure_future(work))
         home = Home(project=row.project, spider=row.spider)
         self._slotting = Slotting.from_settings(settings, home=home, own=job.other_slot)
@@ -219,7 +217,7 @@ class Puller:
             carrier=self._carrier, failed=lambda reason: self._fail(reason, "login-failed"),
         )  # fmt: skip
         self._feeder = Feeder(
-            self._crawler, job, self._folder, key=self._key, leasing=self._leasing, carrier=self._carrier,
+            self._crawler, job, self._folder.path, key=self._key, leasing=self._leasing, carrier=self._carrier,
             settling=self._settling, news=self._news, finds=self._finds, broken=self._fail,
         )  # fmt: skip
 
@@ -242,8 +240,9 @@ class Puller:
         while True:
             await asyncio.sleep(LOOK)
             assert self._folder
-            if free_bytes(self._folder) < self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30):
-                self._fail("", "disk-full")
+            trouble = self._folder.trouble(self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30))
+            if trouble:
+                self._fail(self._folder.lost() if trouble == FILES_LOST else "", trouble)
             quiet = 0 if self._login.busy or under_way(self._crawler) else quiet + 1
             if quiet > 1:
                 self._forget()

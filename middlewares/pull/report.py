@@ -41,7 +41,7 @@ class PullReport:
         if fate == "acked":
             self._ended.update(batch.account.progress())
 
-    def of_batch(self, batch: LeasedBatch, part: dict[str, Any], reason: str) -> dict[str, Any]:
+    def of_batch(self, batch: LeasedBatch, part: dict[str, Any] | None, reason: str) -> dict[str, Any]:
         """The final report of an attempt, as a job that was sent one batch would write it."""
         number, attempt = batch.key
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..frontier.filling import count_found
 from ..worker.lease import Loss
@@ -58,7 +58,7 @@ class Settling:
         self.carrier.leave(batch)
         fate = "failed"
         try:
-            part = await asyncio.to_thread(batch.part.close)
+            part = await self._whole_part(batch)
             report = self._report.of_batch(batch, part, reason)
             finds = batch.finds
             good = reason == "finished" and not batch.problem
@@ -75,7 +75,17 @@ class Settling:
         except Exception as error:  # whatever it is: a batch that is never parted from keeps the worker for ever
             logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
             self._report.trouble = f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
+            self.leasing.release(batch.key)  # renewed on and on, it would be out for as long as this worker lives
         self._part_from(batch, fate)
+
+    @staticmethod
+    async def _whole_part(batch: LeasedBatch) -> dict[str, Any] | None:
+        """What the report says of its part; None when that cannot be had, which is the batch's problem then."""
+        try:
+            return await asyncio.to_thread(batch.part.close)
+        except OSError as error:
+            batch.problem = batch.problem or f"Its items could not be kept in this node's logs: {error}."
+            return None
 
     def _part_from(self, batch: LeasedBatch, fate: str) -> None:
         """It is not this worker's any more."""

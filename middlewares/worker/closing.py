@@ -1,13 +1,15 @@
-"""Ending a worker's crawl from inside, on every Scrapy that is supported.
+"""What a worker asks of the Scrapy around it, on every Scrapy that is supported.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.crawler import Crawler
 
 
@@ -31,3 +33,14 @@ def under_way(crawler: Crawler) -> bool:
     if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
         return slot is not None
     return bool(slot.scheduler.has_pending_requests())
+
+
+def looping_call(function: Callable[[], object]) -> Any:
+    """What calls it again and again, once it is started."""
+    try:
+        from scrapy.utils.asyncio import create_looping_call
+    except ImportError:  # Scrapy 2.13
+        from twisted.internet.task import LoopingCall
+
+        return LoopingCall(function)
+    return create_looping_call(function)

@@ -19,6 +19,8 @@ from scrapy.exceptions import IgnoreRequest
 
 from scrapyd_dist.errors import DistError
 
+from .closing import looping_call
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -106,7 +108,7 @@ class Leases:
     def start(self) -> None:
         """Renew from now on."""
         self._turned = self._renewed = self._clock()
-        self._loop = _looping_call(self.turn)
+        self._loop = looping_call(self.turn)
         self._loop.start(self.turn_every, now=False)
         self._thread.start()
 
@@ -228,13 +230,3 @@ def guard(crawler: Crawler, why_not: Callable[[Request], str]) -> None:
     for name in ("download_request_async", "download_request"):  # Scrapy before 2.14 has only the second
         if hasattr(handlers, name):
             setattr(handlers, name, guarded(getattr(handlers, name)))
-
-
-def _looping_call(function: Callable[[], object]) -> Any:
-    try:
-        from scrapy.utils.asyncio import create_looping_call
-    except ImportError:  # Scrapy 2.13
-        from twisted.internet.task import LoopingCall
-
-        return LoopingCall(function)
-    return create_looping_call(function)

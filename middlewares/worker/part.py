@@ -8,6 +8,7 @@ Part of the worker half: imports Scrapy and the standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "_sdist"
 #: seconds between two looks at the clock: items are flushed and the report is renewed this often
 TICK = 1.0
+#: how a worker ends whose files were removed under it
+FILES_LOST = "files-lost"
 
 
 def crawl_folder(log_file: str | None, home: str) -> Path | None:
@@ -37,6 +40,36 @@ def crawl_folder(log_file: str | None, home: str) -> Path | None:
     if not log_file:
         return None
     return Path(log_file).resolve().parents[2] / FOLDER / home
+
+
+class FilesFolder:
+    """The crawl's folder as it was when its worker began; one that is removed under it takes nothing home."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._handle = os.open(path, os.O_RDONLY)  # as long as it is open, no other folder gets its number
+
+    def trouble(self, least: int) -> str:
+        """Why a worker cannot go on writing here, as a finish reason; empty when it can. `least`: bytes to be free."""
+        if not _is_there(self._handle, self.path):
+            return FILES_LOST
+        return "disk-full" if free_bytes(self.path) < least else ""
+
+    def lost(self) -> str:
+        """What `FILES_LOST` means, for people."""
+        return (
+            f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its items"
+            " there; what was not fetched from it yet is crawled again."
+        )
+
+
+def _is_there(handle: int, path: Path) -> bool:
+    """Whether what is open still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 class _HashedFile:
@@ -56,6 +89,9 @@ class _HashedFile:
     def flush(self) -> None:
         if not self.closed:
             self._file.flush()
+
+    def has_name(self, path: Path) -> bool:
+        return _is_there(self._file.fileno(), path)
 
     def close(self) -> str:
         self.closed = True
@@ -88,7 +124,14 @@ class Part:
         self._file.flush()
 
     def close(self) -> dict[str, Any]:
-        """Make it whole; what the report says about it."""
+        """Make it whole; what the report says about it.
+
+        Raises:
+            OSError: it cannot be written, or was removed.
+        """
+        if not self._file.has_name(self._growing):
+            self._file.close()
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self._growing))
         sha256 = self._file.close()
         self._growing.replace(self.path)
         return {"file": self.path.name, "items": self.items, "bytes": self._file.bytes, "sha256": sha256}
@@ -126,6 +169,7 @@ class ReportFile:
         """Write the last report; nothing follows it."""
         self._end.set()
         self._thread.join()
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
         self._write(report)
 
     def _write(self, report: dict[str, Any]) -> None:

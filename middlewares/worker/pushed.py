@@ -25,13 +25,12 @@ from scrapyd_dist.errors import DistError
 from ..codec import Watched
 from ..throttle.install import problem_of as throttle_problem
 from .account import Account, judge
-from .closing import close_spider
+from .closing import close_spider, looping_call
 from .job import Job, Made, requests_of
-from .part import Part, ReportFile, crawl_folder, free_bytes, remove_old
+from .part import FILES_LOST, FilesFolder, Part, ReportFile, crawl_folder, remove_old
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -44,8 +43,8 @@ logger = logging.getLogger(__name__)
 
 #: request meta: which request of the batch this is
 INDEX = "distributed_index"
-#: seconds between two looks at the disk
-DISK_LOOK = 5.0
+#: seconds between two looks at the folder with the part, and at the disk
+LOOK = 2.0
 REPORT_SCHEMA = 1
 OVER = "This attempt came too late: another one has taken its place."
 
@@ -65,10 +64,11 @@ class Worker:
         self._feeds: list[str] = []
         self._part: Part | None = None
         self._report: ReportFile | None = None
-        self._folder: Path | None = None
+        self._folder: FilesFolder | None = None
+        self._looks: Any = None
+        self._looked = 0.0
         self._leases: Leases | None = None
         self._no_lease = "nothing was said of a lease"
-        self._disk_looked = 0.0
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Worker:
@@ -166,18 +166,21 @@ class Worker:
         if self._job is None:
             return
         settings = self._crawler.settings
-        self._folder = crawl_folder(settings.get("LOG_FILE"), self._job.home or self._job.crawl)
-        if self._folder is None:
+        folder = crawl_folder(settings.get("LOG_FILE"), self._job.home or self._job.crawl)
+        if folder is None:
             self._problem = self._problem or "This node writes no log files, so there is no way home for items."
             return
         if self._job.start_by and time.time() > self._job.start_by:
             self._problem, self._reason = OVER, "superseded"
         if not self._job.feed:
-            self._part = Part(self._folder, self._job.name)
-        self._report = ReportFile(self._folder, self._job.name, self._progress)
+            self._folder = FilesFolder(folder)
+            self._part = Part(folder, self._job.name)
+            self._looks = looping_call(self._look_around)
+            self._looks.start(LOOK, now=False)
+        self._report = ReportFile(folder, self._job.name, self._progress)
         self._take_lease(self._job)
         self._report.start()
-        remove_old(self._folder, self._job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
+        remove_old(folder, self._job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
 
     def _take_lease(self, job: Job) -> None:
         """Hold this attempt in the store, where it can be reached; without that, only HTTP tells who has it."""
@@ -222,7 +225,7 @@ class Worker:
             except (TypeError, ValueError) as error:
                 self._unwritten(error, None if response is None else response.meta.get(INDEX))
                 return
-            self._look_at_disk()
+            self._look_around()
         self.account.items += 1
 
     def _unwritten(self, error: Exception, index: int | None) -> None:
@@ -234,13 +237,16 @@ class Worker:
         else:
             self._problem = self._problem or f"An item was lost: {reason}."
 
-    def _look_at_disk(self) -> None:
+    def _look_around(self) -> None:
         now = time.monotonic()
-        if self._folder is None or now - self._disk_looked < DISK_LOOK:
+        if self._folder is None or now - self._looked < LOOK:
             return
-        self._disk_looked = now
-        if free_bytes(self._folder) < self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30):
-            close_spider(self._crawler, "disk-full")
+        self._looked = now
+        trouble = self._folder.trouble(self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30))
+        if trouble:
+            if trouble == FILES_LOST:
+                self._problem = self._problem or self._folder.lost()
+            close_spider(self._crawler, trouble)
 
     def _scheduled(self, request: Request) -> None:
         # Scrapy filters a redirect that leaves the site without a word: no signal, no failure.
@@ -267,10 +273,18 @@ class Worker:
     def _stopped(self) -> None:
         if self._leases is not None:
             self._leases.stop()
+        if self._looks is not None and self._looks.running:
+            self._looks.stop()
         if self._report is None or self._job is None:
             return
-        part = self._part.close() if self._part is not None else None
-        self._report.finish(self._final(part))
+        self._report.finish(self._final(self._whole_part()))
+
+    def _whole_part(self) -> dict[str, Any] | None:
+        try:
+            return self._part.close() if self._part is not None else None
+        except OSError as error:
+            self._problem = self._problem or f"Its items could not be kept in this node's logs: {error}."
+            return None
 
     # the report
 

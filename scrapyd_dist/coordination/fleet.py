@@ -54,6 +54,7 @@ class Out:
     report: Report | None = None
     changed: float = 0.0  #: when its report last changed, by our clock
     unknown_since: float | None = None  #: since when the node says it knows no such job
+    unheard_since: float | None = None  #: since when it has had no report
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: likewise
     recalled: tuple[int, int, int] = (0, 0, 0)  #: of its requests, pages and items, those of an earlier process's time

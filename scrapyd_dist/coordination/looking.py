@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 FRESH = 2.5
 #: seconds for which a job that its node does not know (any more) is given the benefit of the doubt
 UNKNOWN_GRACE = 8.0
+#: seconds for which a job that its node calls running may have no report: it has only begun, or its files are gone
+UNHEARD = 300.0
 
 
 class Ends(Protocol):
@@ -125,6 +127,7 @@ class Looks:
         now, desk = time.time(), self.desk
         report = await desk.calls.report(out)
         if report is not None:
+            out.unheard_since = None
             if report.ended:
                 self._ended(out, report)
                 return
@@ -137,8 +140,10 @@ class Looks:
             if now - out.changed < FRESH:
                 out.unknown_since = None
                 return
-        elif now - out.since < min(FRESH, desk.limits.poll):
-            return
+        else:
+            out.unheard_since = out.unheard_since or now
+            if now - out.since < min(FRESH, desk.limits.poll):
+                return
         await self._ask_about(out, now)
 
     def _ended(self, out: Out, report: Report) -> None:
@@ -149,16 +154,18 @@ class Looks:
 
     async def _ask_about(self, out: Out, now: float) -> None:
         """The job is silent: ask its node what it is doing."""
-        calls = self.desk.calls
+        calls, node = self.desk.calls, out.member.node.name
         state = await calls.status(out)
         if state is api.JobState.RUNNING:
             out.unknown_since = None
             if await self._stands_still(out, now):
-                reason = f"its worker on {out.member.node.name} stands still: no report comes, and its lease is over"
+                reason = f"its worker on {node} stands still: no report comes, and its lease is over"
                 await self.endings.failed(out, reason, blame=out.to_blame)
+            elif self._unheard(out, now):
+                await self.endings.failed(out, f"its worker runs, but its report is gone from the logs of {node}")
             return
         if state is api.JobState.PENDING:
-            out.unknown_since = None
+            out.unknown_since = out.unheard_since = None
             if now > out.start_by:
                 await self.endings.failed(out, f"it did not start within {self.desk.limits.start_timeout:.0f} s")
             return
@@ -171,10 +178,19 @@ class Looks:
             out.unknown_since = out.unknown_since or now
             if now - out.unknown_since < UNKNOWN_GRACE:
                 return
+        if out.report is not None and report is None:
+            await self.endings.failed(out, f"its report is gone from the logs of {node}")
+            return
         words = await calls.last_words(out)
         how = "died while it worked" if out.report else "ended before it began"
-        reason = f"the worker {how} on {out.member.node.name}{words}"
+        reason = f"the worker {how} on {node}{words}"
         await self.endings.failed(out, reason, blame=out.to_blame)
+
+    def _unheard(self, out: Out, now: float) -> bool:
+        """Whether a job that runs has had no report for so long that none will come."""
+        if out.unheard_since is None:
+            return False
+        return now - out.unheard_since > (UNHEARD if out.report is None else self.desk.limits.node_timeout)
 
     async def _stands_still(self, out: Out, now: float) -> bool:
         """Whether the worker of a job that its node believes to run does nothing: neither its report nor its lease."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: how a worker ends when its batch is not to blame: well (its feed or part was lost), because of its node, or as told
 NOT_THE_BATCH = frozenset(
     {"finished", "disk-full", "superseded", "shutdown", "refused", "cancelled", "store-lost",
-     "login-failed", "start-failed"}
+     "files-lost", "login-failed", "start-failed"}
 )  # fmt: skip
 #: attempts of a request that is alone at last
 ALONE = 2

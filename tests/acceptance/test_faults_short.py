@@ -1,4 +1,4 @@
-"""The fault harness in short: four crawls that something breaks, and a judgement that is able to fail."""
+"""The fault harness in short: five crawls that something breaks, and a judgement that is able to fail."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
         ("a worker killed", False, True),
         ("the producer killed", True, False),
         ("Redis killed, restarted with its file", True, False),
+        ("a node's parts and reports removed", False, False),
     ],
 )
 def test_a_broken_crawl_keeps_every_promise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from typing import Any
@@ -308,6 +309,32 @@ def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
     assert queue.said(1)["batches"] == {"lost": 1, "held": 0}
     assert sum(queue.turns(1).values()) == 30
     assert [path.name for path in queue.folder.iterdir()] == [f"{queue.job(1)}.json"]
+
+
+@pytest.mark.black_box
+def test_a_worker_whose_folder_is_removed_ends_with_that_and_holds_nothing(
+    project: Any, site: Any, frontier: Any, start_scrapy: Any
+) -> None:
+    """A log folder that is wiped: no batch stays out, none is acked whose part nobody can fetch."""
+    shop = site(60, "--latency=0.2")
+    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
+    queue.add(values_of(map(shop.detail, range(60)), callback="parse_article"), size=5)
+    worker = start_scrapy(queue.project, *queue.arguments(1, ahead=3))
+    wait_for(lambda: sum(shop.item_hits().values()) >= 3, 30, "the first pages")
+    queue.accept()
+    shutil.rmtree(queue.folder.parent)
+    assert worker.wait(30).code == 0
+    report = queue.report(1)
+    assert report.finish_reason == "files-lost"
+    assert "was removed" in report.problem
+    queue.accept()
+    assert queue.refused, "what was begun is a failed attempt"
+    assert "running" not in queue.states()
+
+    second = start_scrapy(queue.project, *queue.arguments(2, settings={"CONCURRENT_REQUESTS": 16}))
+    wait_for(lambda: queue.accept() or queue.states() == {"done": 12}, 60, "the end")
+    assert second.wait(30).code == 0
+    assert shop.differences(queue.items) == {}
 
 
 @pytest.mark.black_box

@@ -187,6 +187,24 @@ async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
         assert "is gone" in b.attempts()[0].reason
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path: Path, over: bool) -> None:
+    async def check() -> None:
+        one, two = model("one", quick=False), model("two")
+        async with bench(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
+            await b.seal_all(1)
+            await until(lambda: one.posts != [], "posted")
+            one.start("c.b1.a1", done=1)
+            await until(lambda: b.states() == ["running"], "heard of")
+            one.files.clear()
+            if over:
+                one.die("c.b1.a1")
+            await until(lambda: b.states() == ["dead"], "the batch has had its one attempt, and is not cut")
+            assert "report" in b.attempts()[0].reason
+
+    run(check())
+
+
 @pytest.mark.parametrize(
     "field", [{"requests": 1}, {"finish_reason": "cancelled"}, {"part": None}, {"problem": "no key"}]
 )

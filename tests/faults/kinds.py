@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from contextlib import contextmanager
@@ -133,6 +134,12 @@ def fill_disk(trial: Trial) -> None:
     filler.unlink()
 
 
+def remove_files(trial: Trial) -> None:
+    """The folder with the parts and reports of one node is removed while its workers write there."""
+    trial.wait_moment()
+    shutil.rmtree(trial.victim().logs_dir / "_sdist", ignore_errors=True)
+
+
 @contextmanager
 def small_disk(trial: Trial) -> Iterator[None]:
     """A small file system of its own under one node's logs (needs root)."""
@@ -188,6 +195,7 @@ KINDS = (
     ),
     Kind(name="any page: reset, cut, 500, HTML", strike=spoil_all, trial={"proxied": True}),
     Kind(name="a full disk under a node's files", strike=fill_disk, around=small_disk),
+    Kind(name="a node's parts and reports removed", strike=remove_files),
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
     Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
     Kind(name="worker, machine and producer, in turn", strike=kill_all_in_turn),
