@@ -41,6 +41,7 @@ CODES: Mapping[str, tuple[int, ...]] = {
     "status": (0, 2, 3, 4, 5, 6),
     "crawls": (0, 1, 2, 6),
     "pause": (0, 1, 2, 4, 6, 124, 130),
+    "stop": (0, 2, 3, 4, 5, 6, 124, 130),
     "retry": _CRAWL,
     "batches": (0, 1, 2, 4, 6),
     "misses": (0, 1, 2, 4, 6),

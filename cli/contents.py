@@ -12,6 +12,7 @@ SUMMARIES = (
     ("plan", "Crawls", "Show what `sdist crawl` with the same options would do, without doing it."),
     ("resume", "Crawls", "Go on with a crawl that was stopped, refused or paused, or whose process died."),
     ("pause", "Crawls", "Let a crawl rest: it sends nothing and walks no index page until `sdist resume`."),
+    ("stop", "Crawls", "Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it."),
     ("retry", "Crawls", "Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs."),
     ("batches", "Crawls", "List the batches of a crawl: how each stands, its attempts, and why they failed."),
     ("misses", "Crawls", "List the URLs of a crawl or a frontier that gave no result so far, and why."),

@@ -38,6 +38,7 @@ COMMANDS = {
     "plan": "crawls.crawl",
     "resume": "crawls.crawl",
     "pause": "crawls.recovering",
+    "stop": "jobs.cancelling",
     "retry": "crawls.recovering",
     "batches": "crawls.recovering",
     "misses": "crawls.missed",

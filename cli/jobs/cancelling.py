@@ -1,4 +1,7 @@
-"""`sdist cancel`: jobs are told to stop, and waited for. Rule: no selector never means all, and it asks first."""
+"""`sdist cancel`, `stop`: jobs are told to stop, and waited for. Rule: no selector never means all, and it asks first.
+
+Of a crawl the producer is stopped first: it would send the batches of what is cancelled elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 
+from ..crawls.crawl import CrawlId
 from .joblist import TIMEOUT, Json, Nodes, Project, Spider, Timeout
 
 if TYPE_CHECKING:
@@ -39,12 +43,19 @@ class StillThere(DistError):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
+    """Add the commands of this module."""
     app.command("cancel", rich_help_panel="Jobs")(cancel)
+    app.command("stop", rich_help_panel="Crawls")(stop)
+
+
+Force = Annotated[bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")]
+Kill = Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")]
 
 
 def cancel(
-    job: Annotated[Optional[list[str]], typer.Argument(metavar="JOB", help="Ids of jobs.")] = None,
+    job: Annotated[Optional[list[str]], typer.Argument(metavar="JOB", help="Ids of jobs, or names of crawls.")] = None,
     crawl: Annotated[
         Optional[str], typer.Option(metavar="CRAWL", help="All jobs of this crawl; its producer is stopped first.")
     ] = None,
@@ -52,12 +63,10 @@ def cancel(
     node: Nodes = None,
     project: Project = None,
     spider: Spider = None,
-    force: Annotated[
-        bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")
-    ] = False,
-    kill: Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")] = WAIT,
+    force: Force = False,
+    kill: Kill = False,
+    yes: Yes = False,
+    wait: Wait = WAIT,
     timeout: Timeout = TIMEOUT,
     as_json: Json = False,
 ) -> None:
@@ -65,36 +74,114 @@ def cancel(
 
     A running job gets INT: it ends its requests, runs its pipelines to the end,
     and closes with the reason "shutdown". Nothing is cancelled unless jobs, a
-    crawl, or --all are named. Exit code 124 when some are still there.
+    crawl, or --all are named; a name that is a crawl's means the whole crawl, as
+    `sdist stop` does. Exit code 124 when some are still there.
 
     Example: sdist cancel --crawl easy-20260102T030405Z
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls.crawl import seconds
-    from .joblist import ask_jobs, chosen_nodes, make_sender
-
     if bool(job) + (crawl is not None) + all_ != 1:
         raise ConfigError("Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three.")
-    span = seconds("--wait", wait) or 0.0
-    found = load()
-    nodes, sender = chosen_nodes(found, node), make_sender()
-    listed = ask_jobs(sender, nodes, project=project, spider=spider, timeout=timeout)
-    producer = _producer(found.root, crawl) if crawl else None
-    rows = _chosen(listed, [crawl] if crawl else job or [], producer)
-    _confirm(rows, producer, yes=yes)
-    if producer:
-        _stop(found.root, producer, span)
-        # What it sent while it stopped is cancelled with the rest.
-        listed = ask_jobs(sender, nodes, project=project, spider=spider, timeout=timeout)
-        rows = [row for row in listed.jobs if _is_alive(row) and crawl == row.place.crawl]
-    cancelling = _Cancelling(sender=sender, root=found.root, timeout=timeout)
-    errors = cancelling.run(rows, force=force, kill=kill, wait=span)
-    _tell(rows, errors, as_json=as_json)
-    listed.complain()
+    chosen = _Chosen(names=[crawl] if crawl else job or [], nodes=node, project=project, spider=spider, timeout=timeout)
+    _cancel(chosen, force=force, kill=kill, yes=yes, wait=wait, as_json=as_json)
+
+
+def stop(
+    crawl: CrawlId,
+    force: Force = False,
+    kill: Kill = False,
+    yes: Yes = False,
+    wait: Wait = WAIT,
+    timeout: Timeout = TIMEOUT,
+    as_json: Json = False,
+) -> None:
+    """Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it.
+
+    What is done stays done. A running job gets INT: it ends its requests and
+    closes with the reason "shutdown"; its batch is crawled again by `sdist
+    resume`. The same as `sdist cancel --crawl CRAWL`. Exit code 4 when nothing of
+    it runs, 124 when some jobs are still there.
+
+    Example: sdist stop easy-20260102T030405Z
+    """
+    chosen = _Chosen(names=[crawl], timeout=timeout)
+    _cancel(chosen, force=force, kill=kill, yes=yes, wait=wait, as_json=as_json)
+
+
+class _Chosen:
+    """What is to be cancelled: jobs and crawls by name, or all jobs where none is named; and where to look."""
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str],
+        timeout: float,
+        nodes: list[str] | None = None,
+        project: str | None = None,
+        spider: str | None = None,
+    ) -> None:
+        from scrapyd_dist.config import load
+
+        from .joblist import chosen_nodes, make_sender
+
+        found = load()
+        self.root, self.timeout, self.sender = found.root, timeout, make_sender()
+        self._nodes, self._project, self._spider = chosen_nodes(found, nodes), project, spider
+        self._names, rows = names, _crawls(found.root, names)
+        self._crawls = {row.id for row in rows}
+        self.producers = _running(rows)
+        self.listed = self._ask()
+
+    def _ask(self) -> JobList:
+        from .joblist import ask_jobs
+
+        return ask_jobs(self.sender, self._nodes, project=self._project, spider=self._spider, timeout=self.timeout)
+
+    def rows(self) -> list[Listed]:
+        """Their jobs that are not over.
+
+        Raises:
+            NothingMatched: there are none, and no producer to be stopped either.
+        """
+        from .joblist import named
+
+        stopped = {producer.id for producer in self.producers}
+        if left := [name for name in self._names if name not in stopped]:
+            named(self.listed, left, {})  # says which one there is not
+        rows = [row for row in self.listed.jobs if _is_alive(row) and self._is_meant(row)]
+        if not rows and not stopped:
+            self.listed.must_answer()
+            self.listed.complain()
+            what = f"{', '.join(self._names)}: over already" if self._names else "no job is pending or running"
+            raise NothingMatched(f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended.")
+        return rows
+
+    def _is_meant(self, row: Listed) -> bool:
+        """Of a name that is a crawl's, the crawl is meant, not a job that is called so as well."""
+        by_id = row.place.job in self._names and row.place.job not in self._crawls
+        return not self._names or by_id or row.place.crawl in self._names
+
+    def stop_producers(self, wait: float) -> list[Listed]:
+        """Stop them, and look again: what they sent while they stopped is cancelled with the rest."""
+        for producer in self.producers:
+            _stop_producer(self.root, producer, wait)
+        self.listed = self._ask()
+        return [row for row in self.listed.jobs if _is_alive(row) and self._is_meant(row)]
+
+
+def _cancel(chosen: _Chosen, *, force: bool, kill: bool, yes: bool, wait: str, as_json: bool) -> None:
+    from ..crawls.crawl import seconds
     from ..fleet import exit_code
 
-    raise typer.Exit(exit_code(len(rows), list(errors.values())) or listed.exit_code)
+    span = seconds("--wait", wait) or 0.0
+    rows = chosen.rows()
+    _confirm(rows, len(chosen.producers), yes=yes)
+    if chosen.producers:
+        rows = chosen.stop_producers(span)
+    cancelling = _Cancelling(sender=chosen.sender, root=chosen.root, timeout=chosen.timeout)
+    errors = cancelling.run(rows, force=force, kill=kill, wait=span)
+    _tell(rows, errors, as_json=as_json)
+    chosen.listed.complain()
+    raise typer.Exit(exit_code(len(rows), list(errors.values())) or chosen.listed.exit_code)
 
 
 def _is_alive(row: Listed) -> bool:
@@ -103,26 +190,7 @@ def _is_alive(row: Listed) -> bool:
     return row.state is not JobState.FINISHED
 
 
-def _chosen(listed: JobList, names: Sequence[str], producer: Crawl | None) -> list[Listed]:
-    """The jobs of these names that are not over; of all, where none is named."""
-    from .joblist import named
-
-    if producer:
-        return [row for row in listed.jobs if _is_alive(row) and producer.id == row.place.crawl]
-    if names:
-        rows = [row for row in named(listed, names, {}) if _is_alive(row)]
-        what = f"{', '.join(names)}: over already"
-    else:
-        rows = [row for row in listed.jobs if _is_alive(row)]
-        what = "no job is pending or running"
-    if not rows:
-        listed.must_answer()
-        listed.complain()
-        raise NothingMatched(f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended.")
-    return rows
-
-
-def _confirm(rows: Sequence[Listed], producer: Crawl | None, *, yes: bool) -> None:
+def _confirm(rows: Sequence[Listed], producers: int, *, yes: bool) -> None:
     from ..speaking import ask, can_ask, say
 
     if yes:
@@ -130,7 +198,8 @@ def _confirm(rows: Sequence[Listed], producer: Crawl | None, *, yes: bool) -> No
     shown = [f"  {row.place.node.name}  {row.place.spider}  {row.place.job}  {row.state.value}" for row in rows]
     if len(shown) > SHOWN:
         shown = [*shown[:SHOWN], f"  and {len(shown) - SHOWN} more"]
-    count = f"{len(rows)} job{'s' * (len(rows) != 1)}{' and the producer' if producer else ''}"
+    running = f" and {producers} producers" if producers > 1 else " and the producer" if producers else ""
+    count = f"{len(rows)} job{'s' * (len(rows) != 1)}{running}"
     if not can_ask():
         raise ConfigError(f"{count} would be cancelled, and nobody is here to be asked. Add --yes to do it.")
     say("\n".join(shown))
@@ -138,22 +207,25 @@ def _confirm(rows: Sequence[Listed], producer: Crawl | None, *, yes: bool) -> No
         raise typer.Exit(130)
 
 
-def _producer(root: Path, name: str) -> Crawl | None:
-    """The crawl, if its producer runs here: it would send the batches of what is cancelled to other nodes."""
-    from contextlib import closing
-
-    from ..crawls.producing import lives
+def _crawls(root: Path, names: Sequence[str]) -> list[Crawl]:
+    """Those of the names that are crawls of this project."""
     from ..storing import maybe_store
 
-    store = maybe_store(root)
+    store = maybe_store(root) if names else None
     if store is None:
-        return None
+        return []
     with closing(store):
-        row = next((crawl for crawl in store.crawls() if crawl.id == name), None)
-    return row if row is not None and not row.state.ended and lives(row) else None
+        return [crawl for crawl in store.crawls() if crawl.id in names]
 
 
-def _stop(root: Path, producer: Crawl, wait: float) -> None:
+def _running(crawls: Sequence[Crawl]) -> list[Crawl]:
+    """Of these, the ones whose producer runs: it would send the batches of what is cancelled to other nodes."""
+    from ..crawls.producing import lives
+
+    return [crawl for crawl in crawls if not crawl.state.ended and lives(crawl)]
+
+
+def _stop_producer(root: Path, producer: Crawl, wait: float) -> None:
     from ..crawls.producing import interrupt, lives
     from ..speaking import say
     from ..storing import existing_store

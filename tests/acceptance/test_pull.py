@@ -150,7 +150,7 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(
     assert run_cli(it, "resume", crawl, "--detach").code == 0
     home = len(wait_accepted(it))
     wait_accepted(it, home + 2)
-    cancelled = run_cli(it, "cancel", "--crawl", crawl, "--yes")
+    cancelled = run_cli(it, "stop", crawl, "--yes", "--json")
     assert cancelled.code == 0, cancelled.err
     assert command.wait(60).code == 130
     assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in pair)

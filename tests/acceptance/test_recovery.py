@@ -133,7 +133,7 @@ def test_a_crawl_is_cancelled_and_taken_up_again(
     on_its_way: Callable[..., Begun], pair: list[ScrapydNode], run_cli: Callable[..., Result]
 ) -> None:
     it, pages, command, crawl = on_its_way(300, "--latency=0.2")
-    cancelled = run_cli(it, "cancel", "--crawl", crawl, "--yes")
+    cancelled = run_cli(it, "cancel", crawl, "--yes")
     assert cancelled.code == 0, cancelled.err
     assert command.wait(60).code == 130
     assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in pair)
