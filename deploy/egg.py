@@ -91,6 +91,7 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.worker.reach",
     "scrapyd_dist.nodes",
     "scrapyd_dist.payload",
+    "scrapyd_dist.reasons",
     "scrapyd_dist.sealing",
     "scrapyd_dist.throttle",
     "scrapyd_dist.throttle.standing",

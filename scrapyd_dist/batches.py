@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 #: the same, with room for a number behind it
 _NAME_ROOM = 76
-#: the ends of a spider that its settings asked for, and that leave nothing undone by mistake
-ASKED_FOR = frozenset(
-    {"finished", "closespider_timeout", "closespider_itemcount", "closespider_pagecount", "closespider_timeout_no_item"}
-)
 #: what a person may ask of the producer of a crawl that runs
 WANTED = frozenset({"", "pause", "cancel"})
 

@@ -118,7 +118,7 @@ class Filler:
         except DistError as error:
             self._refuse(error)
         except Exception as error:  # nothing may be half begun
-            logger.debug("the frontier cannot be filled", exc_info=True)
+            logger.exception("The frontier cannot be filled")
             self._refuse(DistError(f"scrapyd-dist itself failed: {type(error).__name__}: {error}."))
         return self._begun
 

@@ -6,6 +6,7 @@ The rule it keeps: what was taken stays here until the store has it; a store tha
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.filling import Found
     from scrapyd_dist.frontier.producing import FrontierProducer
     from scrapyd_dist.store.worker_thread import StoreThread
+
+logger = logging.getLogger(__name__)
 
 #: requests that may wait for the store; more wait in Scrapy
 ROOM = 10_000
@@ -63,7 +66,9 @@ class FrontierWriter:
             await self._thread(self._producer.renew)
             while self._waiting or self._counts or self._misses:
                 await self._step()
-        except Exception as error:  # noqa: BLE001 - whatever it was, all is kept for the next time
+        except Exception as error:  # whatever it was, all is kept for the next time
+            if not isinstance(error, DistError) and not self.fault:
+                logger.exception("The frontier cannot be written")
             self.fault = str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}."
         else:
             self.fault = ""

@@ -38,6 +38,7 @@ class Fleet:
         self._store = store
         self.warnings: list[str] = []  #: what is to be said of the nodes
         self._sources = Sources(options, project)
+        self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
 
     async def prepare(self, records: Sequence[NodeRecord]) -> Prepared:
         """See to it that nodes are there and have the code.
@@ -81,7 +82,9 @@ class Fleet:
         try:
             return await in_thread(partial(self._sources.read, records))
         except ConfigError as error:  # a list that was never read before, or a record that makes no sense
-            logger.debug("the list of nodes cannot be read: %s", error)
+            if str(error) != self._unreadable:  # it is read once a second
+                self._unreadable = str(error)
+                logger.warning("The list of nodes cannot be read: %s", error)
             return None
 
 

@@ -91,7 +91,7 @@ class Run:
         except DistError as error:
             await self._refuse(error)
         except Exception as error:  # nothing may be half begun, and nobody may be left waiting
-            logger.debug("the crawl cannot begin", exc_info=True)
+            logger.exception("The crawl cannot begin")
             await self._refuse(DistError(f"scrapyd-dist itself failed: {type(error).__name__}: {error}."))
         return self._begun
 

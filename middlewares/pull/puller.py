@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.reasons import Reason
 from scrapyd_dist.sealing import SealError
 
 from ..frontier.filling import Fate, Finds, Sorter
@@ -23,7 +24,7 @@ from ..throttle.install import problem_of as throttle_problem
 from ..worker.closing import close_spider, under_way
 from ..worker.job import crawl_key
 from ..worker.lease import Leases, guard
-from ..worker.part import FILES_LOST, FilesFolder, ReportFile, crawl_folder, remove_old
+from ..worker.part import FilesFolder, ReportFile, crawl_folder, remove_old
 from ..worker.reach import OutOfReach, reach
 from .carrying import Carrier
 from .feeding import Feeder
@@ -107,18 +108,18 @@ class Puller:
             self._lose_store(str(error))
         except Exception as error:  # Scrapy would only log it, and end as if all were done
             logger.exception("this worker cannot go on")
-            self._fail(f"This worker failed: {type(error).__name__}: {error}.", "failed")
+            self._fail(f"This worker failed: {type(error).__name__}: {error}.", Reason.FAILED)
 
     async def _begin_own(self, start: AsyncIterator[Any]) -> bool:
         """The spider's own start where it comes first, and the login; False when one of them fails."""
         if self._job.start == "first":
             failed = await self._asking(lambda: start)
             if failed:
-                self._fail(f"One of the spider's own start requests has failed: {failed}.", "start-failed")
+                self._fail(f"One of the spider's own start requests has failed: {failed}.", Reason.START_FAILED)
                 return False
         failed = await self._login.enter()
         if failed:
-            self._fail(failed, "login-failed")
+            self._fail(failed, Reason.LOGIN_FAILED)
         return not failed
 
     def _again(self, begun: Begun, mark: Mark, request: Request) -> bool:
@@ -161,7 +162,7 @@ class Puller:
             return
         self._folder = FilesFolder(folder)
         if job.start_by and time.time() > job.start_by:
-            self._problem, self._reason = TOO_LATE, "superseded"
+            self._problem, self._reason = TOO_LATE, Reason.SUPERSEDED.value
         elif job.introduce:
             self._report.public, self._problem = introduce(self._crawler, job, uploads)
         elif uploads:
@@ -214,7 +215,7 @@ class Puller:
         )
         self._login = Login(
             self._crawler, spider_method(self._crawler, "DISTRIBUTED_LOGIN"), asking=self._asking,
-            carrier=self._carrier, failed=lambda reason: self._fail(reason, "login-failed"),
+            carrier=self._carrier, failed=lambda reason: self._fail(reason, Reason.LOGIN_FAILED),
         )  # fmt: skip
         self._feeder = Feeder(
             self._crawler, job, self._folder.path, key=self._key, leasing=self._leasing, carrier=self._carrier,
@@ -242,7 +243,7 @@ class Puller:
             assert self._folder
             trouble = self._folder.trouble(self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30))
             if trouble:
-                self._fail(self._folder.lost() if trouble == FILES_LOST else "", trouble)
+                self._fail(self._folder.lost() if trouble is Reason.FILES_LOST else "", trouble)
             quiet = 0 if self._login.busy or under_way(self._crawler) else quiet + 1
             if quiet > 1:
                 self._forget()
@@ -255,10 +256,10 @@ class Puller:
             begun.forget()
             self._changed(begun)
 
-    def _fail(self, problem: str, reason: str = "refused") -> None:
+    def _fail(self, problem: str, reason: Reason = Reason.REFUSED) -> None:
         """End before the work is done."""
         self._problem = self._problem or problem
-        self._reason = self._reason or reason
+        self._reason = self._reason or reason.value
         if problem:
             logger.error(problem)
         if self._feeder is not None:
@@ -267,12 +268,12 @@ class Puller:
         close_spider(self._crawler, reason)
 
     def _lose_store(self, why: str) -> None:
-        self._fail(f"The store was lost: {why}.", "store-lost")
+        self._fail(f"The store was lost: {why}.", Reason.STORE_LOST)
 
     # the end
 
     def _closed(self, reason: str) -> None:
-        self._reason = self._reason or ("refused" if self._problem else reason)
+        self._reason = self._reason or (Reason.REFUSED.value if self._problem else reason)
 
     async def _stopped(self) -> None:
         for task in self._looks:
@@ -282,7 +283,7 @@ class Puller:
             self._news.tell()  # Scrapy 2.13 would let the spider's start go on
         if self._leasing is not None:
             self._leasing.end()
-            await self._settling.finish(self._reason or "shutdown")
+            await self._settling.finish(self._reason or Reason.SHUTDOWN.value)
             self._leasing.close()
         if self._leases is not None:
             self._leases.stop()

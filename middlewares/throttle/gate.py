@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 
 from scrapyd_dist.frontier.slotting import site_of
+from scrapyd_dist.reasons import Reason
 from scrapyd_dist.throttle.values import Ask
 
 from ..worker.closing import close_spider
@@ -306,7 +307,7 @@ class Gate:
 
     def failed(self) -> None:
         """Nothing can be asked any more: what waits would wait for ever."""
-        close_spider(self._crawler, "throttle-failed")
+        close_spider(self._crawler, Reason.THROTTLE_FAILED)
 
     # the lines' side
 

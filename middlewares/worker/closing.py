@@ -12,17 +12,19 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
+    from scrapyd_dist.reasons import Reason
 
-def close_spider(crawler: Crawler, reason: str) -> None:
+
+def close_spider(crawler: Crawler, reason: Reason) -> None:
     """Finish what is under way, and make no other request."""
     engine, spider = crawler.engine, crawler.spider
     assert spider
     if hasattr(engine, "close_spider_async"):
         from scrapy.utils.defer import deferred_from_coro
 
-        deferred_from_coro(engine.close_spider_async(reason=reason))
+        deferred_from_coro(engine.close_spider_async(reason=reason.value))
     else:  # Scrapy 2.13
-        engine.close_spider(spider, reason)
+        engine.close_spider(spider, reason.value)
 
 
 def under_way(crawler: Crawler) -> bool:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.exporters import JsonLinesItemExporter
 
+from scrapyd_dist.reasons import Reason
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from io import BytesIO
@@ -31,8 +33,6 @@ logger = logging.getLogger(__name__)
 FOLDER = "_sdist"
 #: seconds between two looks at the clock: items are flushed and the report is renewed this often
 TICK = 1.0
-#: how a worker ends whose files were removed under it
-FILES_LOST = "files-lost"
 
 
 def crawl_folder(log_file: str | None, home: str) -> Path | None:
@@ -50,14 +50,14 @@ class FilesFolder:
         self.path = path
         self._handle = os.open(path, os.O_RDONLY)  # as long as it is open, no other folder gets its number
 
-    def trouble(self, least: int) -> str:
-        """Why a worker cannot go on writing here, as a finish reason; empty when it can. `least`: bytes to be free."""
+    def trouble(self, least: int) -> Reason | None:
+        """Why a worker cannot go on writing here; None when it can. `least`: bytes to be free."""
         if not _is_there(self._handle, self.path):
-            return FILES_LOST
-        return "disk-full" if free_bytes(self.path) < least else ""
+            return Reason.FILES_LOST
+        return Reason.DISK_FULL if free_bytes(self.path) < least else None
 
     def lost(self) -> str:
-        """What `FILES_LOST` means, for people."""
+        """What `Reason.FILES_LOST` means, for people."""
         return (
             f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its items"
             " there; what was not fetched from it yet is crawled again."

@@ -19,15 +19,15 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 
 import scrapyd_dist
-from scrapyd_dist.batches import ASKED_FOR
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.reasons import Reason, meaning
 
 from ..codec import Watched
 from ..throttle.install import problem_of as throttle_problem
 from .account import Account, judge
 from .closing import close_spider, looping_call
 from .job import Job, Made, requests_of
-from .part import FILES_LOST, FilesFolder, Part, ReportFile, crawl_folder, remove_old
+from .part import FilesFolder, Part, ReportFile, crawl_folder, remove_old
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -171,7 +171,7 @@ class Worker:
             self._problem = self._problem or "This node writes no log files, so there is no way home for items."
             return
         if self._job.start_by and time.time() > self._job.start_by:
-            self._problem, self._reason = OVER, "superseded"
+            self._problem, self._reason = OVER, Reason.SUPERSEDED.value
         if not self._job.feed:
             self._folder = FilesFolder(folder)
             self._part = Part(folder, self._job.name)
@@ -206,17 +206,17 @@ class Worker:
             leases.start()
             guard(self._crawler, self._why_not)
         else:
-            self._problem, self._reason = OVER, "superseded"
+            self._problem, self._reason = OVER, Reason.SUPERSEDED.value
 
     def _why_not(self, request: Request) -> str:
         """Once another attempt has taken this one's place, not one more request leaves."""
         assert self._leases
         self._leases.check()
-        return OVER if self._reason == "superseded" else ""
+        return OVER if self._reason == Reason.SUPERSEDED.value else ""
 
     def _superseded(self, *_: object) -> None:
-        self._problem, self._reason = OVER, "superseded"
-        close_spider(self._crawler, "superseded")
+        self._problem, self._reason = OVER, Reason.SUPERSEDED.value
+        close_spider(self._crawler, Reason.SUPERSEDED)
 
     def _item(self, item: Any, response: Response | None) -> None:
         if self._part is not None:
@@ -244,7 +244,7 @@ class Worker:
         self._looked = now
         trouble = self._folder.trouble(self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30))
         if trouble:
-            if trouble == FILES_LOST:
+            if trouble is Reason.FILES_LOST:
                 self._problem = self._problem or self._folder.lost()
             close_spider(self._crawler, trouble)
 
@@ -265,9 +265,9 @@ class Worker:
         self._feeds.append(uri.geturl())
 
     def _closed(self, reason: str) -> None:
-        self._reason = self._reason or ("refused" if self._problem else reason)
-        if self._row and self._reason in ASKED_FOR:
-            self._reason = "finished"  # it did what its settings ask for; Scrapy's own word is in the stats
+        self._reason = self._reason or (Reason.REFUSED.value if self._problem else reason)
+        if self._row and meaning(self._reason).asked_for:
+            self._reason = Reason.FINISHED.value  # it did what its settings ask for; Scrapy's own word is in the stats
             self.account.done(0)
 
     def _stopped(self) -> None:

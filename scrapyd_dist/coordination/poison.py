@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.frontier.values import NewBatch
 from scrapyd_dist.payload import decode, fit
+from scrapyd_dist.reasons import meaning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch
     from scrapyd_dist.jobs.outcome import Report
 
-#: how a worker ends when its batch is not to blame: well (its feed or part was lost), because of its node, or as told
-NOT_THE_BATCH = frozenset(
-    {"finished", "disk-full", "superseded", "shutdown", "refused", "cancelled", "store-lost",
-     "files-lost", "login-failed", "start-failed"}
-)  # fmt: skip
 #: attempts of a request that is alone at last
 ALONE = 2
 #: cuts of one crawl: a spider that dies on every tenth page is to be corrected, not isolated page by page
@@ -33,8 +29,8 @@ BLIND = 10
 
 
 def blames(report: Report | None) -> bool:
-    """Whether a worker's death may be its batch's doing: it had begun, and nothing of its node ended it."""
-    return report is not None and report.finish_reason not in NOT_THE_BATCH
+    """Whether a worker's death may be its batch's doing: it had begun, and nothing of ours or of its node ended it."""
+    return report is not None and meaning(report.finish_reason).blames_batch
 
 
 @dataclass(kw_only=True)

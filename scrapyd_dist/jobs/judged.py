@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import ASKED_FOR
+from scrapyd_dist.reasons import meaning
 from scrapyd_dist.scrapyd.api import JobState
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: seconds without a page, an item or a line in the log after which a running job counts as stalled
 STALL = 900.0
 
-_CANCELLED = frozenset({"shutdown", "superseded"})
 _OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw]\d+\.a\d+")
 
 
@@ -131,12 +130,12 @@ def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcom
     reason = facts.closed
     if not reason:
         return _unclosed(facts, says_info=says_info, signalled=signalled)
-    if reason in _CANCELLED:
+    if meaning(reason).told:
         return Outcome.CANCELLED, "" if reason == "shutdown" else reason
     wrong = failures(facts)
     if wrong:
         return Outcome.FAILED, wrong
-    if reason not in ASKED_FOR:
+    if not meaning(reason).asked_for:
         return Outcome.FAILED, f"ended early ({reason})"
     return Outcome.FINISHED, "" if reason == "finished" else reason
 
@@ -199,9 +198,9 @@ def _reported(state: JobState, report: Report, *, signalled: bool) -> tuple[Outc
         return Outcome.KILLED, "by sdist cancel"
     if not report.ended:
         return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
-    if report.finish_reason in _CANCELLED:
+    if meaning(report.finish_reason).told:
         return Outcome.CANCELLED, "" if report.finish_reason == "shutdown" else report.finish_reason
-    early = "" if report.finish_reason in ASKED_FOR else f"ended early ({report.finish_reason})"
+    early = "" if meaning(report.finish_reason).asked_for else f"ended early ({report.finish_reason})"
     wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
     if wrong:
         return Outcome.FAILED, wrong

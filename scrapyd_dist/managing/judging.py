@@ -9,6 +9,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.reasons import meaning
+
 if TYPE_CHECKING:
     from scrapyd_dist.coordination.fleet import Member
     from scrapyd_dist.jobs.outcome import Report
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.managing.others import Others
 
 logger = logging.getLogger(__name__)
-
-#: how a worker ends that has no reason to complain
-IN_ORDER = frozenset({"finished", "shutdown", "cancelled"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +66,4 @@ def why(report: Report) -> str:
     """Why a worker that ended in order did not do so well; empty when it did."""
     if report.problem:
         return report.problem
-    return "" if report.finish_reason in IN_ORDER else f"the worker ended early ({report.finish_reason})"
+    return "" if meaning(report.finish_reason).in_order else f"the worker ended early ({report.finish_reason})"

@@ -37,8 +37,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A target says `verify = no` itself; a warning at each call would tell its owner nothing.
-urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+class _Unchecked(urllib3.connection.HTTPSConnection):
+    """A connection of `verify = no`. Its target says so itself: a warning at each call would tell its owner nothing."""
+
+    def connect(self) -> None:
+        super().connect()
+        self.is_verified = True  # urllib3 asks for nothing but its warning; filters would silence the project's, too
+
+
+class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
+    ConnectionCls = _Unchecked
 
 
 class _Session(requests.Session):
@@ -48,16 +57,25 @@ class _Session(requests.Session):
         return None
 
 
-class _Named(requests.adapters.HTTPAdapter):
-    """Talks to an address, and checks the certificate for the name that it was looked up from."""
+class _Tls(requests.adapters.HTTPAdapter):
+    """TLS as the target wants it: may talk to an address, and check the certificate for the name it was looked up from.
 
-    def __init__(self, tls_name: str) -> None:
-        self._tls_name = tls_name
+    Args:
+        name: that name.
+        verify: whether anything is checked.
+    """
+
+    def __init__(self, name: str | None, *, verify: bool) -> None:
+        self._name, self._verify = name, verify
         super().__init__()
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
-        kwargs = {**kwargs, "server_hostname": self._tls_name, "assert_hostname": self._tls_name}
+        if self._name is not None:
+            kwargs = {**kwargs, "server_hostname": self._name, "assert_hostname": self._name}
         super().init_poolmanager(connections, maxsize, block, **kwargs)
+        if not self._verify:
+            manager = self.poolmanager
+            manager.pool_classes_by_scheme = {**manager.pool_classes_by_scheme, "https": _UncheckedPool}
 
 
 class RequestsTransport:
@@ -101,8 +119,8 @@ class RequestsTransport:
         content_type, body = call.body()
         session.trust_env = False
         session.headers.clear()
-        if node.tls_name is not None:
-            session.mount("https://", _Named(node.tls_name))
+        if node.tls_name is not None or not node.verify:
+            session.mount("https://", _Tls(node.tls_name, verify=node.verify))
         connect = min(self._connect_timeout, seconds)
         try:
             return session.request(

@@ -1,9 +1,10 @@
-"""Sends calls from asyncio where there is no Twisted reactor. Rule: a blocking transport does it, in few threads."""
+"""Sends calls from asyncio where there is no Twisted reactor. Rule: a silent node holds threads of its own only."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from scrapyd_dist.transports import SILENCE
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Calls in the air at once; the others wait for a thread.
-THREADS = 16
+#: Calls to one node in the air at once; its others wait for a thread.
+THREADS = 8
 
 
 class ThreadTransport:
-    """An `AsyncSender` over a blocking one.
+    """An `AsyncSender` over a blocking one; each node has its threads, which are started when they are needed.
 
     A call that is cancelled goes on in its thread until its time-out: whether the node takes it is open.
     The time-out of a call counts from when a thread takes it up.
@@ -31,21 +32,29 @@ class ThreadTransport:
 
     def __init__(self, sender: Sender | None = None, *, threads: int = THREADS) -> None:
         self._sender = sender or RequestsTransport()
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="sdist-send")
+        self._threads = threads
+        self._pools: dict[str, ThreadPoolExecutor] = {}  #: by the node's address
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """See `Sender.send`."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: self._sender.send(node, call, timeout=timeout))
+        return await loop.run_in_executor(self._pool(node), lambda: self._sender.send(node, call, timeout=timeout))
 
     async def download(
         self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
     ) -> T:
         """See `Sender.download`. The sink is called in another thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: self._sender.download(node, call, sink, silence=silence))
+        work = partial(self._sender.download, node, call, sink, silence=silence)
+        return await loop.run_in_executor(self._pool(node), work)
 
     def close(self) -> None:
         """Let go of the threads; those that wait for a reply end with it."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
         self._sender.close()
+
+    def _pool(self, node: Node) -> ThreadPoolExecutor:
+        if node.url not in self._pools:
+            self._pools[node.url] = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="sdist-send")
+        return self._pools[node.url]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.sweep import MAX_THREADS
 from scrapyd_dist.transports.requests import RequestsTransport
+from scrapyd_dist.transports.threads import ThreadTransport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from rig.badpeer import Connection
 
 CONNECT = 2.0
+#: seconds that a node which never answers is waited for
+SILENT = 4.0
 
 
 def test_two_hundred_nodes_fifty_of_them_dead() -> None:
@@ -55,6 +60,26 @@ def test_two_hundred_nodes_fifty_of_them_dead() -> None:
     assert most <= MAX_THREADS
     # Who does not connect is not asked for versions as well.
     assert len(many.asked) == 300
+
+
+def test_silent_nodes_delay_no_look_at_another() -> None:
+    async def look() -> float:
+        with closing(ThreadTransport()) as sender:
+            silent = [
+                asyncio.ensure_future(sender.send(mute.node(f"mute{n}"), api.daemonstatus(), timeout=SILENT))
+                for n in range(40)
+            ]
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            await sender.send(many.node("web"), api.daemonstatus(), timeout=10)
+            took = time.monotonic() - began
+            answers = await asyncio.gather(*silent, return_exceptions=True)
+            assert [type(one) for one in answers] == [NoReply] * 40
+            return took
+
+    # Twisted's loop runs in this thread.
+    with closing(ManyNodes()) as many, closing(ManyNodes(latency=60)) as mute, ThreadPoolExecutor(1) as other:
+        assert other.submit(lambda: asyncio.run(look())).result() < SILENT / 2
 
 
 def test_a_sweep_takes_as_long_as_one_answer() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 from rig.calls import JOB, failure, node_at, says
 from rig.tls import Authority
+from urllib3.exceptions import InsecureRequestWarning
 
 from scrapyd_dist.errors import TlsRefused
 from scrapyd_dist.nodes import Node
@@ -20,8 +24,10 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.transports import Sender
 
+#: a project's own request, in a process of ours
+THEIRS = "import sys, requests, scrapyd_dist.transports.requests; requests.get(sys.argv[1], verify=False, timeout=20)"
 
-@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+
 class TestTls:
     def test_a_ca_file_is_trusted(self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path) -> None:
         authority = Authority(tmp_path)
@@ -47,6 +53,18 @@ class TestTls:
     def test_unless_nothing_is_checked(self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path) -> None:
         server = peer(says(status="ok", projects=["a"]), Authority(tmp_path).context("127.0.0.2"))
         assert sender.send(node_at(server.port, "https", verify=False), api.listprojects()) == ("a",)
+
+    def test_nothing_is_said_of_our_own_and_the_project_is_still_warned(
+        self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
+    ) -> None:
+        server = peer(says(status="ok", projects=["a"]), Authority(tmp_path).context())
+        with warnings.catch_warnings(record=True) as ours:
+            warnings.simplefilter("always")
+            sender.send(node_at(server.port, "https", verify=False), api.listprojects())
+        assert [one for one in ours if one.category is InsecureRequestWarning] == []
+        theirs = [sys.executable, "-c", THEIRS, f"https://127.0.0.1:{server.port}/"]
+        said = subprocess.run(theirs, capture_output=True, text=True, check=True)
+        assert "InsecureRequestWarning" in said.stderr
 
     def test_a_server_without_tls(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
         server = peer(lambda c, _: c.answer(400, b"plain HTTP here"), listens=False)

@@ -25,6 +25,8 @@ BATCH = Batch(number=1, size=4)
         (replace(REPORT, ended=True, finish_reason="finished"), False),
         (replace(REPORT, ended=True, finish_reason="disk-full"), False),
         (replace(REPORT, ended=True, finish_reason="shutdown"), False),
+        (replace(REPORT, ended=True, finish_reason="throttle-failed"), False),
+        (replace(REPORT, ended=True, finish_reason="failed"), False),
     ],
 )
 def test_only_a_worker_that_had_begun_blames_its_batch(report: Report | None, blamed: bool) -> None:

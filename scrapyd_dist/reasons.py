@@ -1,0 +1,58 @@
+"""How the crawl of a job ends, and what follows from it: the one table of finish reasons.
+
+Part of the worker half, which gives the reasons that are ours. The rule it keeps: what we, the store or the node have
+done never speaks against a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Reason(str, Enum):
+    """The reasons that our own code gives."""
+
+    FINISHED = "finished"  #: Scrapy's own word, too
+    SHUTDOWN = "shutdown"  #: likewise
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"  #: it came too late, or another one has taken its place
+    REFUSED = "refused"  #: it could not begin: what it was given, or its node, does not fit
+    FAILED = "failed"  #: a fault of ours
+    DISK_FULL = "disk-full"
+    FILES_LOST = "files-lost"  #: its folder is gone, and its part with it
+    STORE_LOST = "store-lost"
+    THROTTLE_FAILED = "throttle-failed"
+    LOGIN_FAILED = "login-failed"
+    START_FAILED = "start-failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What follows from one reason."""
+
+    blames_batch: bool = False  #: whether what the job worked on may have done it
+    in_order: bool = False  #: a worker that leases has nothing to complain of
+    told: bool = False  #: it was told to end, and did
+    asked_for: bool = False  #: it has done what it was to do, as far as its settings let it
+
+
+#: what is in no row: the end of a spider for which none of ours is known
+_UNKNOWN = Meaning(blames_batch=True)
+_MEANINGS: dict[str, Meaning] = {
+    **{reason.value: Meaning() for reason in Reason},
+    Reason.FINISHED.value: Meaning(in_order=True, asked_for=True),
+    Reason.SHUTDOWN.value: Meaning(in_order=True, told=True),
+    Reason.CANCELLED.value: Meaning(in_order=True),
+    Reason.SUPERSEDED.value: Meaning(told=True),
+    # Scrapy's own ends, which settings ask for
+    "closespider_timeout": Meaning(asked_for=True),
+    "closespider_itemcount": Meaning(asked_for=True),
+    "closespider_pagecount": Meaning(asked_for=True),
+    "closespider_timeout_no_item": Meaning(asked_for=True),
+}
+
+
+def meaning(finish_reason: str) -> Meaning:
+    """What follows from a finish reason, of a report or a log; where none is known, the batch may be the cause."""
+    return _MEANINGS.get(finish_reason, _UNKNOWN)

@@ -1,0 +1,51 @@
+"""A fault of our own is in the log, once, with its traceback; and the user hears of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.coordination import run as run_async
+from scrapy import Spider
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.frontier import filler
+from scrapyd_dist.middlewares.producer import run
+from scrapyd_dist.middlewares.producer.exits import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import ModuleType
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("ours")
+
+
+async def begin_crawl(crawler: Any) -> None:
+    assert not await run.Run(crawler).begin()
+
+
+async def begin_filling(crawler: Any) -> None:
+    assert not [one async for one in filler.Filler(crawler).process_start(nothing())]
+
+
+async def nothing() -> AsyncIterator[Any]:
+    for one in list[Any]():
+        yield one
+
+
+@pytest.mark.parametrize(("module", "begin"), [(run, begin_crawl), (filler, begin_filling)], ids=["crawl", "frontier"])
+def test_a_fault_at_the_start_is_told_with_its_traceback(
+    module: ModuleType, begin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    exits = ExitCode()
+    exits._registered = True  # this process is not to end with it
+    monkeypatch.setattr(module, "process_exit", exits)
+    monkeypatch.setattr(module, "read_options", broken)
+    crawler = get_crawler(Spider, {"DISTRIBUTED_FRONTIER": "shop"})
+    crawler.spider = Spider(name="easy")
+    run_async(begin(crawler))
+    assert "scrapyd-dist itself failed: ZeroDivisionError: ours" in exits.refusal
+    tracebacks = [one for one in caplog.records if one.exc_info and one.exc_info[0] is ZeroDivisionError]
+    assert [one.levelno for one in tracebacks] == [logging.ERROR]
