@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import netrc
 import os
+import re
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ STATE_FOLDER = ".sdist"
 #: The section of scrapy.cfg with our own options.
 OWN_SECTION = "sdist"
 
+#: a value that is a variable and nothing else; in lower case it may as well be a password that begins with a dollar
+_VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?\Z")
 _WORDS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
 
 
@@ -123,12 +126,12 @@ def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...
     Raises:
         ConfigError: a target has no url or a value that makes no sense.
     """
-    base = _section(parser, "deploy")
+    base = _written(parser, "deploy")
     targets = {"default": base} if base.get("url") else {}
     for section in parser.sections():
         if section.startswith("deploy:"):
-            targets[section.removeprefix("deploy:")] = {**base, **_section(parser, section)}
-    return tuple(_node(name, values, root) for name, values in targets.items())
+            targets[section.removeprefix("deploy:")] = {**base, **_written(parser, section)}
+    return tuple(_node(name, written, root) for name, written in targets.items())
 
 
 def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
@@ -217,13 +220,25 @@ def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
 
 def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
     """The section's values, `$NAME` replaced from the environment; empty if there is no such section."""
+    return {key: os.path.expandvars(value) for key, value in _written(parser, name).items()}
+
+
+def _written(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
+    """The section's values as they stand in the file."""
     if not parser.has_section(name):
         return {}
     # Scrapy reads the file with interpolation, where a percent sign is written twice.
-    return {key: os.path.expandvars(value.replace("%%", "%")) for key, value in parser.items(name)}
+    return {key: value.replace("%%", "%") for key, value in parser.items(name)}
 
 
-def _node(name: str, values: Mapping[str, str], root: Path) -> Node:
+def _unset(written: Mapping[str, str]) -> dict[str, str]:
+    """Of user name and password those that are one variable, and it is not set: key -> the variable's name."""
+    found = {key: _VARIABLE.match(written.get(key, "")) for key in ("username", "password")}
+    return {key: match[1] for key, match in found.items() if match and match[1] not in os.environ}
+
+
+def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
+    values = {key: os.path.expandvars(value) for key, value in written.items()}
     section = f"[deploy:{name}]"
     url = values.get("url", "").strip()
     if not url:
@@ -245,7 +260,7 @@ def _node(name: str, values: Mapping[str, str], root: Path) -> Node:
         )
     except ConfigError as e:
         raise ConfigError(f"The target {section} of scrapy.cfg: {e}") from e
-    return with_netrc(node)
+    return with_netrc(replace(node, unset=_unset(written)))
 
 
 def _slots(text: str) -> int | None:

@@ -73,15 +73,16 @@ class NodeError(DistError):
     hint: ClassVar[str] = ""
 
     @classmethod
-    def at(cls, where: str, detail: str = "") -> NodeError:
+    def at(cls, where: str, detail: str = "", *, hint: str = "") -> NodeError:
         """The error with its whole paragraph: where, what, why, what to do next.
 
         Args:
             where: the node as `str(node)` gives it; never with a password.
             detail: why, in a few words; put behind a colon.
+            hint: what to do next, where that is not what the class says.
         """
         what = f"{cls.short}: {detail}" if detail else cls.short
-        return cls(f"{where}: {what.rstrip('.')}. {cls.hint}".rstrip())
+        return cls(f"{where}: {what.rstrip('.')}. {hint or cls.hint}".rstrip())
 
 
 class ConnectionRefused(NodeError):

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from scrapyd_dist.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 #: written before a url whose host has several addresses, each of which is a node
 LOOKUP = "dns+"
@@ -48,6 +48,8 @@ class Node:
     project: str | None = field(default=None, compare=False)
     #: the target's `version` key: GIT, HG or a literal
     version: str | None = field(default=None, compare=False)
+    #: of `username` and `password` those whose whole value is a variable that is not set: key -> the variable's name
+    unset: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def parse(
@@ -119,6 +121,18 @@ class Node:
         if self.tls_name is None:
             return parts.netloc
         return self.tls_name if parts.port is None else f"{self.tls_name}:{parts.port}"
+
+    @property
+    def login_hint(self) -> str:
+        """What to do when it refuses user name and password; empty where none were given."""
+        if self.unset:
+            what = "; ".join(f"`{key} = ${name}`" for key, name in self.unset.items())
+            names = " and ".join(dict.fromkeys(self.unset.values()))
+            are, it = ("is", "it") if len(set(self.unset.values())) == 1 else ("are", "them")
+            return f"[deploy:{self.name}] has {what}, and {names} {are} not set in this environment: export {it} first."
+        if self.username is None:
+            return ""
+        return "It was entered with a user name and a password: correct them where they are kept."
 
     @property
     def redacted(self) -> str:

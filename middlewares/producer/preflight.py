@@ -29,7 +29,7 @@ from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports.requests import RequestsTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from scrapyd_dist.deploy.egg import Egg
 
@@ -129,19 +129,14 @@ def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
     """The warnings that these answers call for.
 
     Raises:
-        AuthRefused: a node does not let us in; that is a mistake to be mended, not a node that is down.
-        NoNodeReachable: not one answered; TlsRefused where certificates are a reason.
+        NoNodeReachable: not one answered; AuthRefused or TlsRefused where each of them refused, since that is to be
+            mended, and waiting for a node does not help.
         ConfigError: items have no way home from any node that answered.
     """
-    refused = [p.error for p in probes if isinstance(p.error, AuthRefused)]
-    if refused:
-        raise refused[0]
     up = [p for p in probes if p.error is None]
     if not up:
         why = "; ".join(str(p.error).rstrip(".") for p in probes)
-        # A certificate that nobody trusts is a mistake to be mended, too.
-        kind = TlsRefused if any(isinstance(p.error, TlsRefused) for p in probes) else NoNodeReachable
-        raise kind(
+        raise _kept_away(p.error for p in probes)(
             f"No node can be reached: {why}. Nothing was started. Start a node, or"
             " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them."
         )
@@ -157,6 +152,12 @@ def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
             " logs_dir in scrapyd.conf there, or give a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL)."
         )
     return warnings
+
+
+def _kept_away(errors: Iterable[NodeError | None]) -> type[DistError]:
+    """The error of a fleet of which no node can be used: that of refusals where all of them refuse."""
+    kinds = [type(error) for error in errors]
+    return kinds[0] if all(issubclass(kind, (AuthRefused, TlsRefused)) for kind in kinds) else NoNodeReachable
 
 
 def prepare(

@@ -157,5 +157,9 @@ def said_no(member: Member, error: NodeError) -> None:
         member.refusals += 1
         member.prepared = False
         return
+    if isinstance(error, AuthRefused) and not member.refusals:
+        member.refusals += 1
+        member.missed(str(error), time.time())  # as at a look: the password may be mended; a second time, looks work
+        return
     member.unfit = str(error)
     logger.error("%s gets no more work: %s", member.node, error)

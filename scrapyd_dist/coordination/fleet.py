@@ -109,7 +109,7 @@ class Member:
     down_reason: str = ""
     prepared: bool = False  #: has the crawl's code
     unfit: str = ""  #: why it gets no work though it answers
-    refusals: int = 0  #: jobs it refused with Scrapyd's own words
+    refusals: int = 0  #: jobs it refused that it could have taken
     draining: bool = False  #: a person wants it to get no new work
     left: bool = False  #: it is in no list of nodes any more: no new work, and nobody looks once it has none
     wedged_since: float | None = None  #: it takes jobs and starts none

@@ -51,6 +51,8 @@ class Reply:
     #: names in lower case
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = field(default=b"", repr=False)
+    #: what to do when user name and password were refused, where the node knows better than the error
+    login_hint: str = ""
 
     def header(self, name: str) -> str | None:
         """The value of a header, whatever the case of its name."""
@@ -67,7 +69,7 @@ class Reply:
 
     def error(self, kind: type[NodeError], why: str) -> NodeError:
         """The error of this reply: the page and why it is wrong."""
-        return kind.at(self.where, f"{self.path}: {why}")
+        return kind.at(self.where, f"{self.path}: {why}", hint=self.login_hint if kind is AuthRefused else "")
 
 
 @dataclass(frozen=True, kw_only=True)

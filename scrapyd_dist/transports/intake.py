@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from scrapyd_dist.errors import CutReply, NotJson
@@ -50,7 +51,11 @@ class Intake(Generic[T]):
     ) -> None:
         self._call = call
         self._head = Reply(
-            where=str(node), path=call.path, status=status, headers={name.lower(): value for name, value in headers}
+            where=str(node),
+            path=call.path,
+            status=status,
+            headers={name.lower(): value for name, value in headers},
+            login_hint=node.login_hint,
         )
         self._body = bytearray()
         self._take = sink if sink is not None and self._is_wanted() else self._keep
@@ -82,14 +87,7 @@ class Intake(Generic[T]):
         announced = self._announced()
         if announced is not None and self._received < announced:
             raise self._head.error(CutReply, f"{self._received} of {announced} bytes came")
-        reply = Reply(
-            where=self._head.where,
-            path=self._head.path,
-            status=self._head.status,
-            headers=self._head.headers,
-            body=bytes(self._body),
-        )
-        return self._call.read(reply)
+        return self._call.read(replace(self._head, body=bytes(self._body)))
 
     def _is_wanted(self) -> bool:
         """Whether the head announces the file, from the byte that was asked for."""

@@ -231,6 +231,17 @@ def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, error: Any
 
 
 @scenario
+async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -> None:
+    one = model("one")
+    one.plays = [refused_with(AuthRefused)]
+    async with bench(tmp_path, one) as b:
+        await b.seal_all(3)
+        await b.ended()
+        b.whole(3)
+        assert not b.coordinator.members[0].unfit
+
+
+@scenario
 async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     one.plays, two.plays = [refused_with(ApiRefused)] * 9, [refused_with(ApiRefused)] * 9

@@ -243,3 +243,29 @@ class TestStateFolder:
         (tmp_path / ".sdist").write_text("a file", "utf-8")
         with pytest.raises(ConfigError, match="cannot be made"):
             config.state_dir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [("$WEB2_PASSWORD", True), ("${WEB2_PASSWORD}", True), ("$SET_PASSWORD", False), ("$ecret", False), ("a$B", False)],
+)
+def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
+    written: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scrapyd_dist.errors import AuthRefused
+    from scrapyd_dist.scrapyd import api
+    from scrapyd_dist.transports.intake import Intake
+
+    monkeypatch.delenv("WEB2_PASSWORD", raising=False)
+    monkeypatch.setenv("SET_PASSWORD", "x")
+    (tmp_path / "scrapy.cfg").write_text(
+        f"{SETTINGS}[deploy:web2]\nurl = http://web2:6800/\nusername = me\npassword = {written}\n"
+    )
+    node = config.load(tmp_path).target("web2")
+    with pytest.raises(AuthRefused) as refused:
+        Intake(node, api.daemonstatus(), 401, ()).done()
+    text = str(refused.value)
+    assert ("[deploy:web2]" in text and "WEB2_PASSWORD is not set in this environment" in text) is told
+    assert "Set `username`" not in text, "they are set"
+    assert "ecret" not in text
+    assert "a$B" not in text
