@@ -136,7 +136,7 @@ def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
     up = [p for p in probes if p.error is None]
     if not up:
         why = "; ".join(str(p.error).rstrip(".") for p in probes)
-        raise _kept_away(p.error for p in probes)(
+        raise _kept_away(p.error for p in probes if p.error)(
             f"No node can be reached: {why}. Nothing was started. Start a node, or"
             " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them."
         )
@@ -154,7 +154,7 @@ def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
     return warnings
 
 
-def _kept_away(errors: Iterable[NodeError | None]) -> type[DistError]:
+def _kept_away(errors: Iterable[NodeError]) -> type[DistError]:
     """The error of a fleet of which no node can be used: that of refusals where all of them refuse."""
     kinds = [type(error) for error in errors]
     return kinds[0] if all(issubclass(kind, (AuthRefused, TlsRefused)) for kind in kinds) else NoNodeReachable
