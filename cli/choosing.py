@@ -12,6 +12,7 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
@@ -76,6 +77,16 @@ def called(nodes: Sequence[Node], project: ProjectConfig, name: str | None) -> t
 
     found = project_name(project, nodes, name)
     return found, tuple(replace(node, project=name) for node in nodes) if name is not None else tuple(nodes)
+
+
+def known_times(root: Path, nodes: Sequence[Node], project: str | None = None) -> dict[str, float]:
+    """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
+    from scrapyd_dist.deploy.versions import sent_at
+
+    from scrapyd_dist.config import STATE_FOLDER
+
+    names = {name for name in (project, *(node.project for node in nodes)) if name}
+    return {version: at for name in names for version, at in sent_at(root / STATE_FOLDER, name).items()}
 
 
 def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scrapyd.versions import HASH_DIGITS
 
 from .bytecode import compiled
 from .tree import read_project
@@ -103,8 +104,6 @@ STORE_PACKAGE, STORE_ENDINGS = "scrapyd_dist.store", (".py", ".lua", ".sql")
 #: the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
 KEY_NAME = "_key.txt"
 BOOT_PREFIX = "_sdist_boot_"
-#: hexadecimal digits of the content hash that names use: 48 bits tell apart what one project ever deploys
-HASH_DIGITS = 12
 
 _BOOT_SOURCE = "scrapyd_dist.deploy.boot"
 #: the earliest date that a zip can hold

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.scrapyd.versions import hash_in, made_at, sanitised
 
 from .egg import Egg
-from .versions import SavedEgg, hash_in, sanitised
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from .versions import SavedEgg
 
 
 def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path) -> SavedEgg:
@@ -20,7 +22,7 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
     Args:
         kept: the kept eggs, newest first.
         wanted: name of a version, or the beginning of one, or of its content hash; None = the one before the current.
-        current: the version that most nodes run now.
+        current: the version that counts as the project's code on most nodes.
         folder: where eggs are kept, for the error's text.
 
     Raises:
@@ -30,7 +32,8 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
         return _named(kept, sanitised(wanted), folder)
     now = _content(kept, current)
     others = [egg for egg in kept if egg.content_hash is not None and egg.content_hash != now]
-    older = [egg for egg in others if current is None or not hash_in(current) or egg.age_key < current]
+    before = made_at(current) if current is not None else None
+    older = [egg for egg in others if before is None or egg.at < before]
     found = (older or others)[:1]
     if not found:
         raise NothingMatched(

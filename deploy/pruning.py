@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.versions import by_time, current
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .side_by_side import threads
-from .survey import TIMEOUT, Seen, Use, in_use, look, newest
+from .survey import TIMEOUT, Seen, Use, in_use, look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrapyd_dist.nodes import Node
 
@@ -32,16 +33,20 @@ class Pruning:
     error: NodeError | None = None
 
 
-def plan(seen: Seen, keep: int, version_of: Callable[[str], str | None]) -> Pruning:
-    """What may go from a node: all but the last `keep`, what is in use, and the newest.
+def plan(
+    seen: Seen, keep: int, version_of: Callable[[str], str | None], known: Mapping[str, float] | None = None
+) -> Pruning:
+    """What may go from a node: all but the last `keep` by time, what is in use, the newest deployment and the default.
 
     Args:
         seen: the node.
         keep: how many versions stay at least; one or more.
         version_of: gives the version of a job of ours by its id, None for other jobs.
+        known: when versions were sent whose names do not tell it, seconds since the epoch.
     """
     entry = Pruning(node=seen.node, project=seen.project, error=seen.error)
-    old = [name for name in seen.versions[:-keep] if name != newest(seen.versions)]
+    stay = {*by_time(seen.versions, known)[-keep:], current(seen.versions, known), seen.default}
+    old = [name for name in seen.versions if name not in stay]
     use = in_use(seen, version_of)
     if not old:
         return entry

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _PACKAGE = "redis"
+#: the packages that an egg has for it; where a project's code runs here, the installed ones are used
+CLIENT = (_PACKAGE, "async_timeout")
 #: Before Python 3.11.3 the client imports async-timeout, for the half of it that is asyncio's and that no worker uses.
 _STAND_IN_NAME = "async_timeout/__init__.py"
 _STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a worker never calls."""

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 from scrapyd_dist.errors import ConfigError, NodeError
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.versions import hash_in, is_crawls, later_than, made_at, newest, version_name
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .side_by_side import threads
 from .talk import Line, NodeResult, Step, Talk
-from .versions import find_egg, hash_in, later_than, save_egg, version_name
+from .versions import find_egg, save_egg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -93,7 +94,9 @@ class Wish:
 
     #: what the commit is called, for the name of a new version
     label: str = ""
-    #: node name -> name of the version there, in place of one that tells time and content
+    #: a crawl needs it: it becomes no node's default beside a deployment
+    for_crawl: bool = False
+    #: node name -> name of the version there, in place of one that is chosen by time and content
     given: Mapping[str, str] = field(default_factory=dict)
     #: a given name that a node has is taken for this content; otherwise it is uploaded again
     only_missing: bool = False
@@ -127,7 +130,7 @@ def ensure(
         project: Scrapyd's name of the project; a node's own `project` goes before it.
         egg: what to deploy. Mode "never" does without: then any version will do.
         spider: one that the version must have.
-        mode: "never" uploads nothing and takes the version with our content, else the node's default.
+        mode: "never" uploads nothing and takes the version with our content, else the newest deployment.
         state: the state folder; eggs that were uploaded are kept there.
         dirty: whether a new version's name says that the work tree had uncommitted changes.
         now: the moment in a new version's name.
@@ -152,10 +155,13 @@ def ensure(
         pool = stack.enter_context(threads(len(talks)))
         list(pool.map(Talk.ask, talks))
         if egg is None or mode == "never":
-            return _rolled_out(pool.map(Talk.take_what_is_there, talks))
+            return _rolled_out(pool.map(lambda talk: talk.take_what_is_there(wish.given.get(talk.node.name)), talks))
         moment = later_than(now or datetime.now(timezone.utc), [name for talk in talks for name in talk.versions])
-        fresh = version_name(egg.content_hash, moment, dirty=dirty, label=wish.label)
-        common = _choose(talks, egg, project, state) or fresh
+        fresh = version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
+        there = [talk.versions for talk in talks if talk.answered]
+        saved = find_egg(state, project, egg.content_hash) if state is not None else None
+        kept = saved.version if saved and not wish.for_crawl else None
+        common = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=kept) or fresh
         if wish.dry_run:
             return _rolled_out(pool.map(lambda talk: talk.lacks(wish.given.get(talk.node.name, common)), talks))
         try:
@@ -187,18 +193,17 @@ def _bring(pool: ThreadPoolExecutor, talks: Sequence[Talk], egg: Egg, common: st
     return result
 
 
-def present(nodes: Sequence[Node], project: str, egg: Egg | None) -> dict[str, str | None]:
-    """Which of the nodes have the egg's code already: node name -> version, or None. Asks, changes nothing."""
+def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | None]:
+    """The versions that each node has: node name -> in Scrapyd's order, None where it does not answer."""
     if not nodes:
         return {}
     sender = RequestsTransport()
 
-    def look(node: Node) -> str | None:
+    def look(node: Node) -> tuple[str, ...] | None:
         try:
-            names = sender.send(node, api.listversions(node.project or project))
+            return sender.send(node, api.listversions(node.project or project))
         except NodeError:
             return None
-        return max((name for name in names if egg and hash_in(name) == egg.content_hash), default=None)
 
     with threads(len(nodes)) as pool:
         return dict(zip((node.name for node in nodes), pool.map(look, nodes), strict=True))
@@ -220,10 +225,24 @@ def _one_at_a_time(progress: Callable[[Node, Step], object]) -> Callable[[Node, 
     return tell
 
 
-def _choose(talks: Sequence[Talk], egg: Egg, project: str, state: Path | None) -> str | None:
-    """The name that most nodes have for this content, else that of the kept egg."""
-    names = Counter(name for talk in talks for name in talk.versions if hash_in(name) == egg.content_hash)
-    if names:
-        return max(names, key=lambda name: (names[name], name))
-    saved = find_egg(state, project, egg.content_hash) if state is not None else None
-    return saved.version if saved else None
+def common_name(
+    there: Sequence[Sequence[str]], content_hash: str, *, for_crawl: bool = False, kept: str | None = None
+) -> str | None:
+    """The name under which all nodes are to have a content: that which most of them have for it; None = a new one.
+
+    Args:
+        there: the versions of each node that answered.
+        content_hash: 12 hexadecimal digits.
+        for_crawl: a deployment's name will do only where every node has it, since a crawl deploys nothing. Otherwise
+            only a deployment's name will do, and only while no other code was deployed after it.
+        kept: a name that the content had, where no node has it any more.
+    """
+    names = Counter(name for node in there for name in node if hash_in(name) == content_hash)
+    if for_crawl:
+        names = Counter({name: n for name, n in names.items() if is_crawls(name) or n == len(there)})
+    else:
+        names = Counter({name: n for name, n in names.items() if not is_crawls(name)} or ({kept: 1} if kept else {}))
+        last = newest(name for node in there for name in node)
+        if last is not None and hash_in(last) != content_hash:
+            return None
+    return max(names, key=lambda name: (names[name], made_at(name) or 0.0, name), default=None)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from scrapyd_dist.errors import DistError, NodeError, NothingMatched
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobids import content_of
+from scrapyd_dist.scrapyd.versions import behind, current, hash_in, is_crawls, sanitised, told_content
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .side_by_side import threads
-from .versions import hash_in, sanitised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,6 +100,7 @@ def spiders(
     project: str,
     *,
     version: str | None = None,
+    known: Mapping[str, float] | None = None,
     timeout: float = api.SLOW_TIMEOUT,
     transport: Sender | None = None,
 ) -> tuple[SpiderList, ...]:
@@ -108,7 +109,8 @@ def spiders(
     Args:
         nodes: as for `look`.
         project: as for `look`.
-        version: of this version; None = of the node's default.
+        version: of this version; None = of the newest deployment.
+        known: when versions were sent whose names do not tell it, seconds since the epoch.
         timeout: seconds for each call; the node imports the project when it is asked for the first time.
         transport: as for `look`.
     """
@@ -117,7 +119,7 @@ def spiders(
         name = node.project or project
         try:
             there = sender.send(node, api.listversions(name), timeout=timeout)
-            wanted = _one_of(there, version, name)
+            wanted = _one_of(there, version, name, known)
             found = sender.send(node, api.listspiders(name, wanted), timeout=timeout)
         except DistError as error:
             return SpiderList(node=node, version=version, error=error)
@@ -126,11 +128,11 @@ def spiders(
     return _side_by_side(nodes, one, transport)
 
 
-def _one_of(there: Sequence[str], version: str | None, project: str) -> str:
+def _one_of(there: Sequence[str], version: str | None, project: str, known: Mapping[str, float] | None) -> str:
     if not there:
         raise NothingMatched(f"There is no version of the project {project}. Deploy it first: sdist deploy-all.")
     if version is None:
-        return there[-1]
+        return current(there, known) or there[-1]
     if sanitised(version) not in there:
         raise NothingMatched(f"There is no version {version} of the project {project}. It has: {', '.join(there)}.")
     return sanitised(version)
@@ -166,33 +168,43 @@ def _needed(job: Job, seen: Seen, version_of: Callable[[str], str | None]) -> li
     return [seen.default] if job.state is api.JobState.PENDING and seen.default else []
 
 
-def newest(versions: Iterable[str]) -> str | None:
-    """The version that was made last, of those whose name tells when."""
-    return max((name for name in versions if hash_in(name)), default=None)
+def differences(seen: Iterable[Seen], known: Mapping[str, float] | None = None) -> list[str]:
+    """Why jobs that name no version would not run the same newest code everywhere: a sentence for each cause.
 
-
-def differences(seen: Iterable[Seen]) -> list[str]:
-    """Why jobs that name no version would not run the same newest code everywhere: a sentence for each cause."""
+    Args:
+        seen: the nodes.
+        known: when versions were sent whose names do not tell it, seconds since the epoch.
+    """
     answered = [entry for entry in seen if entry.error is None]
     found = []
-    defaults = Counter(_content(entry.default) for entry in answered)
+    defaults = Counter(told_content(entry.default) for entry in answered)
     if len(defaults) > 1:
         common = defaults.most_common(1)[0][0]
         groups: dict[str, list[str]] = {}
         for entry in answered:
-            if _content(entry.default) != common:
+            if told_content(entry.default) != common:
                 groups.setdefault(entry.default or "no version at all", []).append(entry.node.name)
-        names = next(entry.default for entry in answered if _content(entry.default) == common) or "no version at all"
+        names = (
+            next(entry.default for entry in answered if told_content(entry.default) == common) or "no version at all"
+        )
         found += [f"{', '.join(where)} would run {what}, most nodes {names}." for what, where in groups.items()]
+    wrong: dict[str, list[str]] = {}
     for entry in answered:
-        latest = newest(entry.versions)
-        if latest is not None and entry.default is not None and latest != entry.default:
-            found.append(f"{entry.node.name} would run {entry.default}, which Scrapyd sorts behind the newer {latest}.")
-    return found
+        if why := behind(entry.versions, known):
+            wrong.setdefault(f"{entry.default}, which Scrapyd sorts behind {why}", []).append(entry.node.name)
+    return found + [f"{', '.join(where)} would run {why}." for why, where in wrong.items()]
 
 
-def _content(version: str | None) -> str | None:
-    return (hash_in(version) or version) if version is not None else None
+def only_crawls(seen: Iterable[Seen]) -> list[str]:
+    """Where jobs that name no version would run what a crawl brought: a sentence for each such version."""
+    where: dict[str, list[str]] = {}
+    for entry in seen:
+        if entry.default is not None and is_crawls(entry.default):
+            where.setdefault(entry.default, []).append(entry.node.name)
+    return [
+        f"{', '.join(names)} would run {version}, which a crawl brought: nothing was deployed there."
+        for version, names in where.items()
+    ]
 
 
 def _side_by_side(nodes: Sequence[Node], ask: Callable[[Sender, Node], T], transport: Sender | None) -> tuple[T, ...]:

@@ -25,9 +25,9 @@ from scrapyd_dist.errors import (
     ServerFailed,
 )
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.versions import current, hash_in, made_at
 
 from .refusals import why
-from .versions import hash_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +82,8 @@ class NodeResult:
     spiders: tuple[str, ...] = ()
     #: what a job runs that names no version; None = not known
     default: str | None = None
+    #: what the node had when it was asked, its default last
+    before: tuple[str, ...] = ()
     #: it lacks the version, and was only asked (a dry run)
     planned: bool = False
     #: it had the version for a moment: another node failed, and all or none were to have it
@@ -134,6 +136,11 @@ class Talk:
     _error: DistError | None = None
     _deadline: float = field(init=False)
 
+    @property
+    def answered(self) -> bool:
+        """Whether it is known what the node has."""
+        return self._error is None
+
     def ask(self) -> None:
         """Learn the versions; an error waits for the result. All nodes wait for this: nothing is repeated here."""
         self._deadline = time.monotonic() + self.line.timeout
@@ -164,7 +171,8 @@ class Talk:
         self._ask_again()
         if self._error is not None:
             return NodeResult(node=self.node, error=self._error, reason=str(self._error))
-        return NodeResult(node=self.node, version=version, planned=version not in self.versions)
+        planned = version not in self.versions
+        return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
 
     def bring(self, version: str, data: bytes, *, again: bool = False) -> NodeResult:
         """Upload the egg under this name if the node lacks it; `again` = also if it has one of this name."""
@@ -204,11 +212,13 @@ class Talk:
             return names[-1] if names else None
         return None
 
-    def take_what_is_there(self) -> NodeResult:
-        """The newest version with our content, else the node's default."""
+    def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
+        """The version that is wanted, or the newest with our content, else the newest deployment."""
         self._ask_again()
+        if wanted is not None:
+            return self._result(lambda: self._check_there(wanted), version=wanted, uploaded=False)
         ours = [name for name in self.versions if self.egg and hash_in(name) == self.egg.content_hash]
-        version = max(ours) if ours else (self.versions[-1] if self.versions else "")
+        version = max(ours, key=lambda name: made_at(name) or 0.0) if ours else current(self.versions) or ""
         return self._result(lambda: self._check(version), version=version, uploaded=False)
 
     def _result(self, work: Callable[[], tuple[str, ...]], *, version: str, uploaded: bool) -> NodeResult:
@@ -219,10 +229,12 @@ class Talk:
         except DistError as error:
             self._tell(Step.FAILED)
             reason = error.reason if isinstance(error, BrokenEggError) else str(error)
-            return NodeResult(node=self.node, error=error, reason=reason)
+            return NodeResult(node=self.node, before=self.versions, error=error, reason=reason)
         self._tell(Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
-        return NodeResult(node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders)
+        return NodeResult(
+            node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders, before=self.versions
+        )
 
     def _upload(self, version: str, data: bytes) -> tuple[str, ...]:
         self._tell(Step.UPLOADING)
@@ -236,6 +248,14 @@ class Talk:
             return self._check(version)
         except ApiRefused as error:
             raise BrokenEggError(self.node, why(error, self.egg), after=self._remove(version)) from error
+
+    def _check_there(self, version: str) -> tuple[str, ...]:
+        if version not in self.versions:
+            raise NothingMatched(
+                f"There is no version {version} of the project {self.project} on the node, and uploading is switched "
+                'off (DISTRIBUTED_DEPLOY = "never"). Deploy it first, or name another one: sdist versions.'
+            )
+        return self._check(version)
 
     def _check(self, version: str) -> tuple[str, ...]:
         """The spiders of a version: the proof that the node can import it."""

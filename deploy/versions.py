@@ -1,7 +1,7 @@
-"""Names of versions, and the eggs kept in the state folder; rule: a name sorts by time and tells its content.
+"""The eggs kept in the state folder, and what a version control calls a commit; rule: an egg is kept under its version.
 
-Scrapyd replaces what is not A-Za-z0-9_- in a version and sorts the rest as text, so names are made
-of nothing else, and the time comes first.
+What was deployed is kept by project, the last ten of each. What a crawl runs is kept in the crawl's own folder, as long
+as there is one: it may have to go on with that code.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ import subprocess
 import tempfile
 import zipfile
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scrapyd_dist.errors import ConfigError
-
-from .egg import HASH_DIGITS
+from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: eggs kept for each project
 KEPT_EGGS = 10
 #: seconds that git may take to look at the work tree
 GIT_TIMEOUT = 20
 
-_STAMP = "%Y%m%dT%H%M%SZ"
-_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-([0-9a-f]{{{HASH_DIGITS}}})(-(git|hg)-[A-Za-z0-9_-]+)?(-dirty)?")
 _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MULTILINE)
 #: what each of scrapyd-client's two words asks: the commit in words, and if there are none its number; the branch
 _COMMANDS = {
@@ -60,35 +56,10 @@ class SavedEgg:
         return found[1] if found else None
 
     @property
-    def age_key(self) -> str:
-        """Sorts by time: that of the name, else that of the file."""
-        if hash_in(self.version) is not None:
-            return self.version
-        return datetime.fromtimestamp(self.path.stat().st_mtime, timezone.utc).strftime(_STAMP)
-
-
-def version_name(content_hash: str, now: datetime, *, dirty: bool = False, label: str = "") -> str:
-    """`<YYYYMMDDTHHMMSSZ>-<content hash>[-<label>][-dirty]`; `now` must know its time zone, `label` is `describe`'s."""
-    stamp = now.astimezone(timezone.utc).strftime(_STAMP)
-    return f"{stamp}-{content_hash}{f'-{label}' if label else ''}{'-dirty' if dirty else ''}"
-
-
-def later_than(now: datetime, names: Iterable[str]) -> datetime:
-    """`now`, or the first second in which a name of ours sorts behind all of these: two deploys may share one."""
-    stamps = [datetime.strptime(name.split("-")[0], _STAMP) for name in names if hash_in(name)]  # noqa: DTZ007 - it ends in Z
-    newest = max((stamp.replace(tzinfo=timezone.utc) for stamp in stamps), default=None)
-    return now if newest is None else max(now, newest + timedelta(seconds=1))
-
-
-def hash_in(version: str) -> str | None:
-    """The content hash in a name that `version_name` made, else None."""
-    match = _NAME.fullmatch(version)
-    return match[1] if match else None
-
-
-def sanitised(version: str) -> str:
-    """The name under which Scrapyd keeps and lists a version."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", version)
+    def at(self) -> float:
+        """When it was made, by its name, else by the file's time; seconds since the epoch."""
+        named = made_at(self.version)
+        return self.path.stat().st_mtime if named is None else named
 
 
 def describe(project_root: Path, kind: str) -> str:
@@ -117,7 +88,14 @@ def is_dirty(project_root: Path) -> bool:
 
 def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
     """Keep an egg in the state folder, as `eggs/<project>/<version>.egg`; the oldest beyond ten go."""
-    folder = _folder_of(state, project)
+    path = write_egg(folder_of(state, project), version, data)
+    for old in kept_eggs(state, project)[KEPT_EGGS:]:
+        old.path.unlink(missing_ok=True)
+    return path
+
+
+def write_egg(folder: Path, version: str, data: bytes) -> Path:
+    """Keep an egg in a folder, which is made if missing, as `<version>.egg`."""
     folder.mkdir(parents=True, exist_ok=True)
     # The egg may hold a key: a temporary file is readable by its owner alone, and a rename keeps that.
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
@@ -125,8 +103,6 @@ def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
         file.write(data)
     path = folder / f"{sanitised(version)}.egg"
     Path(temporary).replace(path)
-    for old in kept_eggs(state, project)[KEPT_EGGS:]:
-        old.path.unlink(missing_ok=True)
     return path
 
 
@@ -139,9 +115,30 @@ def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
 
 
 def kept_eggs(state: Path, project: str) -> list[SavedEgg]:
-    """All kept eggs of a project, newest first."""
-    found = [SavedEgg(version=path.stem, path=path) for path in _folder_of(state, project).glob("*.egg")]
-    return sorted(found, key=lambda egg: egg.age_key, reverse=True)
+    """The kept eggs of what was deployed of a project, newest first."""
+    return _eggs_in([folder_of(state, project)])
+
+
+def all_eggs(state: Path, project: str) -> list[SavedEgg]:
+    """The kept eggs of a project and those of all crawls that have a folder, newest first, each version once."""
+    found = _eggs_in([folder_of(state, project), *(state / "crawls").glob("*")])
+    return list({egg.version: egg for egg in reversed(found)}.values())[::-1]
+
+
+def egg_of_version(folders: Sequence[Path], version: str) -> SavedEgg | None:
+    """The egg that one of the folders keeps under this name; else None."""
+    paths = (folder / f"{sanitised(version)}.egg" for folder in folders)
+    return next((SavedEgg(version=path.stem, path=path) for path in paths if path.is_file()), None)
+
+
+def sent_at(state: Path, project: str) -> dict[str, float]:
+    """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
+    return {egg.version: egg.at for egg in kept_eggs(state, project)}
+
+
+def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
+    found = [SavedEgg(version=path.stem, path=path) for folder in folders for path in folder.glob("*.egg")]
+    return sorted(found, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 
 def _ask(project_root: Path, command: tuple[str, ...]) -> str:
@@ -162,6 +159,7 @@ def _ask(project_root: Path, command: tuple[str, ...]) -> str:
     return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
 
 
-def _folder_of(state: Path, project: str) -> Path:
+def folder_of(state: Path, project: str) -> Path:
+    """Where the deployed eggs of a project are."""
     # A project's name is free text for Scrapyd, but not a path for us.
     return state / "eggs" / quote(project, safe="").replace(".", "%2E")

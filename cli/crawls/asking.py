@@ -54,6 +54,7 @@ class Order:
     settings: dict[str, Any] = field(default_factory=dict)  #: ours, DISTRIBUTED_…
     spider_settings: dict[str, str] = field(default_factory=dict)  #: of -s
     args: dict[str, str] = field(default_factory=dict)  #: of -a
+    version: str | None = None  #: of the code, where it is not to be the working tree's
 
 
 def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
@@ -146,6 +147,11 @@ class Asked:
         Optional[bool],
         _option(_NODES, "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy"),
     ] = None
+    version: Annotated[
+        Optional[str],
+        _option(_NODES, "Run this version, which was deployed or crawled with from here, in place of the code that is "
+                "here; its name, how it begins, or its content hash.", metavar="NAME"),
+    ] = None  # fmt: skip
     node_timeout: Annotated[
         Optional[float], _option(_NODES, "Silence after which a node counts as lost.", metavar="SECONDS")
     ] = None
@@ -196,6 +202,7 @@ class Asked:
             settings=settings,
             spider_settings=pairs("-s", self.setting or ()),
             args=pairs("-a", self.arg or ()),
+            version=self.version,
         )
 
 

@@ -20,6 +20,7 @@ from .asking import Asked, Order
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
 
+    from .kept import KeptCode
     from .watching import Manner
 
 _WATCH = "Watching"
@@ -67,6 +68,9 @@ Detach = Annotated[
     bool,
     typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=_WATCH),
 ]
+NewCode = Annotated[
+    bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
+]
 CrawlId = Annotated[str, typer.Argument(metavar="CRAWL", help="The crawl's name, as `sdist crawls` lists it.")]
 
 
@@ -81,19 +85,22 @@ def register(app: typer.Typer) -> None:
 def crawl(asked: Asked, watched: Watched, name: Name = None, detach: Detach = False) -> None:
     """Spread one crawl over the nodes, watch it, and bring the items home as one file.
 
-    The code is uploaded to nodes that lack it. The index is crawled here, and
-    the pages that it leads to by jobs on the nodes. The crawl runs in a process
-    of its own, so Ctrl-C ends only the watching.
+    The code that is here is uploaded to nodes that lack it; plain jobs go on with
+    what was deployed. The index is crawled here, and the pages that it leads to by
+    jobs on the nodes. The crawl runs in a process of its own, so Ctrl-C ends only
+    the watching.
 
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
     from scrapyd_dist.config import load
 
     from . import producing, watching
+    from .kept import kept_code
 
     manner = watched.manner()
     root = load().root
-    begun, process = producing.begin(root, asked.order(Path.cwd()), name)
+    order = asked.order(Path.cwd())
+    begun, process = producing.begin(root, order, name, kept_code(root, order.version))
     if detach:
         leave(begun, process, watched)
         return
@@ -126,10 +133,12 @@ def plan(asked: Asked, as_json: Json = False) -> None:
     from scrapyd_dist.config import load
 
     from ..speaking import complain, put_json
+    from .kept import kept_code
     from .planning import show
 
     root = load().root
-    answer = _ask_for_plan(root, asked.order(Path.cwd()))
+    order = asked.order(Path.cwd())
+    answer = _ask_for_plan(root, order, kept_code(root, order.version))
     if "plan" not in answer:
         complain(str(answer.get("error", "No plan came back.")))
         raise typer.Exit(int(answer.get("exit_code", 1)))
@@ -139,12 +148,12 @@ def plan(asked: Asked, as_json: Json = False) -> None:
         show(answer["plan"])
 
 
-def _ask_for_plan(root: Path, order: Order) -> dict[str, Any]:
+def _ask_for_plan(root: Path, order: Order, kept: KeptCode | None) -> dict[str, Any]:
     """What the planning process answers: {"plan": …} or {"error": …, "exit_code": …}."""
     done = subprocess.run(
         [sys.executable, "-m", "scrapyd_dist.middlewares.producer.produce", "--plan"],
         cwd=root,
-        input=json.dumps(asdict(order)),
+        input=json.dumps({**asdict(order), **(kept.told() if kept is not None else {})}),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -160,11 +169,12 @@ def _ask_for_plan(root: Path, order: Order) -> dict[str, Any]:
     return {"error": f"The planning process ended with code {done.returncode}, without a plan:\n{end}", "exit_code": 1}
 
 
-def resume(crawl: CrawlId, watched: Watched, detach: Detach = False) -> None:
+def resume(crawl: CrawlId, watched: Watched, new_code: NewCode = False, detach: Detach = False) -> None:
     """Go on with a crawl that was stopped, refused or paused, or whose process died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
-    again, not started twice.
+    again, not started twice. It goes on with the code that it began with, of which
+    an egg is kept in its folder, whatever the working tree has now.
 
     Example: sdist resume easy-20260102T030405Z
     """
@@ -174,9 +184,9 @@ def resume(crawl: CrawlId, watched: Watched, detach: Detach = False) -> None:
 
     manner = watched.manner()
     root = load().root
-    if producing.go_on(root, crawl):  # it rests: its process is there
+    if not new_code and producing.go_on(root, crawl):  # it rests: its process is there
         raise typer.Exit(0 if detach else watching.watch(root, crawl, manner))
-    again, process = producing.begin_again(root, crawl)
+    again, process = producing.begin_again(root, crawl, new_code=new_code)
     if detach:
         leave(again, process, watched)
         return

@@ -65,7 +65,8 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = _NODES) -> Group:
     head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (str(document.get("state")), "cyan"))
     if document.get("duration_s") is not None:
         head.append(f"  {words.clock(float(document['duration_s']))}", "dim")
-    parts: list[RenderableType] = [head, _bars(document), _pace(document)]
+    parts: list[RenderableType] = [head, *(Text(str(note), style="yellow") for note in document.get("code") or ())]
+    parts += [_bars(document), _pace(document)]
     nodes = document.get("nodes") or ()
     if nodes:
         parts += [Text(), _nodes(nodes, most_nodes)]

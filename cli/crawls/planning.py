@@ -26,7 +26,7 @@ def show(plan: Mapping[str, Any]) -> None:
     nodes: Sequence[Mapping[str, Any]] = plan.get("nodes") or ()
     put(f"\n{counted(len(nodes), 'node')}:")
     table(("node", "state", "slots", "code", "url", ""), node_rows(plan, nodes))
-    for warning in plan.get("warnings") or ():
+    for warning in (*(plan.get("code") or ()), *(plan.get("warnings") or ())):
         put(f"\nNote: {warning}")
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
     from .asking import Order
+    from .kept import KeptCode
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0
@@ -60,8 +61,16 @@ def latest(store: Store) -> Crawl:
     return crawls[0]
 
 
-def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess.Popen[bytes]]:
+def begin(
+    root: Path, order: Order, name: str | None, kept: KeptCode | None = None
+) -> tuple[Crawl, subprocess.Popen[bytes]]:
     """Write the crawl down and start its process.
+
+    Args:
+        root: the project's folder.
+        order: what was asked for.
+        name: of the crawl; None = it gets one.
+        kept: the version that it is to run, where that is not the working tree's code.
 
     Raises:
         ConfigError: the name cannot be used, or is in use.
@@ -81,7 +90,7 @@ def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess
                 project="",
                 spider=order.spider,
                 created=now,
-                options={**_told(order), "cwd": str(root), "own_outputs": True},
+                options={**_told(order, kept), "cwd": str(root), "own_outputs": True},
             )
             try:
                 store.add_crawl(crawl)
@@ -89,6 +98,8 @@ def begin(root: Path, order: Order, name: str | None) -> tuple[Crawl, subprocess
                 if name is None:
                     continue  # by a crawl that began in the same second
                 raise
+            if kept is not None:
+                kept.lay_into(crawl_folder(root, crawl.id))
             return crawl, spawn(root, store, crawl.id)
 
 
@@ -97,10 +108,9 @@ def _free_name(store: Store, spider: str, now: float) -> str:
     return crawl_name(spider, datetime.fromtimestamp(now, timezone.utc), taken)
 
 
-def _told(order: Order) -> dict[str, Any]:
-    told = asdict(order)
-    del told["spider"]
-    return told
+def _told(order: Order, kept: KeptCode | None) -> dict[str, Any]:
+    told = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
+    return {**told, "version": kept.version} if kept is not None else told
 
 
 def forget_refused(root: Path, name: str) -> None:
@@ -122,13 +132,16 @@ def go_on(root: Path, name: str) -> bool:
         return True
 
 
-def begin_again(root: Path, name: str, *, finished: bool = False) -> tuple[Crawl, subprocess.Popen[bytes]]:
+def begin_again(
+    root: Path, name: str, *, finished: bool = False, new_code: bool = False
+) -> tuple[Crawl, subprocess.Popen[bytes]]:
     """Start the process of a crawl again that was stopped or refused, or whose process died.
 
     Args:
         root: the project's folder.
         name: the crawl.
         finished: whether it may be one that is finished: what it gave up waits again.
+        new_code: whether it takes the working tree's code, in place of that which it began with.
 
     Raises:
         ConfigError: it still runs, or there is nothing to go on with.
@@ -147,7 +160,10 @@ def begin_again(root: Path, name: str, *, finished: bool = False) -> tuple[Crawl
                 f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
                 f" bring its folder {crawl_folder(root, name)} here."
             )
-        store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
+        options = {**crawl.options, "new_code": new_code}
+        store.update_crawl(
+            name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="", options=options
+        )
         return crawl, spawn(root, store, name)
 
 

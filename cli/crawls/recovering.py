@@ -17,7 +17,7 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..frontier.naming import requests_in
 from ..grouping import asks
-from .crawl import CrawlId, Detach, Json, Watched
+from .crawl import CrawlId, Detach, Json, NewCode, Watched
 from .missed import try_again
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def retry(
         bool, typer.Option("--failed-urls", help="Crawl again what failed in batches that are done, too.")
     ] = False,
     batch: Numbers = None,
+    new_code: NewCode = False,
     detach: Detach = False,
 ) -> None:
     """Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs.
@@ -146,7 +147,8 @@ def retry(
     A dead batch gets as many attempts as a new one. URLs of batches that are
     done go into new batches. What came home stays, and the merged file is written
     anew with what comes in addition. Pages that are gone (404) are left alone.
-    `sdist misses` lists all of these.
+    `sdist misses` lists all of these. As with `sdist resume`, the code is that which
+    the crawl began with.
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
@@ -169,7 +171,7 @@ def retry(
     if not watched.quiet:
         batches, others = words.counted(dead, "dead batch", "dead batches"), words.counted(urls, "URL")
         say(f"Trying again: {batches}, {others} of others.")
-    again, process = producing.begin_again(root, crawl, finished=True)
+    again, process = producing.begin_again(root, crawl, finished=True, new_code=new_code)
     if detach:
         leave(again, process, watched)
         return

@@ -79,14 +79,23 @@ class PlainView:
         self._every = every
         self._said: tuple[float, CrawlState] | None = None
         self._slow: set[object] = set()
+        self._code: set[str] = set()
 
     def show(self, crawl: Crawl, now: float) -> None:
         last, state = self._said = self._said or (now, CrawlState.STARTING)
+        self._tell_code(crawl.summary)
         if crawl.state.ended or (crawl.state == state and now - last < self._every):
             return
         self._said = (now, crawl.state)
         say(words.progress_line(crawl))
         self._name_slow(crawl.summary)
+
+    def _tell_code(self, summary: Mapping[str, Any]) -> None:
+        """Which code runs, where that may not be what is expected: once."""
+        for note in map(str, summary.get("code") or ()):
+            if note not in self._code:
+                self._code.add(note)
+                say(note)
 
     def _name_slow(self, summary: Mapping[str, Any]) -> None:
         """Each batch that lags behind is told of once."""

@@ -150,7 +150,7 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     lines += _account(summary)
     lines += _missed(summary, list(misses))
     lines += [f"  {line}" for line in _nodes(summary)]
-    lines += [f"  Note: {warning}" for warning in summary.get("warnings") or ()]
+    lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]
     if crawl.message:
         lines.append(crawl.message)
     return lines

@@ -189,11 +189,13 @@ def _wish(found: ProjectConfig, nodes: Sequence[Node], asked: Asked, kept_name: 
     from scrapyd_dist.deploy import versions
     from scrapyd_dist.deploy.rollout import Wish
 
+    from scrapyd_dist.scrapyd.versions import sanitised
+
     names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
     kinds = {name for name in names.values() if name in {"GIT", "HG"}}
     return Wish(
         label=versions.describe(found.root, min(kinds)) if kinds else "",
-        given={node: versions.sanitised(name) for node, name in names.items() if name and name not in kinds},
+        given={node: sanitised(name) for node, name in names.items() if name and name not in kinds},
         only_missing=asked.only_missing,
         atomic=asked.atomic,
         retries=asked.retries,

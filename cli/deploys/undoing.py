@@ -9,7 +9,7 @@ import typer
 from ..choosing import Json, Nodes, Project
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.deploy.pruning import Pruning
     from scrapyd_dist.deploy.rollout import RollOut
@@ -42,17 +42,18 @@ def rollback(
     """Make an earlier version current on all nodes.
 
     Its kept egg is sent again under a new name, since Scrapyd runs what sorts
-    last. The last ten eggs that were sent from here are kept. Twice in a row
-    comes back to where it was.
+    last. The last ten eggs that were deployed from here are kept. Twice in a row
+    comes back to where it was. A crawl takes the code that is here all the same,
+    and says so; `sdist crawl --version` takes another one.
 
     Example: sdist rollback
     """
     from scrapyd_dist.deploy import going_back, survey
-    from scrapyd_dist.deploy.versions import hash_in, kept_eggs
+    from scrapyd_dist.deploy.versions import all_eggs, kept_eggs
 
     from scrapyd_dist.config import load, state_dir
 
-    from ..choosing import called, chosen
+    from ..choosing import called, chosen, known_times
     from ..fleet import nobody_answered
     from ..speaking import say
     from . import deployed
@@ -65,9 +66,11 @@ def rollback(
     error = nobody_answered(len(seen), [entry.error for entry in seen if entry.error is not None])
     if error is not None:
         raise error
-    saved = going_back.choose(kept_eggs(state, name), version, _current(seen), folder=state / "eggs")
+    known = known_times(found.root, nodes, name)
+    kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
+    saved = going_back.choose(kept, version, _current(seen, known), folder=state / "eggs")
     egg = going_back.egg_of(saved)
-    there = all(entry.default is not None and hash_in(entry.default) == egg.content_hash for entry in seen)
+    there = all(_runs(entry, egg.content_hash, known) for entry in seen)
     wish = _again(nodes, egg.content_hash, [name for entry in seen for name in entry.versions], dry_run=dry_run)
     if there:
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
@@ -81,17 +84,28 @@ def rollback(
     raise typer.Exit(deployed.exit_code_of(result) or _not_current(result))
 
 
-def _current(seen: Sequence[Seen]) -> str | None:
-    """What most nodes run by default."""
-    defaults = [entry.default for entry in seen if entry.default is not None]
-    return max(defaults, key=lambda name: (defaults.count(name), name)) if defaults else None
+def _current(seen: Sequence[Seen], known: Mapping[str, float]) -> str | None:
+    """The newest deployment of most nodes."""
+    from scrapyd_dist.scrapyd.versions import current
+
+    found = [name for entry in seen if (name := current(entry.versions, known)) is not None]
+    return max(found, key=lambda name: (found.count(name), name)) if found else None
+
+
+def _runs(seen: Seen, content_hash: str, known: Mapping[str, float]) -> bool:
+    """Whether this code was deployed last on a node, and runs there by default."""
+    from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls
+
+    names = (seen.default, current(seen.versions, known))
+    return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
 
 
 def _again(nodes: Sequence[Any], content_hash: str, there: Sequence[str], *, dry_run: bool) -> Any:
     from datetime import datetime, timezone
 
     from scrapyd_dist.deploy.rollout import Wish
-    from scrapyd_dist.deploy.versions import later_than, version_name
+
+    from scrapyd_dist.scrapyd.versions import later_than, version_name
 
     name = version_name(content_hash, later_than(datetime.now(timezone.utc), there))
     return Wish(given={node.name: name for node in nodes}, retries=RETRIES, dry_run=dry_run)
@@ -123,7 +137,8 @@ def prune(
 ) -> None:
     """Delete old versions of the project from the nodes.
 
-    What a job runs or waits for stays, and so do the newest and the default.
+    The oldest by time go first, deployments and what crawls brought alike. What a
+    job runs or waits for stays, and so do the newest deployment and the default.
     Where a job runs whose version Scrapyd does not tell, nothing is deleted.
 
     Example: sdist prune --keep 5
@@ -132,14 +147,15 @@ def prune(
 
     from scrapyd_dist.config import load
 
-    from ..choosing import called, chosen, version_lookup
+    from ..choosing import called, chosen, known_times, version_lookup
     from ..fleet import exit_code
 
     found = load()
     name, nodes = called(chosen(found, node), found, project)
     version_of = version_lookup(found)
     seen = survey.look(nodes, name, timeout=timeout)
-    plans = [pruning.plan(entry, keep, version_of) for entry in seen]
+    known = known_times(found.root, nodes, name)
+    plans = [pruning.plan(entry, keep, version_of, known) for entry in seen]
     doomed = sum(len(entry.versions) for entry in plans)
     if doomed and not dry_run:
         _ask(plans, doomed, yes=yes, table=not as_json)

@@ -9,7 +9,7 @@ import typer
 from ..choosing import Json, Nodes, Project
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrapyd_dist.deploy.survey import Seen, SpiderList
 
@@ -41,7 +41,8 @@ def versions(
     """Show which node has which versions of the project.
 
     `default` is what a job runs that names no version: Scrapyd takes the one
-    that sorts last, which need not be the newest. Crawls name theirs.
+    that sorts last. Where that is not the newest deployment, or only what a crawl
+    brought, it is said. Crawls and `sdist schedule` name theirs.
 
     Example: sdist versions --check
     """
@@ -49,7 +50,7 @@ def versions(
 
     from scrapyd_dist.config import load
 
-    from ..choosing import called, chosen, version_lookup
+    from ..choosing import called, chosen, known_times, version_lookup
     from ..fleet import exit_code
     from ..speaking import complain, put_json
 
@@ -57,21 +58,25 @@ def versions(
     name, nodes = called(chosen(found, node), found, project)
     seen = survey.look(nodes, name, timeout=timeout)
     uses = version_lookup(found)
-    differing = survey.differences(seen)
+    known = known_times(found.root, nodes, name)
+    differing, crawls = survey.differences(seen, known), survey.only_crawls(seen)
     if as_json:
-        rows = [_row(entry, uses) for entry in seen]
-        put_json({"project": name, "same": not differing, "differences": differing, "nodes": rows})
+        rows = [_row(entry, uses, known) for entry in seen]
+        document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls}
+        put_json({**document, "nodes": rows})
     else:
-        _show_versions(seen, name, uses)
-    for text in differing:
+        _show_versions(seen, name, uses, known)
+    for text in [*differing, *crawls]:
         complain(text)
     errors = [entry.error for entry in seen if entry.error is not None]
     _complain_once(errors)
     raise typer.Exit(DIFFERS if check and differing else exit_code(len(seen), errors))
 
 
-def _row(seen: Seen, version_of: Callable[[str], str | None]) -> dict[str, Any]:
+def _row(seen: Seen, version_of: Callable[[str], str | None], known: Mapping[str, float]) -> dict[str, Any]:
     from scrapyd_dist.deploy.survey import in_use
+
+    from scrapyd_dist.scrapyd.versions import current
 
     use = in_use(seen, version_of)
     return {
@@ -80,13 +85,16 @@ def _row(seen: Seen, version_of: Callable[[str], str | None]) -> dict[str, Any]:
         "project": seen.project,
         "versions": list(seen.versions),
         "default": seen.default,
+        "newest": current(seen.versions, known),
         "jobs": {version: list(jobs) for version, jobs in use.jobs.items()},
         "jobs_of_unknown_version": list(use.unknown),
         "reason": str(seen.error or ""),
     }
 
 
-def _show_versions(seen: Sequence[Seen], project: str, version_of: Callable[[str], str | None]) -> None:
+def _show_versions(
+    seen: Sequence[Seen], project: str, version_of: Callable[[str], str | None], known: Mapping[str, float]
+) -> None:
     from ..render import table
     from ..speaking import put, say
 
@@ -102,7 +110,7 @@ def _show_versions(seen: Sequence[Seen], project: str, version_of: Callable[[str
     else:
         table(("version", "nodes", "default on", "missing on"), [_counts(name, answered) for name in names])
     for entry in answered:
-        unknown = _row(entry, version_of)["jobs_of_unknown_version"]
+        unknown = _row(entry, version_of, known)["jobs_of_unknown_version"]
         if unknown:
             put(f"{entry.node.name}: {len(unknown)} running, of a version that Scrapyd does not tell")
 
@@ -132,7 +140,7 @@ def spiders(
     project: Project = None,
     node: Nodes = None,
     version: Annotated[
-        Optional[str], typer.Option(help="Of this version; otherwise of the one that is each node's default.")
+        Optional[str], typer.Option(help="Of this version; otherwise of each node's newest deployment.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)] = SLOW_TIMEOUT,
     as_json: Json = False,
@@ -145,13 +153,14 @@ def spiders(
 
     from scrapyd_dist.config import load
 
-    from ..choosing import called, chosen
+    from ..choosing import called, chosen, known_times
     from ..fleet import exit_code
     from ..speaking import put_json
 
     found = load()
     name, nodes = called(chosen(found, node), found, project)
-    lists = survey.spiders(nodes, name, version=version, timeout=timeout)
+    known = known_times(found.root, nodes, name)
+    lists = survey.spiders(nodes, name, version=version, known=known, timeout=timeout)
     good = [entry for entry in lists if entry.error is None]
     rows = [_spider(spider, good) for spider in sorted({spider for entry in good for spider in entry.spiders})]
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.errors import ConfigError, DistError, NodeError, NothingMatched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Jobs, Load
@@ -32,7 +32,9 @@ class Fleet:
     nodes: Sequence[Node]
     timeout: float
     draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
+    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
     version: str = ""  #: what every job is pinned to
+    why: str = ""  #: why that one, where it was not named
     errors: list[NodeError] = field(default_factory=list)
     _seen: dict[Node, _Seen] = field(default_factory=dict)
     _given: Counter[str] = field(default_factory=Counter)
@@ -67,23 +69,34 @@ class Fleet:
         return _Seen(load=load, versions=versions)
 
     def _common(self, wanted: str | None) -> str:
-        """The newest version that all nodes have, or the one that was named, by Scrapyd's own name for it."""
+        """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it."""
+        from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
+
         names = [seen.versions for seen in self._seen.values()]
         common = [name for name in names[0] if all(name in others for others in names)]
         if wanted is not None:
-            kept = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "_-") else "_" for sign in wanted)
+            kept = sanitised(wanted)
             if kept not in common:
                 lack = ", ".join(node.name for node, seen in self._seen.items() if kept not in seen.versions)
                 raise NothingMatched(f"The version {wanted!r} is not on {lack}. `sdist deploy-all` brings code there.")
             return kept
-        if not common:
+        chosen = current(common, self.known)
+        if chosen is None:
             project = next(iter(self._seen)).project
             shown = ", ".join(node.name for node in self._seen)
             raise ConfigError(
                 f"There is no version of the project {project!r} that all of these nodes have: {shown}. Bring the "
                 "code to all of them with `sdist deploy-all`, or choose nodes with --node."
             )
-        return common[-1]
+        if is_crawls(chosen):
+            self.why = "which a crawl brought, since nothing was deployed that all of these nodes have"
+        elif newest(common, self.known) is None:
+            self.why = "the one that Scrapyd sorts last: when it was deployed is not known"
+        else:
+            self.why = "the newest deployment that all of these nodes have"
+            unknown = [name for name in common if time_of(name, self.known) is None]
+            self.why += f" (when {', '.join(unknown)} came is not known)" if unknown else ""
+        return chosen
 
     def spiders(self, pattern: str) -> list[str]:
         """The spiders that fit, of the version that will run.

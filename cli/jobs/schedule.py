@@ -79,16 +79,18 @@ def schedule(
     ] = False,
     priority: Annotated[Optional[float], typer.Option(help="Higher is earlier, within the project.")] = None,
     version: Annotated[
-        Optional[str], typer.Option("--version", metavar="NAME", help="The version to run; the newest that all have.")
+        Optional[str],
+        typer.Option("--version", metavar="NAME", help="The version to run; the newest deployment."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)] = TIMEOUT,
     as_json: Json = False,
 ) -> None:
     """Start plain jobs of spiders, each on the node with the least to do.
 
-    Every job is pinned to a version that all nodes have, and gets an id of
-    ours: when an answer is lost, the node is asked for that id, and nothing is
-    sent twice. Exit code 3 when some jobs could not be started.
+    Every job is pinned to a version that all nodes have: the newest deployment by
+    time, whatever Scrapyd sorts last. It gets an id of ours: when an answer is lost,
+    the node is asked for that id, and nothing is sent twice. Exit code 3 when some
+    jobs could not be started.
 
     Example: sdist schedule 'shop*' -a category=books --unless-running
     """
@@ -122,6 +124,7 @@ def schedule(
 
 def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) -> Fleet:
     """The nodes that may get jobs; those that are draining are named and passed over."""
+    from ..choosing import known_times
     from ..nodes.records import draining, names_of
     from ..speaking import say
     from .placing import Fleet, is_draining
@@ -133,7 +136,7 @@ def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) ->
     if aside:
         say(f"Passed over, since draining: {names_of(aside)}.")
     rest = [node for node in nodes if node.name not in known]
-    return Fleet(sender=sender, nodes=rest, draining=aside, timeout=timeout)
+    return Fleet(sender=sender, nodes=rest, draining=aside, timeout=timeout, known=known_times(root, rest))
 
 
 def _wishes(spiders: Sequence[str], file: Path | None, common: Wish) -> list[Wish]:
@@ -240,6 +243,8 @@ def _tell(jobs: Sequence[Posted], fleet: Fleet, *, as_json: bool) -> None:
     for text in dict.fromkeys(texts):
         complain(text)
     begun = [job for job in jobs if job.state == "scheduled"]
+    if begun and fleet.why:
+        say(f"Version {fleet.version}, {fleet.why}.")
     if begun and not as_json:
         say(f"See what they do: sdist jobs; sdist logs -f {begun[0].job}")
 

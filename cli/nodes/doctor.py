@@ -60,13 +60,15 @@ def doctor(
     from scrapyd_dist.config import load
     from scrapyd_dist.transports.requests import RequestsTransport
 
-    from ..choosing import chosen
+    from ..choosing import chosen, known_times
     from .looks import quick_project
 
     found = load()
     nodes = chosen(found, node)
     sender = RequestsTransport(connect_timeout=connect_timeout)
-    exams = _examined(sender, nodes, quick_project(found, project), timeout)
+    name = quick_project(found, project)
+    known = known_times(found.root, nodes, name)
+    exams = [replace(one, known=known) for one in _examined(sender, nodes, name, timeout)]
     exams = _watched(found.root, sender, exams, timeout)
     results = _judged(found, exams, every=not node)
     _tell(exams, results, as_json=as_json, verbose=verbose)
@@ -159,16 +161,14 @@ class _Watch:
 
 def _judged(found: ProjectConfig, exams: Sequence[Exam], *, every: bool) -> list[Finding]:
     """All findings, the worst first."""
-    from scrapyd_dist.deploy.survey import newest
-    from scrapyd_dist.deploy.versions import hash_in
-
+    from scrapyd_dist.scrapyd.versions import current, told_content
     from scrapyd_dist.upkeep.checkup import findings
     from scrapyd_dist.upkeep.checkup_fleet import fleet_findings
 
     now = datetime.now(timezone.utc)
-    latest = {one.node.name: newest(one.versions) or one.versions[-1] for one in exams if one.versions}
+    latest = {one.node.name: current(one.versions, one.known) for one in exams if one.versions}
     together = fleet_findings(
-        exams, found.targets if every else (), latest, lambda a, b: (hash_in(a) or a) == (hash_in(b) or b)
+        exams, found.targets if every else (), latest, lambda a, b: told_content(a) == told_content(b)
     )
     order = {one.node.name: number for number, one in enumerate(exams)}
     results = [*(result for one in exams for result in findings(one, now)), *together]

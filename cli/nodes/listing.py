@@ -9,7 +9,7 @@ import typer
 from ..choosing import Json, Nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
@@ -66,7 +66,7 @@ def nodes(
     from scrapyd_dist.config import load
     from scrapyd_dist.transports.requests import RequestsTransport
 
-    from ..choosing import chosen
+    from ..choosing import chosen, known_times
     from ..speaking import put_json
     from .looks import newest_of, quick_project, row
     from .records import recognise
@@ -75,7 +75,7 @@ def nodes(
     fleet = chosen(found, node)
     name = quick_project(found, project)
     sender = RequestsTransport(connect_timeout=connect_timeout)
-    seen = look(sender, fleet, name, timeout, shown=not as_json)
+    seen = look(sender, fleet, name, timeout, known=known_times(found.root, fleet, name), shown=not as_json)
     recognise(found.root, sender, seen, timeout)
     newest = newest_of(seen)
     rows = [row(one, newest) for one in seen]
@@ -87,7 +87,13 @@ def nodes(
 
 
 def look(
-    sender: Sender, fleet: Sequence[Node], project: str | None, timeout: float, *, shown: bool = False
+    sender: Sender,
+    fleet: Sequence[Node],
+    project: str | None,
+    timeout: float,
+    *,
+    known: Mapping[str, float] | None = None,
+    shown: bool = False,
 ) -> list[Seen]:
     """Ask all nodes at once, and draw the answers as they come; in the nodes' order."""
     from .drawn import drawing
@@ -95,7 +101,7 @@ def look(
 
     seen: dict[Node, Seen] = {}
     with drawing(len(fleet), shown=shown) as draw:
-        for one in ask_nodes(sender, fleet, project, timeout):
+        for one in ask_nodes(sender, fleet, project, timeout, known):
             seen[one.node] = one
             draw(list(seen.values()))
     return [seen[node] for node in fleet]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.coordination import health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import NodeError
@@ -32,6 +32,7 @@ class Seen:
     latency: float | None = None  #: seconds
     skew: float | None = None  #: its clock minus ours, seconds
     versions: tuple[str, ...] | None = None  #: of the project; None = not known
+    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
     draining: float | None = None  #: since when, seconds since the epoch
     wedged: bool = False
 
@@ -45,13 +46,19 @@ class Seen:
 
     @property
     def version(self) -> str | None:
-        """The newest version: of those whose name tells when it was made, else what a job would run by default."""
-        from scrapyd_dist.deploy.survey import newest
+        """The version that counts as the project's code there."""
+        from scrapyd_dist.scrapyd.versions import current
 
-        return newest(self.versions or ()) or (self.versions[-1] if self.versions else None)
+        return current(self.versions or (), self.known)
 
 
-def ask_nodes(sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float) -> Iterator[Seen]:
+def ask_nodes(
+    sender: Sender,
+    nodes: Sequence[Node],
+    project: str | None,
+    timeout: float,
+    known: Mapping[str, float] | None = None,
+) -> Iterator[Seen]:
     """Ask all nodes at the same time, and give a node whenever more is known of it.
 
     Args:
@@ -59,10 +66,11 @@ def ask_nodes(sender: Sender, nodes: Sequence[Node], project: str | None, timeou
         nodes: whom.
         project: whose versions are wanted; None = nobody's.
         timeout: seconds for each answer.
+        known: when versions were sent whose names do not tell it, seconds since the epoch.
     """
     from scrapyd_dist.scrapyd.sweep import sweep
 
-    seen = [Seen(node=node) for node in nodes]
+    seen = [Seen(node=node, known=known or {}) for node in nodes]
     # Versions are a question of their own, so that a sweep takes as long as one answer. All loads come first.
     questions = [(one, _load) for one in seen]
     if project is not None:
@@ -102,24 +110,23 @@ def _versions(project: str) -> Any:
 
 
 def newest_of(seen: Iterable[Seen]) -> str | None:
-    """The newest version of the whole fleet; where no name tells when it was made, the one that most nodes have."""
-    from scrapyd_dist.deploy.survey import newest
+    """The newest deployment of the whole fleet; where none tells its time, the version that most nodes have."""
+    from scrapyd_dist.scrapyd.versions import newest
 
-    known = [one for one in seen if one.versions]
-    if not known:
+    having = [one for one in seen if one.versions]
+    if not having:
         return None
-    by_time = newest(name for one in known for name in one.versions or ())
-    return by_time or Counter(one.version for one in known).most_common(1)[0][0]
+    by_time = newest((name for one in having for name in one.versions or ()), having[0].known)
+    return by_time or Counter(one.version for one in having).most_common(1)[0][0]
 
 
 def drifts(seen: Seen, newest: str | None) -> bool | None:
     """Whether the node's newest code is another than the fleet's; None while nobody knows."""
-    from scrapyd_dist.deploy.versions import hash_in
+    from scrapyd_dist.scrapyd.versions import told_content
 
     if seen.versions is None or newest is None:
         return None
-    mine = seen.version
-    return mine is None or (hash_in(mine) or mine) != (hash_in(newest) or newest)
+    return told_content(seen.version) != told_content(newest)
 
 
 def row(seen: Seen, newest: str | None) -> dict[str, Any]:

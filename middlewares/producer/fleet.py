@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store.reach import Ways
 
+from .code import TODAYS, Code
 from .preflight import bring, members_of, prepare
 from .sources import Sources
 
@@ -40,17 +41,18 @@ class Fleet:
         self._sources = Sources(options, project)
         self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
 
-    async def prepare(self, records: Sequence[NodeRecord]) -> Prepared:
+    async def prepare(self, records: Sequence[NodeRecord], code: Code = TODAYS) -> Prepared:
         """See to it that nodes are there and have the code.
 
         Args:
             records: what the store has of nodes.
+            code: what is settled of the crawl's code.
 
         Raises:
             DistError: nothing can be started, for this reason.
         """
         nodes = await in_thread(partial(self._sources.read, records))
-        work = partial(prepare, self._options, self._project, self._spider, nodes)
+        work = partial(prepare, self._options, self._project, self._spider, nodes, code=code)
         self.prepared = await in_thread(work)
         self.warnings += self.prepared.warnings
         self.ways = Ways(self._store, self.prepared.key)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from scrapy.crawler import Crawler
 from scrapy.spiderloader import SpiderLoader
-from scrapyd_dist.deploy.rollout import present
+from scrapyd_dist.deploy.rollout import common_name, present
 
 from scrapyd_dist.coordination.fleet import SLOTS_UNKNOWN
 from scrapyd_dist.coordination.posting import check_args
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
+from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.store.reach import Ways
 
 from ..targets import find_target
 from .asked import check_spider, shards_of
+from .code import TODAYS, Code
 from .fleet import check_reach
 from .modes import check_mode
 from .options import Options, read_options
 from .parts import check_parts
-from .preflight import Prepared, Project, describe, find_project, members_of, prepare, store_address
+from .preflight import (
+    Prepared,
+    Project,
+    describe,
+    find_project,
+    members_of,
+    other_than_deployed,
+    prepare,
+    store_address,
+)
 from .sources import Sources
 
 if TYPE_CHECKING:
@@ -44,8 +56,14 @@ LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
 SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"
 
 
-def plan(settings: Settings, spider: str, args: Mapping[str, str]) -> dict[str, Any]:
+def plan(settings: Settings, spider: str, args: Mapping[str, str], code: Code = TODAYS) -> dict[str, Any]:
     """The plan as a document, schema 1.
+
+    Args:
+        settings: the project's, with what was asked for.
+        spider: its name.
+        args: of the spider.
+        code: what is settled of the crawl's code.
 
     Raises:
         DistError: for all that would stop the crawl before its start.
@@ -61,24 +79,45 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str]) -> dict[str, 
     target = find_target(made, crawler.settings)
     shards = shards_of(options, made)
     project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
-    prepared = prepare(options, project, spider, Sources(options, project).read(), dry_run=True)
+    prepared = prepare(options, project, spider, Sources(options, project).read(), code=code, dry_run=True)
     warnings = [*prepared.warnings, *_reach_warnings(options, project, prepared)]
-    versions = present([p.node for p in prepared.probes if p.error is None], project.name, prepared.egg)
+    there = present([p.node for p in prepared.probes if p.error is None], project.name)
+    version = _version(prepared, code, there)
     nodes = describe(prepared)
     return {
         "schema": 1,
         "spider": spider,
         "target": target.how,
         "project": project.name,
-        "version": next((version for version in versions.values() if version), None),
-        "deploy": [name for name, version in versions.items() if version is None and options.deploy != "never"],
+        "version": version,
+        "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
         "nodes": nodes,
         "shards": [_shard(shard) for shard in shards if shard.url],
         "batch_size": options.batch_size,
         "bytes_per_batch": _batch_bytes(options, prepared),
         "output": [output["path"] for output in options.outputs],
+        "code": _notes(prepared, code, version, there),
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
     }
+
+
+def _version(prepared: Prepared, code: Code, there: Mapping[str, tuple[str, ...] | None]) -> str | None:
+    """The name under which nodes have the crawl's code; None = it would get a new one."""
+    if code.version is not None or prepared.egg is None:
+        return code.version
+    known = [names for names in there.values() if names is not None]
+    return common_name(known, prepared.egg.content_hash, for_crawl=True)
+
+
+def _notes(
+    prepared: Prepared, code: Code, version: str | None, there: Mapping[str, tuple[str, ...] | None]
+) -> list[str]:
+    """What is to be said of the code that the crawl would take."""
+    if code.note or prepared.egg is None:
+        return [code.note] if code.note else []
+    # A name that is not made yet tells the content all the same.
+    shown = version or version_name(prepared.egg.content_hash, datetime.now(timezone.utc), for_crawl=True)
+    return other_than_deployed(shown, {name: names or () for name, names in there.items()})
 
 
 def _shard(shard: Shard) -> dict[str, Any]:

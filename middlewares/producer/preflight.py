@@ -25,11 +25,14 @@ from scrapyd_dist.errors import (
     TlsRefused,
 )
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports.requests import RequestsTransport
 
+from .code import TODAYS, Code
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapyd_dist.deploy.egg import Egg
 
@@ -73,6 +76,7 @@ class Prepared:
     unready: dict[str, str] = field(default_factory=dict)  #: node name -> why it cannot get work
     uploaded: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()  #: what is to be said of the code that is taken
     local: bool = False  #: the nodes were started for this crawl
 
 
@@ -161,9 +165,23 @@ def _kept_away(errors: Iterable[NodeError]) -> type[DistError]:
 
 
 def prepare(
-    options: Options, project: Project, spider: str, nodes: Sequence[Node], *, dry_run: bool = False
+    options: Options,
+    project: Project,
+    spider: str,
+    nodes: Sequence[Node],
+    *,
+    code: Code = TODAYS,
+    dry_run: bool = False,
 ) -> Prepared:
     """See to it that nodes are there and have the crawl's code. Without any, local ones are started.
+
+    Args:
+        options: what the crawl was given.
+        project: the project.
+        spider: one that the code must have.
+        nodes: where the crawl may run.
+        code: what is settled of it; the rest is the working tree's.
+        dry_run: only look.
 
     Raises:
         DistError: as `check_probes`, and when the code cannot run on any node.
@@ -174,16 +192,17 @@ def prepare(
     probes = probe(nodes, timeout=options.limits.request_timeout) if nodes else ()
     warnings = check_probes(probes, feed=options.feed_url is not None) if nodes else []
     up = [p.node for p in probes if p.error is None]
-    egg, key = _build(options, project)
+    egg, key = (code.egg, code.key) if code.egg is not None else _build(options, project)
     if dry_run:
         return Prepared(probes=probes, version=None, key=key, egg=egg, warnings=tuple(warnings))
-    result = roll_out(options, project, up, egg, spider)
+    result = roll_out(options, project, up, egg, spider, version=code.version, dirty=code.egg is None)
     key = key if result.ready and all(node.same_code for node in result.ready) else None
     return Prepared(
         probes=probes,
-        version=_common_version(result),
+        version=(version := _common_version(result)),
         key=key,
         egg=egg,
+        code=tuple(notes_on(code, version, {node.node.name: node.before for node in result.ready})),
         unready={node.node.name: node.reason for node in result.failed},
         uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
         warnings=tuple(warnings),
@@ -205,9 +224,25 @@ def _build(options: Options, project: Project) -> tuple[Egg | None, bytes | None
 
 
 def roll_out(
-    options: Options, project: Project, nodes: Sequence[Node], egg: Egg | None, spider: str
+    options: Options,
+    project: Project,
+    nodes: Sequence[Node],
+    egg: Egg | None,
+    spider: str,
+    *,
+    version: str | None = None,
+    dirty: bool = True,
 ) -> rollout.RollOut:
     """Bring the code to these nodes.
+
+    Args:
+        options: what the crawl was given.
+        project: the project.
+        nodes: where to.
+        egg: the code; None with mode "never".
+        spider: one that it must have.
+        version: its name; None = by its content.
+        dirty: whether it is the working tree's, which may have changes that are not committed.
 
     Raises:
         DistError: no node can run it.
@@ -218,8 +253,10 @@ def roll_out(
         egg,
         spider=spider,
         mode="never" if options.deploy == "never" else "if-missing",
-        state=project.state,
-        dirty=versions.is_dirty(project.root),
+        dirty=dirty and versions.is_dirty(project.root),
+        wish=rollout.Wish(
+            for_crawl=True, given={node.name: version for node in nodes} if version else {}, only_missing=True
+        ),
     )
     if not result.ready:
         raise _not_runnable(result)
@@ -262,12 +299,45 @@ def bring(options: Options, project: Project, node: Node, prepared: Prepared, sp
     if not found.logs and options.feed_url is None:
         return f"{node.name} has no log folder, so items have no way home from there"
     try:
-        result = roll_out(options, project, [node], prepared.egg, spider)
+        result = roll_out(options, project, [node], prepared.egg, spider, version=prepared.version)
     except DistError as error:
         return str(error)
     if prepared.version and result.version != prepared.version:
         return f"{node.name} has the version {result.version}, and this crawl runs {prepared.version}"
     return ""
+
+
+def notes_on(code: Code, version: str | None, there: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What is to be said of the code that a crawl takes.
+
+    Args:
+        code: what was settled before.
+        version: what it runs.
+        there: node name -> the versions that it had before, in Scrapyd's order.
+    """
+    notes = [code.note] if code.note else []
+    if code.before is not None and code.before != version and version is not None:
+        why = "today's code, as --new-code says," if code.new else "the same code with today's part of scrapyd-dist,"
+        notes.append(f"This crawl goes on with {why} {version}; it began with {code.before}.")
+    if code.before is None and code.egg is None and version is not None:
+        notes += other_than_deployed(version, there)
+    return notes
+
+
+def other_than_deployed(version: str, there: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Where something else was deployed last, which a crawl of the working tree's code does not take.
+
+    Args:
+        version: what it takes.
+        there: node name -> the versions that it has, in Scrapyd's order.
+    """
+    deployed = {name: current(known) for name, known in there.items()}
+    found = {name for name in deployed.values() if name is not None and not is_crawls(name)}
+    if not found or {told_content(name) for name in found} == {told_content(version)}:
+        return []
+    latest = newest(found) or max(found)
+    taken = f"This crawl takes the working tree's code, {version}."
+    return [f"{taken} What was deployed last is {latest}, and a crawl runs that with --version {latest}."]
 
 
 def describe(prepared: Prepared) -> list[dict[str, Any]]:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shutil
 import sys
 import time
 import traceback
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.config import STATE_FOLDER
+from scrapyd_dist.batches import Crawl, check_crawl_name
+from scrapyd_dist.config import STATE_FOLDER, find_root
 from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 
+from .code import TODAYS, Code, code_of, import_from
 from .exits import exit_code
 from .faults import Fault, faults, signals
 
@@ -27,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrapy.settings import Settings
-
-    from scrapyd_dist.batches import Crawl
 
 
 class Refused(DistError):
@@ -68,6 +70,7 @@ def _crawl(crawl: str, store: str) -> int:
     row = database.crawl(crawl)
     faults.listen()
     try:
+        _import_its_code(row, store)
         settings = project_settings({**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store})
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
@@ -91,6 +94,21 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     """Raise `BrokeOff` when Scrapy has come to its end, and nothing has said how the crawl ended."""
     if not row.state.ended and not signals.came:
         raise BrokeOff(faults.last, log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute()))
+
+
+def _import_its_code(row: Crawl, store: str) -> None:
+    """A crawl that goes on, or that was given a version, is to be imported from its kept egg; before anything else is.
+
+    Raises:
+        ConfigError: that code is gone.
+    """
+    root = find_root()
+    if root is None:
+        return
+    folder = root / STATE_FOLDER / "crawls" / check_crawl_name(row.id)
+    code = code_of(row, folder, root, store)
+    if code.egg is not None:
+        import_from(code, folder, root)
 
 
 def _tell(row: Crawl) -> None:
@@ -171,15 +189,31 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
     from .planning import plan
 
     try:
-        settings = project_settings(request["settings"])
-        for name, value in request.get("spider_settings", {}).items():
-            settings.set(name, value, priority="cmdline")
-        check_known(settings, request["spider"])
-        return {"plan": plan(settings, request["spider"], request.get("args", {}))}
+        with TemporaryDirectory() as folder:
+            code = _planned_code(request, Path(folder))
+            settings = project_settings(request["settings"])
+            for name, value in request.get("spider_settings", {}).items():
+                settings.set(name, value, priority="cmdline")
+            check_known(settings, request["spider"])
+            return {"plan": plan(settings, request["spider"], request.get("args", {}), code)}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a project that cannot be imported can fail in any way
         return {"error": broken(error), "exit_code": 2}
+
+
+def _planned_code(request: Mapping[str, Any], folder: Path) -> Code:
+    """The code of the version that was asked for, from which the project is imported then."""
+    root = find_root()
+    if root is None or not request.get("version"):
+        return TODAYS
+    if request.get("egg"):
+        shutil.copy(request["egg"], folder)
+    row = Crawl(id="plan", project="", spider=request["spider"], created=0, options={"version": request["version"]})
+    code = code_of(row, folder, root, chosen(root))
+    if code.egg is not None:
+        import_from(code, folder, root)
+    return code
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
+from .code import code_of, keep
 from .preflight import store_address
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import NodeRecord
 
     from .asked import Asked
+    from .code import Code
     from .options import Options
-    from .preflight import Project
+    from .preflight import Prepared, Project
 
 #: crawls whose files on the nodes may go are named to the workers, at most so many
 COLLECTED = 20
@@ -48,6 +50,7 @@ class Record:
     """One crawl's row, shards, batches, counts and misses."""
 
     id: str
+    row: Crawl  #: as it was when this process took it up
     folder: Path  #: the crawl's own, in the state folder
 
     def __init__(
@@ -71,6 +74,7 @@ class Record:
         self.batches = 0
         self.state = CrawlState.STARTING
         self.when_refused = CrawlState.REFUSED
+        self.earlier_versions: tuple[str, ...] = ()
         self._misses: list[Miss] = []
         self._sampled: float | None = None
 
@@ -89,12 +93,35 @@ class Record:
 
     async def take_row(self, spider: str, asked: Asked) -> None:
         """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
-        row = await self._row(spider, asked)
+        self.row = row = await self._row(spider, asked)
         self.started, self.when_refused = row.created, row.when_refused
+        self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
         self.folder = self._project.state / "crawls" / self.id
         self.folder.mkdir(parents=True, exist_ok=True)
         mine = {"pid": os.getpid(), "host": gethostname()}
         await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
+
+    async def code(self) -> Code:
+        """The code that this crawl has to run.
+
+        Raises:
+            ConfigError: it is gone.
+        """
+        return await self.thread(partial(code_of, self.row, self.folder, self._project.root, self.where))
+
+    async def keep_code(self, prepared: Prepared) -> None:
+        """Keep what the crawl runs now, for whoever goes on with it; and write down what it ran before."""
+        await self.thread(partial(keep, prepared, self.folder, self._project.state, self._project.name))
+        before = self.row.version
+        if before is not None and before != prepared.version:
+            self.earlier_versions = (*self.earlier_versions, before)
+        told = {name: value for name, value in self.row.options.items() if name not in ("new_code", "foreign_code")}
+        if self.earlier_versions:
+            told["earlier_versions"] = list(self.earlier_versions)
+        if prepared.key is None:  # the nodes had other code, and nothing was to be uploaded
+            told["foreign_code"] = True
+        if told != self.row.options:
+            await self._update(options=told)
 
     async def _row(self, spider: str, asked: Asked) -> Crawl:
         if self._options.crawl is None:

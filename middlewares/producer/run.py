@@ -25,6 +25,7 @@ from ..frontier.filling import count_found
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
+from .code import runs_here
 from .exits import exit_code as process_exit
 from .faults import Fault, ending, faults, signals
 from .finishing import judge_items, read_wishes, refusal, tell_of_end
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.coordination.cutting import Cut, Demand
 
     from .capture import Capture
+    from .code import Code
     from .modes import AnyCoordinator
     from .preflight import Prepared
 
@@ -114,7 +116,10 @@ class Run:
         await record.take_row(spider.name, asked)
         self._telling.warn(*await record.warnings())
         self.fleet = fleet = Fleet(options, project, spider.name, record.where)
-        self._prepared = prepared = await fleet.prepare(await record.nodes())
+        code = await record.code()
+        self._prepared = prepared = await fleet.prepare(await record.nodes(), code)
+        await record.keep_code(prepared)
+        self._telling.code = [*prepared.code, *self._of_this_process(code)]
         self.index = Index(await record.take_shards(shards), template_of(options))
         self.capture = new_capture(options, self._crawler, self._demand, project=project.name, key=prepared.key)
         self.capture.remember(await record.fingerprints())
@@ -136,6 +141,13 @@ class Run:
         await self._telling.enter(CrawlState.FINDING, version=prepared.version)
         self._tasks.start("tick", self._tick)
         self._say_hello(prepared)
+
+    def _of_this_process(self, code: Code) -> list[str]:
+        """Where the project was imported before it was known which code the crawl runs."""
+        if runs_here(code, self.record.folder):
+            return []
+        why = "This process, which sdist did not start, walks the index with the working tree's code all the same."
+        return [f"{why} sdist resume {self.record.id} runs one code for both."]
 
     async def _spec(self, asked: Asked) -> JobSpec:
         options, settings = self.options, self._crawler.settings
@@ -174,6 +186,8 @@ class Run:
 
     def _say_hello(self, prepared: Prepared) -> None:
         self._telling.warn(*self.fleet.warnings)
+        for note in self._telling.code:
+            logger.warning("%s", note)
         logger.info(
             "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
             self.record.id,

@@ -52,6 +52,7 @@ class Telling:
     """Tells; what there is to tell of is set when the crawl begins."""
 
     warnings: list[str] = field(default_factory=list)
+    code: Sequence[str] = ()  #: what is to be said of the code that runs
     message: str = ""  #: one paragraph for people: why it stopped
     output: Sequence[str] = ()
     misses: str | None = None  #: path of the list of URLs without a result
@@ -125,6 +126,8 @@ class Telling:
                 spider=spec.spider,
                 project=spec.project,
                 version=spec.version,
+                earlier_versions=record.earlier_versions,
+                code=self.code,
                 state=state.value,
                 paused=scene.orders.paused,
                 duration=time.time() - record.started,

@@ -40,6 +40,8 @@ class Snapshot:
     spider: str
     project: str
     version: str | None
+    earlier_versions: Sequence[str] = ()  #: what it has run before that
+    code: Sequence[str] = ()  #: what is to be said of these
     state: str
     paused: bool = False
     duration: float
@@ -74,6 +76,8 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "spider": snap.spider,
         "project": snap.project,
         "version": snap.version,
+        "earlier_versions": list(snap.earlier_versions),
+        "code": list(snap.code),
         "state": snap.state,
         "paused": snap.paused,
         "duration_s": round(snap.duration, 3),

@@ -6,7 +6,6 @@ worker makes no request; what it says decides whether that spider gets work ther
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from scrapyd_dist import __version__
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.managing.terms import call_for_introduction, call_for_worker
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.versions import current, hash_in
 from scrapyd_dist.sealing import SealError, seal
 
 if TYPE_CHECKING:
@@ -33,13 +33,10 @@ NAMED = 5
 DEPLOY = "deploy it there (sdist deploy-all, in its folder)"
 
 
-#: how the names of versions that sdist has deployed begin: with their time, and the hash of their content
-OURS = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}")
-
-
 def newest(versions: Sequence[str]) -> str:
-    """The last version that sdist deployed, whatever others Scrapyd sorts behind it; without one, Scrapyd's default."""
-    return max(filter(OURS.match, versions), default=versions[-1])
+    """The newest version that sdist has brought there, whatever else is there; without one, the newest deployment."""
+    ours = [name for name in versions if hash_in(name) is not None]
+    return current(ours or versions) or ""
 
 
 class NotThere(ApiRefused):

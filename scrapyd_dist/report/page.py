@@ -16,6 +16,8 @@ from scrapyd_dist.report.sections import pictures
 from scrapyd_dist.report.texts import escape, span
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapyd_dist.report.facts import Facts
 
 #: URLs without a result that are named, of each kind
@@ -66,7 +68,7 @@ def _when(seconds: float) -> str:
 def _head(facts: Facts) -> str:
     crawl, state = facts.crawl, _state(facts)
     tone = _TONES.get(state, "going")
-    version = f", version {crawl.version}" if crawl.version else ""
+    version = f", version {crawl.version}{_begun_with(crawl.summary)}" if crawl.version else ""
     told = f"Spider {crawl.spider} of {crawl.project or 'a project'}{version}. Begun {_when(facts.begun)}"
     so_far = (
         f"; {span(facts.span)} so far, as of {_when(facts.until)}." if facts.lives else f"; took {span(facts.span)}."
@@ -75,6 +77,11 @@ def _head(facts: Facts) -> str:
         f'<header><h1>{escape(crawl.id)}</h1><p><span class="state {tone}">{escape(state)}</span></p>'
         f'<p class="about">{escape(told + so_far)}</p></header>'
     )
+
+
+def _begun_with(summary: Mapping[str, Any]) -> str:
+    earlier = summary.get("earlier_versions") or ()
+    return f", begun with {', '.join(map(str, earlier))}" if earlier else ""
 
 
 def _numbers(facts: Facts) -> str:
@@ -127,7 +134,7 @@ def _go_on(facts: Facts) -> str:
     outputs += [f"URLs without a result: {summary['misses']}"] if summary.get("misses") else []
     parts += [items(outputs)] if outputs else []
     parts += [f"<pre><code>{escape(command)}</code></pre>" for command in commands]
-    warnings = [str(text) for text in summary.get("warnings") or ()]
+    warnings = [str(text) for name in ("code", "warnings") for text in summary.get(name) or ()]
     noted = section("Warnings", "", items(warnings)) if warnings else ""
     return (section("How to go on", "", *parts) if parts else "") + noted
 

@@ -9,9 +9,9 @@ import re
 import secrets
 from datetime import datetime, timezone
 
+from scrapyd_dist.scrapyd.versions import hash_in
+
 _STAMP = "%Y%m%dT%H%M%SZ"
-#: what a version's name tells: the hash of its content, as in 20260102T030405Z-0123456789ab-dirty
-_CONTENT = re.compile(r"\d{8}T\d{6}Z-([0-9a-f]{12})(?:-.*)?")
 _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 
 
@@ -24,8 +24,8 @@ def job_id(spider: str, version: str | None, now: datetime) -> str:
         now: must know its time zone.
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
-    content = _CONTENT.fullmatch(version or "")
-    parts = [plain, now.astimezone(timezone.utc).strftime(_STAMP), *(content.groups() if content else ())]
+    content = hash_in(version or "")
+    parts = [plain, now.astimezone(timezone.utc).strftime(_STAMP), *([content] if content else ())]
     return "-".join([*parts, secrets.token_hex(4)])
 
 

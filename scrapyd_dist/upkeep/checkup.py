@@ -6,16 +6,17 @@ The rule it keeps: a finding says how sure it is, and what to type or to write w
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.coordination.health import SKEW, State, state_of
 from scrapyd_dist.scrapyd.unreached import in_target, why_not
+from scrapyd_dist.scrapyd.versions import behind, is_crawls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.nodes import Node
@@ -83,7 +84,8 @@ class Exam:
     kept_logs: KeptLogs = KeptLogs()
     project: str | None = None  #: that was asked for
     versions: tuple[str, ...] | None = None
-    eggs: str = ""  #: what it says when it is to read the newest version; empty when it can
+    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
+    eggs: str = ""  #: what it says when it is to read its default version; empty when it can
     draining: bool = False
     wedged: bool = False
 
@@ -200,7 +202,7 @@ def _logs_lost(exam: Exam) -> Iterator[Finding]:
 
 def _code(exam: Exam) -> Iterator[Finding]:
     if exam.eggs:
-        text = f"it cannot read the project's newest version: {exam.eggs.rstrip('.')}"
+        text = f"it cannot read the version that it runs by default: {exam.eggs.rstrip('.')}"
         remedy = "Mend the code and deploy again: sdist deploy-all"
         if "pkg_resources" in exam.eggs:
             remedy = "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart Scrapyd"
@@ -210,6 +212,21 @@ def _code(exam: Exam) -> Iterator[Finding]:
     elif exam.project is not None and exam.versions == ():
         text = f"it has no version of the project {exam.project}, so whether it can read eggs is not known"
         yield _finding(Severity.NOTE, exam, "versions", text, "sdist deploy-all --only-missing")
+    elif exam.versions:
+        yield from _plain_jobs(exam, exam.versions)
+
+
+def _plain_jobs(exam: Exam, versions: Sequence[str]) -> Iterator[Finding]:
+    """What a job runs that names no version, where that is not what was deployed last."""
+    default = versions[-1]
+    if is_crawls(default):
+        text = f"jobs that name no version run {default}, which a crawl brought: nothing was deployed there"
+        yield _finding(Severity.WARNING, exam, "versions", text, "sdist deploy-all")
+    elif newer := behind(versions, exam.known):
+        text = f"jobs that name no version run {default}, which Scrapyd sorts behind {newer}"
+        deletes = f"sdist api {_shell(exam.node.name)} delversion project={exam.project} version={default}"
+        remedy = f"When no job needs it any more: {deletes}"
+        yield _finding(Severity.WARNING, exam, "versions", text, remedy)
 
 
 def _work(exam: Exam) -> Iterator[Finding]:

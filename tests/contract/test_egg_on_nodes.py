@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.deploy.versions import version_name
 from scrapyd_dist.middlewares.worker.job import KEY_FILE
 
 import scrapyd_dist
+from scrapyd_dist.scrapyd.versions import version_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,6 @@ from cryptography.fernet import Fernet
 from rig.coordination import CRAWL, HOME, QUICK, scenario, until
 from rig.managing import OTHERS_KEY, office
 from rig.nodemodel import ModelJob, ModelNode, model
-from scrapyd_dist.deploy.versions import version_name
 
 from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused, ServerFailed
@@ -20,6 +19,7 @@ from scrapyd_dist.managing.others import newest
 from scrapyd_dist.managing.staffing import Staffing
 from scrapyd_dist.managing.terms import HARMLESS
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.sealing import unseal
 
 if TYPE_CHECKING:

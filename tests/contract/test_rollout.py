@@ -11,10 +11,11 @@ import pytest
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.rollout import RollOut, ensure
 from scrapyd_dist.deploy.talk import BrokenEggError, Step
-from scrapyd_dist.deploy.versions import find_egg, version_name
+from scrapyd_dist.deploy.versions import find_egg
 
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NoReply, NothingMatched
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
 
 if TYPE_CHECKING:

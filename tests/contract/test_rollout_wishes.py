@@ -14,10 +14,11 @@ from scrapyd_dist.deploy import pruning, survey
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.rollout import Wish, ensure
 from scrapyd_dist.deploy.talk import Step
-from scrapyd_dist.deploy.versions import kept_eggs, version_name
+from scrapyd_dist.deploy.versions import kept_eggs
 
 from scrapyd_dist.errors import ConnectionLost
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, hash_in, is_dirty, later_than, save_egg, version_name
+from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, is_dirty, save_egg
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scrapyd.versions import hash_in, later_than, version_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from scrapyd_dist.deploy.egg import build, pack
 from scrapyd_dist.deploy.going_back import choose, egg_of
-from scrapyd_dist.deploy.versions import describe, find_egg, hash_in, kept_eggs, sanitised, save_egg, version_name
+from scrapyd_dist.deploy.versions import describe, find_egg, kept_eggs, save_egg
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.scrapyd.versions import hash_in, sanitised, version_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,200 @@
+"""Which code runs: a crawl goes on with what it began with, and plain jobs run what was deployed last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.bad_days import wait_state
+from rig.crawls import QUICK, crawls, last_crawl, said
+from rig.waiting import wait_for
+from scrapyd_dist.deploy.egg import build
+
+from scrapyd_dist.batches import CrawlState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+pytestmark = pytest.mark.black_box
+
+NEWS = """
+import scrapy
+
+BY = "first"
+
+
+class News(scrapy.Spider):
+    name = "news"
+
+    async def start(self):
+        yield scrapy.Request(self.settings["START_URL"])
+
+    def parse(self, response):
+        yield {"index": response.url, "by": BY}
+        for link in response.css('a[itemprop="url"]::attr(href)').getall():
+            yield response.follow(link, self.parse_article)
+        for link in response.css("a.next::attr(href), .next a::attr(href)").getall():
+            yield response.follow(link)
+
+    def parse_article(self, response):
+        yield {"article": response.url, "by": BY}
+"""
+
+
+def change(project: Project, word: str) -> None:
+    """The same spider, whose items are told apart."""
+    project.spider("news", NEWS.replace("first", word))
+
+
+def by(project: Project) -> Counter[str]:
+    """Which code the merged items are of."""
+    return Counter(item["by"] for item in project.items("items.jl"))
+
+
+def versions(node: ScrapydNode) -> list[str]:
+    found: list[str] = node.api("listversions.json", project="small")["versions"]
+    return found
+
+
+@pytest.fixture
+def news(
+    project: Callable[..., Project], module_fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess]
+) -> Callable[..., tuple[Project, list[ScrapydNode], SiteProcess]]:
+    """`news(items)`: the project, its nodes and its site."""
+
+    def make(items: int, *options: str, **fields: Any) -> tuple[Project, list[ScrapydNode], SiteProcess]:
+        nodes, the_site = module_fleet(2, poll_interval=0.2), site(items, *options, **fields)
+        for node in nodes:
+            for name in node.api("listprojects.json")["projects"]:
+                node.api("delproject.json", project=name)
+        settings = {
+            **QUICK, "START_URL": the_site.start_url, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"],
+            "DISTRIBUTED_BATCH_SIZE": 10, "DISTRIBUTED_BATCH_MAX_AGE": 1,
+        }  # fmt: skip
+        return project(nodes=nodes[:1], spiders={"news": NEWS}, settings=settings), nodes, the_site
+
+    return make
+
+
+def test_a_crawl_goes_on_with_the_code_that_it_began_with(
+    news: Callable[..., Any], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
+) -> None:
+    it, nodes, the_site = news(80, "--latency=0.4", per_page=4)
+    failing = {the_site.site.detail_path(number): "fail" for number in (3, 4)}
+    the_site.behave(failing)
+    command = start_cli(it, "crawl", "news", "-o", "items.jl")
+    wait_for(the_site.item_hits, 60, "a job at work")
+    begun = crawls(it)[0]
+    os.kill(begun.pid or 0, signal.SIGINT)
+    assert command.wait(60).code == 130
+    wait_state(it, CrawlState.STOPPED)
+    assert the_site.hits().get(the_site.site.index_path(19), 0) == 0, "the index was walked before the stop"
+    began_with = crawls(it)[0].version
+
+    # The working tree changes, the version goes from the node, and another node joins.
+    change(it, "second")
+    nodes[0].api("delproject.json", project="small")
+    it.targets(nodes)
+    done = run_cli(it, "resume", begun.id, timeout=180)
+    assert done.code == 3, said(done)
+    assert by(it) == {"first": 98}, "index and articles are of the code that the crawl began with"
+    row = last_crawl(it)
+    assert row.version == began_with
+    assert versions(nodes[0]) == versions(nodes[1]) == [began_with]
+    assert "other code" in done.err
+    assert "--new-code" in done.err
+
+    # So does a second try; --new-code takes what is there today, and both are named.
+    the_site.behave(dict(list(failing.items())[1:]))
+    assert run_cli(it, "retry", begun.id, "--failed-urls", timeout=180).code == 3
+    assert by(it) == {"first": 99}
+    the_site.behave({})
+    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
+    assert done.code == 0, said(done)
+    assert by(it) == {"first": 99, "second": 1}
+    row = last_crawl(it)
+    assert row.version != began_with
+    assert row.summary["version"] == row.version
+    assert row.summary["earlier_versions"] == row.options["earlier_versions"] == [began_with]
+    assert f"{began_with}" in done.err
+    assert f"{row.version}" in done.err
+    assert run_cli(it, "report", begun.id, "-o", "report.html").code == 0
+    page = (it.path / "report.html").read_text("utf-8")
+    assert f"version {row.version}, begun with {began_with}" in page
+
+
+def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: Callable[..., Result]) -> None:
+    it, _, the_site = news(4)
+    the_site.behave({the_site.site.detail_path(1): "fail"})
+    assert run_cli(it, "crawl", "news", "-o", "items.jl").code == 3
+    row = last_crawl(it)
+    change(it, "second")
+    for egg in it.path.rglob("*.egg"):
+        egg.unlink()
+    the_site.behave({})
+    gone = run_cli(it, "retry", row.id, "--failed-urls")
+    assert gone.code == 2, said(gone)
+    assert f"{row.version}" in gone.err
+    assert "--new-code" in gone.err
+    assert run_cli(it, "resume", row.id, "--new-code").code == 0
+    assert by(it)["second"] == 1
+
+
+def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], run_cli: Callable[..., Result]) -> None:
+    it, (node, *_), _ = news(4)
+    assert run_cli(it, "crawl", "news", "-o", "items.jl").code == 0
+    # As scrapyd-deploy does it, with other code.
+    it.spider("plain", NEWS.replace('"news"', '"plain"'))
+    theirs = str(int(time.time()))
+    node.add_version("small", theirs, build(it.path, "small.settings", worker_half=False).data)
+    assert "plain" in node.api("listspiders.json", project="small")["spiders"]
+    change(it, "second")
+    assert run_cli(it, "crawl", "news", "-O", "items.jl").code == 0
+    assert by(it) == {"second": 5}
+    assert versions(node)[-1] == theirs
+    assert "plain" in node.api("listspiders.json", project="small")["spiders"]
+    # What sdist deploys is the newest until scrapyd-deploy is used again; so it is beside a name that sorts last.
+    ours = run_cli(it, "deploy-all", "--json").json()["version"]
+    assert versions(node)[-1] == ours
+    node.add_version("small", "r9-main", build(it.path, "small.settings", worker_half=False).data)
+    job = run_cli(it, "schedule", "news", "--json")
+    assert job.json()["version"] == ours, said(job)
+    said_ = run_cli(it, "versions").err
+    assert "r9-main" in said_
+    assert ours in said_
+    told = run_cli(it, "doctor", "--json").json()["findings"]
+    assert [ours in one["text"] for one in told if "r9-main" in one["text"]] == [True]
+
+
+def test_after_a_rollback_a_crawl_says_which_code_it_takes(
+    news: Callable[..., Any], run_cli: Callable[..., Result]
+) -> None:
+    it, (node, *_), _ = news(4)
+    assert run_cli(it, "deploy-all").code == 0
+    change(it, "second")
+    assert run_cli(it, "deploy-all").code == 0
+    back = run_cli(it, "rollback", "--json").json()["version"]
+    done = run_cli(it, "crawl", "news", "-o", "items.jl")
+    assert done.code == 0, said(done)
+    assert by(it) == {"second": 5}
+    assert f"{last_crawl(it).version}" in done.err
+    assert f"--version {back}" in done.err
+    planned = run_cli(it, "plan", "news", "--version", back, "--json")
+    assert planned.json()["version"] == back, said(planned)
+    done = run_cli(it, "crawl", "news", "-O", "items.jl", "--version", back)
+    assert done.code == 0, said(done)
+    assert by(it) == {"first": 5}
+    assert last_crawl(it).version == back
+    assert versions(node)[-1] == back
+    unknown = run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl")
+    assert unknown.code == 4, said(unknown)
+    assert "1.0" in unknown.err
