@@ -160,10 +160,9 @@ def begin_again(
                 f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
                 f" bring its folder {crawl_folder(root, name)} here."
             )
-        options = {**crawl.options, "new_code": new_code}
-        store.update_crawl(
-            name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="", options=options
-        )
+        if new_code or crawl.options.get("new_code"):
+            store.update_crawl(name, options={**crawl.options, "new_code": new_code})
+        store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
         return crawl, spawn(root, store, name)
 
 

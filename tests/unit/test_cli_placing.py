@@ -111,3 +111,14 @@ def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
         made.places("web 9", all_nodes=False)
     assert places(made, 6).count("web9") == 0
     assert "web9" not in [node.host for node in made.places(None, all_nodes=True)]
+
+
+def test_what_plain_jobs_run_and_why() -> None:
+    crawls, older, newer = "0-a1795176000-001250999896491", "1795170000", "1795180000-001250999896491"
+    made = fleet(0, 0, 0, versions=[[crawls, older, newer, "r9-main"]] * 3)
+    assert made._common(None) == newer
+    assert made.why.endswith("(when r9-main came is not known)")
+    assert fleet(0, 0, 0, versions=[[crawls, older, newer], [crawls, older], [older]])._common(None) == older
+    made = fleet(0, 0, 0, versions=[[crawls]] * 3)
+    assert made._common(None) == crawls
+    assert "which a crawl brought" in made.why

@@ -431,8 +431,9 @@ class TestBoot:
 
 class TestVersions:
     def test_name(self) -> None:
-        assert version_name(HASH, NOON) == "20261120T120000Z-0123456789ab"
-        assert version_name(HASH, NOON, dirty=True) == "20261120T120000Z-0123456789ab-dirty"
+        assert version_name(HASH, NOON) == "1795176000-001250999896491"
+        assert version_name(HASH, NOON, dirty=True) == "1795176000-001250999896491-dev"
+        assert version_name(HASH, NOON, for_crawl=True) == "0-a1795176000-001250999896491"
         assert version_name(HASH, NOON.astimezone(timezone(timedelta(hours=5)))) == version_name(HASH, NOON)
 
     @pytest.mark.parametrize("dirty", [False, True])
@@ -442,7 +443,7 @@ class TestVersions:
     @pytest.mark.parametrize(
         "name",
         ["", "1.0", HASH, f"20261120T120000Z-{HASH}0", f"20261120T120000Z-{HASH.upper()}", "r1-master",
-         f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}", f"20261120T120000Z-{HASH}\n"],
+         "1795176000-999999999999999", f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}", f"20261120T120000Z-{HASH}\n"],
     )  # fmt: skip
     def test_other_names_have_none(self, name: str) -> None:
         assert hash_in(name) is None
@@ -467,7 +468,7 @@ class TestKeptEggs:
             save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"%d" % hour)
         found = find_egg(tmp_path, "shop", HASH)
         assert found
-        assert (found.version, found.path.read_bytes()) == ("20261120T140000Z-0123456789ab", b"2")
+        assert (found.version, found.path.read_bytes()) == (version_name(HASH, NOON + timedelta(hours=2)), b"2")
         assert find_egg(tmp_path, "shop", "00" * 6) is None
         assert find_egg(tmp_path, "other", HASH) is None
 

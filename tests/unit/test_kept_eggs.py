@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from scrapyd_dist.deploy.egg import build, pack
 from scrapyd_dist.deploy.going_back import choose, egg_of
-from scrapyd_dist.deploy.versions import describe, find_egg, kept_eggs, save_egg
+from scrapyd_dist.deploy.repacking import unpack
+from scrapyd_dist.deploy.versions import all_eggs, describe, find_egg, kept_eggs, save_egg, write_egg
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised, version_name
@@ -42,7 +43,7 @@ def test_scrapyd_lists_a_name_in_another_form(name: str, kept: str) -> None:
 
 def test_a_label_stands_behind_the_hash_and_does_not_hide_it() -> None:
     name = version_name("0123456789ab", NOON, label="git-r10-main", dirty=True)
-    assert name == "20261120T120000Z-0123456789ab-git-r10-main-dirty"
+    assert name == "1795176000-001250999896491-git-r10-main-dev"
     assert hash_in(name) == "0123456789ab"
     assert sanitised(name) == name
 
@@ -129,4 +130,31 @@ class TestChoose:
         keep(tmp_path, "a", hour=0)
         keep(tmp_path, "b", hour=1)
         with pytest.raises(NothingMatched, match="Give more of the name"):
-            choose(kept_eggs(tmp_path, "shop"), "2026", None, folder=tmp_path)
+            choose(kept_eggs(tmp_path, "shop"), "17951", None, folder=tmp_path)
+
+
+class TestTakenApart:
+    def test_what_was_packed_comes_out_again(self, tmp_path: Path) -> None:
+        info = {"EGG-INFO/PKG-INFO": b"Name: shop\nVersion: 0\n"}
+        files = {"shop/__init__.py": b"", "shop/settings.py": b"a", "shop/data/x.csv": b"1", "redis/__init__.py": b""}
+        egg = pack(files, info, "shop.settings", key=b"k")
+        taken = unpack(egg.data)
+        assert (taken.files, taken.settings_module, taken.key) == (files, "shop.settings", b"k")
+        assert taken.pack() == egg
+        assert taken.pack().data == egg.data
+        taken.write(tmp_path)
+        names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+        assert names == {"shop/__init__.py", "shop/settings.py", "shop/data/x.csv"}
+
+    def test_another_egg_is_refused(self) -> None:
+        plain = pack({"shop/settings.py": b""}, {"EGG-INFO/PKG-INFO": b"Name: s\n"}, "shop.settings", worker_half=False)
+        with pytest.raises(ConfigError, match="no worker half"):
+            unpack(plain.data)
+
+
+def test_the_eggs_of_crawls_are_found_but_never_rolled_back_to(tmp_path: Path) -> None:
+    deployed = keep(tmp_path, "a")
+    crawls = version_name(some_egg("b").content_hash, NOON, for_crawl=True)
+    write_egg(tmp_path / "crawls" / "easy-1", crawls, some_egg("b").data)
+    assert [egg.version for egg in kept_eggs(tmp_path, "shop")] == [deployed]
+    assert {egg.version for egg in all_eggs(tmp_path, "shop")} == {deployed, crawls}

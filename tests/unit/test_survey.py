@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.deploy.pruning import plan
-from scrapyd_dist.deploy.survey import Seen, differences, in_use
+from scrapyd_dist.deploy.rollout import common_name
+from scrapyd_dist.deploy.survey import Seen, differences, in_use, only_crawls
 
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
@@ -83,7 +84,39 @@ class TestDifferences:
     def test_a_default_that_is_not_the_newest(self) -> None:
         (text,) = differences([seen(NEW, "r9-master")])
         assert "r9-master" in text
-        assert f"the newer {NEW}" in text
+        assert f"behind {NEW}, the newest one whose time is known" in text
 
     def test_a_node_that_did_not_answer_is_no_difference(self) -> None:
         assert differences([seen(NEW), seen(name="b", error=ConnectionRefused.at("b"))]) == []
+
+
+class TestCrawlsVersions:
+    CRAWL = "0-a1795176000-001250999896491"
+
+    def test_where_only_crawls_have_been_it_is_said(self) -> None:
+        entries = [seen(self.CRAWL), seen(self.CRAWL, name="b"), seen(self.CRAWL, NEW, name="c")]
+        (text,) = only_crawls(entries)
+        assert text.startswith(f"a, b would run {self.CRAWL}, which a crawl brought")
+        assert differences(entries[:2]) == []
+
+    def test_they_go_by_time_as_deployments_do(self) -> None:
+        later = "0-a1799999999-001250999896491"
+        assert plan(seen(self.CRAWL, later, OLD, MID, NEW), 2, nobody).versions == (self.CRAWL, OLD, MID)
+
+
+class TestOneName:
+    """Which name a content gets on all nodes."""
+
+    HASH = "0123456789ab"
+    CRAWL, DEPLOYED = "0-a1795176000-001250999896491", "1795176001-001250999896491"
+
+    def test_a_crawl_uses_a_deployment_that_all_have_and_deploys_none(self) -> None:
+        assert common_name([[self.DEPLOYED], [self.DEPLOYED]], self.HASH, for_crawl=True) == self.DEPLOYED
+        assert common_name([[self.DEPLOYED], []], self.HASH, for_crawl=True) is None
+        assert common_name([[self.CRAWL, self.DEPLOYED], []], self.HASH, for_crawl=True) == self.CRAWL
+
+    def test_a_deployment_is_made_anew_unless_it_is_the_newest(self) -> None:
+        assert common_name([[self.CRAWL]], self.HASH) is None
+        assert common_name([[self.CRAWL, self.DEPLOYED], []], self.HASH) == self.DEPLOYED
+        assert common_name([[self.DEPLOYED, "1795176009-000000000000000"]], self.HASH) is None
+        assert common_name([[]], self.HASH, kept=self.DEPLOYED) == self.DEPLOYED
