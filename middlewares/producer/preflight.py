@@ -299,7 +299,8 @@ def bring(options: Options, project: Project, node: Node, prepared: Prepared, sp
     if not found.logs and options.feed_url is None:
         return f"{node.name} has no log folder, so items have no way home from there"
     try:
-        result = roll_out(options, project, [node], prepared.egg, spider, version=prepared.version)
+        version = None if options.deploy == "never" else prepared.version
+        result = roll_out(options, project, [node], prepared.egg, spider, version=version)
     except DistError as error:
         return str(error)
     if prepared.version and result.version != prepared.version:

@@ -124,7 +124,7 @@ def test_changed_code_gets_a_name_of_its_own(clean: list[ScrapydNode], make_egg:
     new = ensure(nodes, "p", make_egg(SPIDER.replace("one", "two")), now=NOON + timedelta(seconds=1), dirty=True)
     assert versions(clean[0]) == [old.version, new.version]
     assert new.version is not None
-    assert new.version.endswith("-dirty")
+    assert new.version.endswith("-dev")
     assert new.results[0].spiders == ("two",)
 
 

@@ -443,7 +443,8 @@ class TestVersions:
     @pytest.mark.parametrize(
         "name",
         ["", "1.0", HASH, f"20261120T120000Z-{HASH}0", f"20261120T120000Z-{HASH.upper()}", "r1-master",
-         "1795176000-999999999999999", f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}", f"20261120T120000Z-{HASH}\n"],
+         "1795176000-999999999999999", f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}",
+         f"20261120T120000Z-{HASH}\n"],
     )  # fmt: skip
     def test_other_names_have_none(self, name: str) -> None:
         assert hash_in(name) is None
