@@ -99,7 +99,10 @@ def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
     versions: dict[str, str | None] = {}
     if store is not None:
         with closing(store):
-            versions = {crawl.id: crawl.version for crawl in store.crawls()}
+            # Of a crawl that went on with other code, a job may run either.
+            versions = {
+                crawl.id: crawl.version for crawl in store.crawls() if not crawl.options.get("earlier_versions")
+            }
     return lambda job: versions.get(job.rsplit(".b", 1)[0]) if ".b" in job else None
 
 

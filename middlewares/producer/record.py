@@ -109,8 +109,12 @@ class Record:
         """
         return await self.thread(partial(code_of, self.row, self.folder, self._project.root, self.where))
 
-    async def keep_code(self, prepared: Prepared) -> None:
-        """Keep what the crawl runs now, for whoever goes on with it; and write down what it ran before."""
+    async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
+        """Keep what the crawl runs now, for the process that goes on with it.
+
+        Returns:
+            What is to be written down with the crawl's new state: its version, and those that it ran before.
+        """
         await self.thread(partial(keep, prepared, self.folder, self._project.state, self._project.name))
         before = self.row.version
         if before is not None and before != prepared.version:
@@ -120,8 +124,7 @@ class Record:
             told["earlier_versions"] = list(self.earlier_versions)
         if prepared.key is None:  # the nodes had other code, and nothing was to be uploaded
             told["foreign_code"] = True
-        if told != self.row.options:
-            await self._update(options=told)
+        return {"version": prepared.version, "options": told}
 
     async def _row(self, spider: str, asked: Asked) -> Crawl:
         if self._options.crawl is None:

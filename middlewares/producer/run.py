@@ -118,7 +118,7 @@ class Run:
         self.fleet = fleet = Fleet(options, project, spider.name, record.where)
         code = await record.code()
         self._prepared = prepared = await fleet.prepare(await record.nodes(), code)
-        await record.keep_code(prepared)
+        told = await record.keep_code(prepared)
         self._telling.code = [*prepared.code, *self._of_this_process(code)]
         self.index = Index(await record.take_shards(shards), template_of(options))
         self.capture = new_capture(options, self._crawler, self._demand, project=project.name, key=prepared.key)
@@ -138,7 +138,7 @@ class Run:
         await self._telling.begin(scene)
         self.coordinator.start()
         self._begun = True
-        await self._telling.enter(CrawlState.FINDING, version=prepared.version)
+        await self._telling.enter(CrawlState.FINDING, **told)
         self._tasks.start("tick", self._tick)
         self._say_hello(prepared)
 

@@ -130,6 +130,8 @@ class Hiring:
                 if attempt.worker == one.job:
                     worker.came_home_before(attempt.report)
             self._take_in(worker)
+            if not worker.project and one.version not in {"", self.desk.spec.version}:
+                await self.dismiss(worker)  # the crawl goes on with other code, and it would lease more
 
     def make_room(self, lane: str, for_: Collection[str] = ()) -> bool:
         """Let one worker of this lane end in good order: another lane has work and no worker.
@@ -182,7 +184,8 @@ class Hiring:
         await self.roster.add(
             Hired(
                 number=worker.batch.number, job=worker.job, url=node.url, lane=worker.lane, since=worker.since,
-                project=worker.project, spider=worker.spider, version=worker.version, introduces=worker.introduces,
+                project=worker.project, spider=worker.spider, version=worker.version or self.desk.spec.version or "",
+                introduces=worker.introduces,
             )
         )  # fmt: skip
         try:

@@ -247,7 +247,7 @@ def test_a_syntax_error_is_said_once_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("older", "newer", "behind", "default", "check"),
     # Names that begin with r go on to stand behind those that begin with a year.
-    [("1.9", "1.10", "1_9", "two", 0), ("r9-main", "r10-main", "r9-main", "one", 10)],
+    [("1.9", "1.10", "1_9", "one", 10), ("r9-main", "r10-main", "r9-main", "one", 10)],
 )
 def test_names_that_scrapyd_sorts_wrongly(
     run_cli: Callable[..., Result], small: Project, clean: list[ScrapydNode], older: str, newer: str, behind: str,
