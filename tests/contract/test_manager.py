@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rig.coordination import CRAWL, QUICK, scenario, until
@@ -612,6 +613,25 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
         await after.ended()
         assert [attempt.state.value for attempt in after.attempts()] == ["failed", "accepted"]
         assert after.merged() == [(1, 0), (1, 1)]
+
+
+@scenario
+async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(tmp_path: Path) -> None:
+    one = model("one")
+    before = make(tmp_path, [one], staffing=Staffing(most=1), producer="me")
+    await before.manager.recover()
+    before.manager.start()
+    before.add(2)
+    (await one_worker(before)).begin()
+    await before.leave("it is stopped")
+    spec = before.manager.spec
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me", spec=spec):
+        assert one.cancels == []
+    other = replace(spec, version="v2")
+    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me", spec=other):
+        await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
+        await until(lambda: len(one.posts) == 2, "another worker")
+        assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
 
 
 @scenario
