@@ -35,8 +35,11 @@ class Meaning:
     in_order: bool = False  #: a worker that leases has nothing to complain of
     told: bool = False  #: it was told to end, and did
     asked_for: bool = False  #: it has done what it was to do, as far as its settings let it
+    by_settings: bool = False  #: its settings ended it before all was done: the next attempt would end there as well
 
 
+#: how the reasons of misses begin that settings have left over
+NOT_MADE = "not made"
 #: what is in no row: the end of a spider for which none of ours is known
 _UNKNOWN = Meaning(blames_batch=True)
 _MEANINGS: dict[str, Meaning] = {
@@ -45,14 +48,22 @@ _MEANINGS: dict[str, Meaning] = {
     Reason.SHUTDOWN.value: Meaning(in_order=True, told=True),
     Reason.CANCELLED.value: Meaning(in_order=True),
     Reason.SUPERSEDED.value: Meaning(told=True),
-    # Scrapy's own ends, which settings ask for
-    "closespider_timeout": Meaning(asked_for=True),
-    "closespider_itemcount": Meaning(asked_for=True),
-    "closespider_pagecount": Meaning(asked_for=True),
-    "closespider_timeout_no_item": Meaning(asked_for=True),
+    # Scrapy's own ends, which settings ask for: at a number or a time, or when too much went wrong
+    "closespider_timeout": Meaning(in_order=True, asked_for=True, by_settings=True),
+    "closespider_itemcount": Meaning(in_order=True, asked_for=True, by_settings=True),
+    "closespider_pagecount": Meaning(in_order=True, asked_for=True, by_settings=True),
+    "closespider_timeout_no_item": Meaning(in_order=True, asked_for=True, by_settings=True),
+    "closespider_pagecount_no_item": Meaning(in_order=True, asked_for=True, by_settings=True),
+    "closespider_errorcount": Meaning(in_order=True, by_settings=True),
 }
 
 
 def meaning(finish_reason: str) -> Meaning:
     """What follows from a finish reason, of a report or a log; where none is known, the batch may be the cause."""
     return _MEANINGS.get(finish_reason, _UNKNOWN)
+
+
+def not_made(finish_reason: str) -> tuple[str, str]:
+    """What becomes of requests that were not made since the settings have ended their job: kind of miss, and why."""
+    kind = "gone" if meaning(finish_reason).asked_for else "failed"
+    return kind, f"{NOT_MADE}: {finish_reason.upper()} ended the job before"

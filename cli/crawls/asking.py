@@ -31,6 +31,7 @@ SETTINGS = {
     "batch_max_age": "DISTRIBUTED_BATCH_MAX_AGE",
     "max_attempts": "DISTRIBUTED_MAX_ATTEMPTS",
     "max_failed": "DISTRIBUTED_MAX_FAILED",
+    "limit": "DISTRIBUTED_LIMIT",
     "min_items": "DISTRIBUTED_MIN_ITEMS",
     "on_finish": "DISTRIBUTED_ON_FINISH",
     "max_jobs": "DISTRIBUTED_MAX_JOBS",
@@ -72,6 +73,10 @@ class Asked:
     callback: Annotated[
         Optional[list[str]],
         _option(_TARGET, "Callback: the requests that lead to it go to the nodes. Repeatable.", metavar="NAME"),
+    ] = None
+    limit: Annotated[
+        Optional[int],
+        _option(_TARGET, "A trial: hand out the first N target requests, and look for no more.", metavar="N"),
     ] = None
     shards: Annotated[
         Optional[int], _option(_INDEX, "Walk the index from this many start pages at once.", metavar="S")

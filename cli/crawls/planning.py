@@ -36,9 +36,14 @@ def heading(plan: Mapping[str, Any]) -> list[str]:
     return [
         f"Spider {plan.get('spider')} of the project {plan.get('project')}; nothing is started by this command.",
         f"To the nodes go: {plan.get('target')}",
+        *_limit(plan.get("limit")),
         f"Batches: up to {batch}{_bytes(plan.get('bytes_per_batch'))}",
         f"Items: {_output(plan.get('output'))}",
     ]
+
+
+def _limit(limit: object) -> list[str]:
+    return [f"Limited to the first {counted(int(str(limit)), 'target request')}"] if limit else []
 
 
 def _bytes(estimate: object) -> str:

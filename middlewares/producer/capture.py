@@ -42,6 +42,7 @@ class Capture(Intake):
         super().__init__(sorter, stay=Fate.LOCAL if stay == "local" else Fate.REFUSED)
         self._cutter = cutter
         self._seen = Seen()
+        self.room: int | None = None  #: how many more are wanted; None: all that there are
         self._before = Seen()  #: sealed by an earlier process, and not yet found again
 
     def remember(self, fingerprints: Iterable[bytes]) -> None:
@@ -70,7 +71,11 @@ class Capture(Intake):
     def take(self, request: Request, shard: int) -> tuple[Fate, Cut | None]:
         """Sort one found request in: its fate, and a batch that it filled."""
         fate, found = self.sort(request, shard)
-        return fate, None if found is None else self._cutter.add(found, time.monotonic())
+        if found is None:
+            return fate, None
+        if self.room is not None:
+            self.room -= 1
+        return fate, self._cutter.add(found, time.monotonic())
 
     def _is_known(self, fingerprint: bytes) -> Fate | None:
         if not self._seen.add(fingerprint):

@@ -71,6 +71,8 @@ def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[
 
 async def judge_items(wishes: Wishes, record: Record, spec: JobSpec, items: int) -> tuple[list[str], str]:
     """What is to be said of the number of items: warnings, and why they are fewer than were asked for."""
+    if record.limited:  # it says nothing of the site
+        return [], too_few(items, wishes.min_items)
     earlier = earlier_items(record.id, spec.args, await record.all_crawls(), spec.spider)
     said = unusual(items, earlier)
     return [said] if said else [], too_few(items, wishes.min_items)

@@ -48,6 +48,7 @@ WORKERS_TOO = (
     "DISTRIBUTED_TARGET_CALLBACKS",
     "DISTRIBUTED_TARGET_BY_META",
     "DISTRIBUTED_UNSENDABLE",
+    "DISTRIBUTED_LIMIT",
     "DISTRIBUTED_FAIR",
     "DISTRIBUTED_SLOTS",
     "DISTRIBUTED_SLOT_PREFIX",
@@ -92,6 +93,11 @@ def check_mode(options: Options, settings: BaseSettings) -> None:
         raise ConfigError(
             "Start requests of a spider can go to the workers (DISTRIBUTED_SEEDS), but index pages (--index,"
             " --start-urls) are walked by the producer, each shard by itself. Leave out one of the two."
+        )
+    if options.limit and settings.getbool("DISTRIBUTED_SEEDS"):
+        raise ConfigError(
+            "Start requests that go to the workers (DISTRIBUTED_SEEDS) leave the finding to them, each for itself, and"
+            " a limit (--limit, DISTRIBUTED_LIMIT) counts what the producer finds. Leave out one of the two."
         )
     uploads = uploading_feeds(settings)
     if uploads:

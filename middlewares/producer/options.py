@@ -68,6 +68,7 @@ class Options:
     placement: str = Placement.KINDS[0]
     profile: str = USUAL
     max_failed: int = 0
+    limit: int = 0  #: target requests that are handed out, the first ones; 0: all
     store: str | None = None
     lease: float = 60.0  #: for which a worker that reaches the store has its work
     limits: Limits = field(default_factory=Limits)
@@ -123,6 +124,7 @@ def read_options(settings: BaseSettings) -> Options:
         placement=reader.one_of("DISTRIBUTED_PLACEMENT", Placement.KINDS),
         profile=reader.one_of("DISTRIBUTED_PROFILE", PROFILES),
         max_failed=reader.at_least("DISTRIBUTED_MAX_FAILED", 0, 0),
+        limit=reader.at_least("DISTRIBUTED_LIMIT", 0, 0),
         store=settings.get("DISTRIBUTED_STORE"),
         lease=reader.seconds("DISTRIBUTED_LEASE", 60.0),
         limits=_limits(reader),

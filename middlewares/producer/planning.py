@@ -48,6 +48,8 @@ PER_JOB = (
     "CLOSESPIDER_PAGECOUNT",
     "CLOSESPIDER_ERRORCOUNT",
     "CLOSESPIDER_TIMEOUT",
+    "CLOSESPIDER_TIMEOUT_NO_ITEM",
+    "CLOSESPIDER_PAGECOUNT_NO_ITEM",
     "DEPTH_LIMIT",
 )
 #: settings that name a folder of the machine that a job happens to run on
@@ -93,6 +95,7 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: Code = 
         "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
         "nodes": nodes,
         "shards": [_shard(shard) for shard in shards if shard.url],
+        "limit": options.limit or None,
         "batch_size": options.batch_size,
         "bytes_per_batch": _batch_bytes(options, prepared),
         "output": [output["path"] for output in options.outputs],
@@ -141,6 +144,10 @@ def _warnings(settings: BaseSettings, options: Options, nodes: list[dict[str, An
     counted = [name for name in PER_JOB if settings.getfloat(name)]
     if counted:
         warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
+    if any(name.startswith("CLOSESPIDER") for name in counted):
+        warnings.append(
+            "A job that ends so has done its batch: the rest of it is listed as misses. --limit tries a crawl."
+        )
     folders = [name for name in LOCAL_FOLDERS if "://" not in (settings.get(name) or "://")]
     if folders:
         warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")

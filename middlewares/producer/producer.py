@@ -71,6 +71,8 @@ class Producer:
         if not await self._run.begin():
             return
         index = self._run.index
+        if self._run.enough:
+            return
         if self._run.options.sharded:
             for shard in index.unfinished():
                 yield self._index_request(Request(shard.url, dont_filter=True), shard.number)
@@ -124,6 +126,8 @@ class Producer:
             request.meta.pop(name, None)  # a callback may have passed the whole meta of its response on
         run, spider = self._run, self._crawler.spider
         assert spider
+        if run.enough:
+            return None
         if response is not None and LOCAL in response.meta:
             return request  # what a locally crawled page leads to stays here as well
         if not run.target.takes(request, spider, start=response is None):
@@ -133,6 +137,8 @@ class Producer:
         fate, cut = run.capture.take(request, shard)
         if cut is not None:
             run.seal(cut)
+        if run.capture.room == 0:
+            run.found_enough()
         if fate is Fate.SEALED and shard in run.index.walks:
             run.index.walks[shard].found += 1
         if fate is not Fate.LOCAL:

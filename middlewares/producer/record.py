@@ -87,6 +87,11 @@ class Record:
     def parts(self) -> Path:
         return self.folder / PARTS
 
+    @property
+    def limited(self) -> bool:
+        """Whether only so many target requests are wanted."""
+        return self._options.limit > 0
+
     async def warnings(self) -> list[str]:
         """What endangers the record itself."""
         return await self.thread(self._db.warnings)

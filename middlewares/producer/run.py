@@ -20,10 +20,12 @@ from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.cutting import portions
 from scrapyd_dist.items.delivery import deliver
+from scrapyd_dist.reasons import NOT_MADE, meaning
 
 from ..frontier.filling import count_found
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
+from ..worker.closing import close_spider
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
 from .code import runs_here
 from .exits import exit_code as process_exit
@@ -61,6 +63,8 @@ TICK = 0.5
 KNOWN_PAGES = 5
 #: a signal ended it; `sdist resume` goes on
 INTERRUPTED = 130
+#: how the spider is closed when as many target requests are found as were asked for
+LIMITED = "distributed_limit"
 
 
 class Run:
@@ -76,7 +80,8 @@ class Run:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._begun = self._walked = self._done = False
+        self._begun = self._walked = self._done = self._closing = False
+        self._enough = ""  #: why nothing more is found, though there may be more
         self._tasks = Tasks(self.hold)
         self._wishes = Wishes()
         self._telling = Telling()
@@ -123,6 +128,9 @@ class Run:
         self.index = Index(await record.take_shards(shards), template_of(options))
         self.capture = new_capture(options, self._crawler, self._demand, project=project.name, key=prepared.key)
         self.capture.remember(await record.fingerprints())
+        if options.limit:
+            self.capture.room = max(0, options.limit - record.counts.get("sealed", 0))
+            self._enough = "" if self.capture.room else LIMITED
         self._own = OwnItems(record.parts)
         self._own.recall(keep=not self.index.unfinished())
         spec, members = await self._spec(asked), await fleet.members()
@@ -173,6 +181,8 @@ class Run:
         known = total is not None and pages >= KNOWN_PAGES
         found = self.record.counts.get("sealed", 0) + self.capture.buffered
         more = found / pages * (total - pages) if total is not None and known else None
+        if self.capture.room is not None:
+            more = float(self.capture.room) if more is None else min(more, self.capture.room)
         return self.coordinator.demand(0.0 if self._walked else more)
 
     async def _refuse(self, error: DistError) -> None:
@@ -201,6 +211,17 @@ class Run:
         )
 
     # find
+
+    @property
+    def enough(self) -> bool:
+        """Whether nothing more is to be found."""
+        return bool(self._enough)
+
+    def found_enough(self, why: str = LIMITED) -> None:
+        """Find nothing more: what is found is worked on, and then the crawl is finished."""
+        if not self._enough:
+            self._enough = why
+            close_spider(self._crawler, why)
 
     def seal(self, *cuts: Cut) -> None:
         """Keep cuts in the store and hand them to the coordinator; in order, beside the crawl."""
@@ -258,7 +279,8 @@ class Run:
             with suppress(StoreError):  # the store may be what failed; the exit code is set by then
                 await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
-        self._close_spider()
+        if not self._closing:
+            self._close_spider()
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
@@ -276,7 +298,7 @@ class Run:
         await self._telling.write_down()
 
     async def _found_all(self) -> None:
-        losses, ends = self.index.short()
+        losses, ends = ([], []) if self._enough else self.index.short()
         self.index.failed += len(losses)
         self.record.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
         self._telling.warn(*self.capture.stayed(), *losses, *ends)
@@ -288,7 +310,8 @@ class Run:
     async def _end(self) -> None:
         await self._telling.write_down()  # with what workers have found up to their last batch
         if self.coordinator.stopped:
-            code = INTERRUPTED if self._orders.cancelled else stop_code(self.coordinator)
+            asked = self._orders.cancelled or signals.came
+            code = INTERRUPTED if asked else stop_code(self.coordinator)
             state = CrawlState.INCOMPLETE if self.coordinator.incomplete else CrawlState.STOPPED
             await self._stop(self.coordinator.stopped, code, state)
         elif not self.options.limits.wait:
@@ -304,7 +327,7 @@ class Run:
         work = partial(deliver, self.record.folder, own=self._own.parts(), outputs=outputs, feed_url=feed_url, **stored)
         delivered = await in_thread(work)
         self._telling.output, self._telling.misses = delivered.outputs, delivered.misses
-        self._telling.warn(*delivered.warnings)
+        self._telling.warn(*delivered.warnings, *self._told_of_limits(stored["misses"]))
         where = ", ".join(delivered.outputs) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", self.record.id, delivered.items, where)
         await self.coordinator.left()
@@ -315,15 +338,40 @@ class Run:
         came_to_nothing = self._start_fault and not (self.record.counts.get("sealed") or delivered.items)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or came_to_nothing else code)
 
+    def _told_of_limits(self, misses: Sequence[Miss]) -> list[str]:
+        """What was left out because somebody wanted that."""
+        told = []
+        if self._enough == LIMITED:
+            told.append(
+                f"The crawl was limited to {self.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT); what"
+                " else there may be was not looked for."
+            )
+        elif self._enough:
+            told.append(f"The walk over the index ended early, as the settings say: {self._enough.upper()}.")
+        left = sum(miss.reason.startswith(NOT_MADE) for miss in misses)
+        if left:
+            told.append(
+                f"{left:,} requests were not made, since CLOSESPIDER_… settings ended their jobs, in each of which they"
+                " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
+            )
+        return told
+
     # close
 
     async def close(self, reason: str) -> None:
         """The spider closes, for whatever reason; called again when the engine has stopped."""
         if not self._begun:
             return
+        if self._closing and self._enough and not self._done and signals.came:
+            self.coordinator.desk.stop_now(ending("shutdown", self._log())[0])
         await asyncio.shield(self._tasks.start("close", partial(self._close, reason)))
 
     async def _close(self, reason: str) -> None:
+        self._closing = True
+        if not self._done and not signals.came and (reason == LIMITED or meaning(reason).by_settings):
+            process_exit.set(INTERRUPTED)  # as below
+            self._enough = self._enough or ("" if self._walked else reason)
+            await self._tasks.start("finish", self._finish)
         if not self._done:
             process_exit.set(INTERRUPTED)  # a second signal may end the process at any of the waits below
             await self._tasks.cancel("finish")
@@ -383,5 +431,7 @@ class Run:
                 await self._telling.sample()
             self._telling.log_now_and_then()
             await self._orders.look()
+            if self.coordinator.enough and not self._walked:
+                self.found_enough(self.coordinator.enough)
             if self.coordinator.stopped:
                 self.hold()

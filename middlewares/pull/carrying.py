@@ -64,6 +64,7 @@ class Carrier:
         self._crawler = crawler
         self.crawl = crawl
         self._target = target
+        self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
         self._changed = changed
         self._again = again
         self._in_output: set[Mark] = set()  #: whose output is passing through Scrapy's chain
@@ -118,6 +119,9 @@ class Carrier:
             self._count("links_not_followed")
             return None
         if self._target.takes(request, spider):
+            if self._limited and self.rules_lead_away:  # the producer alone counts how many there are
+                self._count("links_beyond_limit")
+                return None
             fate = begun.finds.take(request)
             if fate is not Fate.LOCAL:
                 return None

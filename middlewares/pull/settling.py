@@ -11,6 +11,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.reasons import meaning, not_made
+
 from ..frontier.filling import count_found
 from ..worker.lease import Loss
 from .leased import LeasedBatch
@@ -124,7 +126,7 @@ class Settling:
                 self._part_from(batch, "lost")
             elif batch.touched:
                 # Under its key, as any other: the lease that ends with the ack is not one that was lost.
-                work = self._settle(batch, "finished" if batch.over else self._cut_short(reason))
+                work = self._settle(batch, "finished" if batch.over else self._cut_short(batch, reason))
                 self._settling[batch.key] = task = asyncio.ensure_future(work)
                 await task
             else:
@@ -137,8 +139,14 @@ class Settling:
             self._lose_store(str(error))
 
     @staticmethod
-    def _cut_short(reason: str) -> str:
-        """Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed."""
+    def _cut_short(batch: LeasedBatch, reason: str) -> str:
+        """How it ends. What the settings ended is done as far as that was wanted.
+
+        Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
+        """
+        if meaning(reason).by_settings:
+            batch.account.rest = not_made(reason)
+            return "finished"
         return "shutdown" if reason == "finished" else reason
 
     async def _give_back(self, key: tuple[int, int], reason: str) -> bool:

@@ -28,6 +28,7 @@ class Account:
         self._redirected: dict[int, str] = {}
         self.pages = 0
         self.items = 0
+        self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
 
     def done(self, index: int) -> None:
         if index not in self._missed:
@@ -62,7 +63,8 @@ class Account:
                 reason = f"redirected to {self._redirected[index]}, which was filtered"
                 kinds["gone"].append({"url": url, "reason": reason})
             else:
-                kinds["unended"].append({"url": url, "reason": "nothing was heard of it"})
+                kind, reason = self.rest
+                kinds[kind].append({"url": url, "reason": reason})
         return {**self.progress(), **kinds}
 
 

@@ -20,7 +20,7 @@ from scrapy.spiders import CrawlSpider
 
 import scrapyd_dist
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.reasons import Reason, meaning
+from scrapyd_dist.reasons import Reason, meaning, not_made
 
 from ..codec import Watched
 from ..throttle.install import problem_of as throttle_problem
@@ -269,6 +269,8 @@ class Worker:
         if self._row and meaning(self._reason).asked_for:
             self._reason = Reason.FINISHED.value  # it did what its settings ask for; Scrapy's own word is in the stats
             self.account.done(0)
+        elif meaning(self._reason).by_settings:  # the same of a batch: the next attempt would end there as well
+            self.account.rest, self._reason = not_made(self._reason), Reason.FINISHED.value
 
     def _stopped(self) -> None:
         if self._leases is not None:

@@ -97,8 +97,15 @@ def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], sp
         and row.spider == spider
         and row.state is CrawlState.FINISHED
         and dict(row.options.get("args") or {}) == dict(args)
+        and not _is_limited(row)
     )
     return [int(row.summary["items"]) for row in like if isinstance(row.summary.get("items"), int)][:RUNS]
+
+
+def _is_limited(row: Crawl) -> bool:
+    """Whether it was a trial of some pages."""
+    given = [row.options.get(name) or {} for name in ("settings", "spider_settings")]
+    return any(str(settings.get("DISTRIBUTED_LIMIT") or "0") != "0" for settings in given)
 
 
 def unusual(items: int, earlier: Sequence[int]) -> str:

@@ -19,6 +19,8 @@ class AtDesk:
     members: list[Member]
     #: whether it stopped because all is done but for what nobody looks for any more
     incomplete = False
+    #: why nothing more has to be found: workers have ended as their settings say
+    enough = ""
 
     @property
     def tally(self) -> Tally:

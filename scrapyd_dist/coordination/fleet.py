@@ -111,6 +111,7 @@ class Member:
     unfit: str = ""  #: why it gets no work though it answers
     refusals: int = 0  #: jobs it refused that it could have taken
     draining: bool = False  #: a person wants it to get no new work
+    retired: int = 0  #: process slots whose workers have done what their settings wanted, and get no other one
     left: bool = False  #: it is in no list of nodes any more: no new work, and nobody looks once it has none
     wedged_since: float | None = None  #: it takes jobs and starts none
     trial: bool = False  #: wedged for so long that one job may try it

@@ -23,6 +23,7 @@ from scrapyd_dist.managing.judging import why
 from scrapyd_dist.managing.roster import Hired, Roster
 from scrapyd_dist.managing.staffing import ALL
 from scrapyd_dist.managing.terms import call_for_worker
+from scrapyd_dist.reasons import meaning
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class Hiring:
     gone: GoneWorker
     others: Others
     judging: Judging
+    again: bool = False  #: workers are started in rounds: who has done what was wanted starts again in the next one
     ending: int = field(default=0, init=False)  #: workers that have ended, and are not judged yet
+    retired: dict[str, list[str]] = field(default_factory=dict, init=False)  #: lane -> what has ended its workers
 
     def start(self, lane: str) -> bool:
         """Start a worker where there is most room; False when there is none."""
@@ -239,6 +242,9 @@ class Hiring:
         out.report = report
         self._forget(out)
         self.ending += 1
+        if meaning(report.finish_reason).by_settings:  # another one in its place would end there as well
+            self.retired.setdefault(out.lane, []).append(report.finish_reason)
+            out.member.retired += not self.again
         self.desk.spawn(self._ended(out, why(report), blame=blames(report)))
 
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
@@ -293,7 +299,7 @@ def _pseudo(number: int) -> Batch:
 
 def room(member: Member) -> int:
     """How many more workers it may be given now."""
-    return min(member.free_slots, member.room()) if member.usable else 0
+    return max(0, min(member.free_slots, member.room()) - member.retired) if member.usable else 0
 
 
 def _share(member: Member) -> float:

@@ -33,9 +33,10 @@ from scrapyd_dist.managing.others import Others
 from scrapyd_dist.managing.returning import Returning
 from scrapyd_dist.managing.roster import Roster
 from scrapyd_dist.managing.staffing import ALL, Staffing, decide, work_in
+from scrapyd_dist.reasons import meaning
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.batches import Batch
@@ -93,7 +94,7 @@ class Manager(AtDesk):
         )
         self.failures = Failures(attempts=self.limits.max_attempts)
         self._endings = Endings(desk=desk, folder=self.folder, cuts=Cuts(key=self.key))
-        self._returning = Returning(desk=desk, endings=self._endings, accepted=self._worked)
+        self._returning = Returning(desk=desk, endings=self._endings, accepted=self._worked, key=self.key)
         others = Others(desk=desk, terms=self.staffing.terms, key=self.key)
         self._hiring = Hiring(
             desk=desk,
@@ -104,6 +105,7 @@ class Manager(AtDesk):
             gone=self._returning.worker_gone,
             others=others,
             judging=Judging(desk=desk, failures=self.failures, others=others),
+            again=self.staffing.every is not None,
         )
         self._returning.hangs = self._hiring.hangs
         self._looks = Looks(desk=desk, endings=self._hiring, prepare=self.prepare)
@@ -249,7 +251,18 @@ class Manager(AtDesk):
         if not desk.done.is_set():
             self._check_end(lanes)
         if not desk.done.is_set():
-            self._staff(lanes)
+            await self._leave_out(self._staff(lanes))
+
+    async def _leave_out(self, lanes: Sequence[str]) -> None:
+        """The rest of lanes whose workers have all ended as their settings say, and get no others."""
+        for lane in lanes:
+            reasons = self._hiring.retired[lane]
+            reason = next((one for one in reasons if not meaning(one).asked_for), reasons[-1])
+            if not self.producer:  # what waits in a frontier is for whoever takes it next
+                self.desk.stop_now(f"The workers have ended as their settings say ({reason.upper()}); the rest waits.")
+                return
+            self.enough = reason
+            await self._returning.leave_out(lane, reason)
 
     async def _announce(self) -> None:
         """Tell the store that this process may still add something."""
@@ -291,22 +304,26 @@ class Manager(AtDesk):
         """The process slots of the fleet, as far as they are stated; what is learned of them takes work that waits."""
         return sum(member.node.slots or SLOTS_UNKNOWN for member in self.members if member.usable)
 
-    def _staff(self, lanes: Mapping[str, Work]) -> None:
+    def _staff(self, lanes: Mapping[str, Work]) -> list[str]:
+        """Start workers, or let some end; the lanes with work for which there will be none."""
         desk, now = self.desk, time.monotonic()
         every = self.staffing.every
         again = self._staffed is None or every is None or (every and now - self._staffed >= every)
         if desk.paused or not desk.sending or not again or (every == 0 and self._unseen()):
-            return
+            return []
         if self._hiring.ending:  # what they had, and why they ended, is not known yet
-            return
+            return []
+        working = Counter(worker.lane for worker in desk.workers())
+        retired = {} if self._hiring.again else self._hiring.retired
         decision = decide(
             lanes,
-            Counter(worker.lane for worker in desk.workers()),
+            working,
             self.staffing,
             room=sum(room(member) for member in self.members),
             early=self._early() if desk.backlog.producers else 0,
             closed=self.failures.closed,
             cramped=self._hiring.cramped(lane for lane, work in lanes.items() if work.waiting),
+            retired={lane: len(reasons) for lane, reasons in retired.items()},
         )
         for lane in decision.start:
             self._hiring.start(lane)
@@ -315,6 +332,8 @@ class Manager(AtDesk):
                 break
         # Who only introduces itself does no work: the round goes on until it is known who can.
         self._staffed = None if any(worker.introduces for worker in desk.workers()) else now
+        here = {*working, *decision.start}
+        return [lane for lane in retired if lane in lanes and lanes[lane].waiting and lane not in here]
 
     def _unseen(self) -> bool:
         """Whether nobody has looked at some worker of an earlier process yet: it may have ended long ago."""

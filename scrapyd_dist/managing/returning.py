@@ -11,20 +11,22 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import AttemptState, Miss
 from scrapyd_dist.coordination.fleet import Out
 from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.values import Lessee
-from scrapyd_dist.jobs.outcome import BadReport, read_report
+from scrapyd_dist.jobs.outcome import BadReport, Report, kept, read_report
+from scrapyd_dist.managing.staffing import ALL
+from scrapyd_dist.payload import PayloadError, decode
+from scrapyd_dist.reasons import not_made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from scrapyd_dist.batches import Attempt, Batch
     from scrapyd_dist.coordination.ending import Endings
     from scrapyd_dist.coordination.fleet import Member
-    from scrapyd_dist.frontier.values import Backlog
-    from scrapyd_dist.jobs.outcome import Report
+    from scrapyd_dist.frontier.values import Backlog, Leased
     from scrapyd_dist.managing.frontdesk import FrontDesk
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Returning:
     endings: Endings
     accepted: Callable[[str], None]  #: is told of the slot of each batch that came home
     hangs: Callable[[str, str], object] = lambda *_: None  #: is told of a worker that renews nothing, and why
+    key: bytes | None = None  #: of batches that travel encrypted
     coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of parts on their way
 
     async def look(self, backlog: Backlog) -> None:
@@ -83,18 +86,49 @@ class Returning:
     async def bury(self, lane: str, reason: str) -> None:
         """Nobody will ever work on what waits in this lane: it is dead, for this reason."""
         db, crawl = self.desk.store.store, self.desk.spec.crawl
+        async for one in self._take_away(lane):
+            await self.desk.store(
+                db.fail, crawl, one.batch.number, one.attempt, reason=reason, now=time.time(), max_attempts=0
+            )
+            logger.error("batch %d is dead: %s", one.batch.number, reason)
+            self.desk.tally.failed += 1
+            self.desk.tally.died(one.batch)
+        self.desk.news.set()
+
+    async def leave_out(self, lane: str, reason: str) -> None:
+        """What waits in this lane is not wanted any more: its workers have ended as their settings say."""
+        kind, words = not_made(reason)
+        async for one in self._take_away(lane):
+            number, size = one.batch.number, one.batch.size
+            report = Report(
+                ended=True, updated=time.time(), requests=size, done=0, missed=size, pages=0, items=0,
+                finish_reason="finished", errors=0 if kind == "gone" else size,
+            )  # fmt: skip
+            missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in self._urls(one)]
+            await self.desk.store(
+                self.desk.store.store.accept, self.desk.spec.crawl, number, one.attempt, report=kept(report), part="",
+                misses=missed, now=time.time(),
+            )  # fmt: skip
+            self.desk.tally.accepted(report, missed)
+        self.desk.news.set()
+
+    def _urls(self, leased: Leased) -> list[str]:
+        """Of a batch that cannot be read, as many empty ones: the account balances."""
+        try:
+            return [value["url"] for value in decode(leased.payload.get, key=self.key)]
+        except PayloadError:
+            return [""] * leased.batch.size
+
+    async def _take_away(self, lane: str) -> AsyncIterator[Leased]:
+        """All that waits in a lane, leased so that no worker has it."""
+        db, crawl = self.desk.store.store, self.desk.spec.crawl
         nobody = Lessee(job=f"{crawl}.nobody", node="", url="")
+        slots = [] if lane == ALL else [lane]
         while leased := await self.desk.store(
-            db.lease_next, crawl, nobody, slots=[lane], seconds=60.0, limit=BURIED, now=time.time()
+            db.lease_next, crawl, nobody, slots=slots, seconds=60.0, limit=BURIED, now=time.time()
         ):
             for one in leased:
-                await self.desk.store(
-                    db.fail, crawl, one.batch.number, one.attempt, reason=reason, now=time.time(), max_attempts=0
-                )
-                logger.error("batch %d is dead: %s", one.batch.number, reason)
-                self.desk.tally.failed += 1
-                self.desk.tally.died(one.batch)
-        self.desk.news.set()
+                yield one
 
     async def _attempts(self, *states: AttemptState) -> list[Attempt]:
         return await self.desk.store(self.desk.store.store.attempts, self.desk.spec.crawl, set(states))

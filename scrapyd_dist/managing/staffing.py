@@ -6,6 +6,7 @@ The rule it keeps: no slot has more workers than it may have, and one that is cl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.frontier.values import OTHER_SPIDER
@@ -85,6 +86,7 @@ def decide(
     early: int = 0,
     closed: Collection[str] = (),
     cramped: Collection[str] = (),
+    retired: Mapping[str, int] = MappingProxyType({}),
 ) -> Decision:
     """Which lanes get workers now.
 
@@ -95,11 +97,12 @@ def decide(
         room: process slots that are free.
         early: more work is about to come, and so many workers that take from everywhere are to be up before it does.
         closed: lanes that get none any more.
+        retired: lane -> workers that have done what their settings wanted; none takes their place.
         cramped: lanes that have room on none of the nodes where their work can be done, whatever is free elsewhere.
     """
-    free = min(room, staffing.most - sum(working.values())) if staffing.most else room
+    free = min(room, staffing.most - sum(working.values()) - sum(retired.values())) if staffing.most else room
     wanted = {
-        lane: _wanted(lane, work, working.get(lane, 0), staffing, early)
+        lane: _wanted(lane, work, working.get(lane, 0), staffing, early, retired.get(lane, 0))
         for lane, work in lanes.items()
         if lane not in closed
     }
@@ -117,12 +120,12 @@ def decide(
     )
 
 
-def _wanted(lane: str, work: Work, working: int, staffing: Staffing, early: int) -> int:
+def _wanted(lane: str, work: Work, working: int, staffing: Staffing, early: int, retired: int) -> int:
     """How many more workers a lane could use, however little room there is."""
     if lane == ALL:
-        return max(0, max(work.waiting, early) - working)
+        return max(0, max(work.waiting, early - retired) - working)
     if staffing.per_slot and not lane.startswith(OTHER_SPIDER):
-        return max(0, min(staffing.per_slot - working, work.waiting))
+        return max(0, min(staffing.per_slot - working - retired, work.waiting))
     return max(0, work.waiting - working)
 
 

@@ -349,6 +349,17 @@ def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: 
     assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
 
 
+@pytest.mark.parametrize(("reason", "kind"), [("closespider_itemcount", "gone"), ("closespider_errorcount", "failed")])
+def test_a_batch_that_the_settings_end_is_done_and_lists_what_was_not_made(
+    tmp_path: Path, reason: str, kind: str
+) -> None:
+    worker = opened(tmp_path)
+    report = ended(worker, tmp_path, reason)
+    assert refusal(report, 3, feed=False) == ""
+    assert [url for url, _ in getattr(report, kind)] == URLS
+    assert reason.upper() in getattr(report, kind)[0][1]
+
+
 def test_an_interrupted_batch_is_not_accepted_and_lists_what_did_not_end(tmp_path: Path) -> None:
     worker = opened(tmp_path)
     report = ended(worker, tmp_path, "shutdown")

@@ -1,0 +1,125 @@
+"""Crawls that are to end early: by `CLOSESPIDER_…` in each job, and by `--limit` as a whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rig.bad_days import IMPATIENT, ITEMS, arguments, wait_accepted
+from rig.crawls import ADDON, assert_balanced, crawls, last_crawl
+
+from scrapyd_dist.batches import CrawlState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+pytestmark = pytest.mark.black_box
+
+
+@pytest.fixture(scope="module")
+def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2)
+
+
+def misses_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the list of misses."""
+    return [json.loads(line) for line in Path(summary["misses"]).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("way", ["--push", "--pull"])
+def test_a_job_that_its_settings_end_has_done_what_was_asked(
+    way: str,
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_cli: Callable[..., Result],
+) -> None:
+    """No blame, no halves, no next attempt, no workers without end; what was not made is listed."""
+    pages = site(60, per_page=30)
+    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "CONCURRENT_REQUESTS": 1})
+    words = [way, "--batch-size", "15", "--max-jobs", "2", "-s", "CLOSESPIDER_ITEMCOUNT=4"]
+    done = run_cli(it, *arguments("sdist", pages), *words, timeout=120)
+    assert done.code == 0, done.err
+    row = last_crawl(it)
+    assert row.state is CrawlState.FINISHED
+    summary = row.summary
+    assert_balanced(summary)
+    batches = summary["batches"]
+    assert (batches["done"], batches["failed"], batches["dead"], summary["dead_urls"]) == (4, 0, 0, 0)
+    left = [miss for miss in misses_of(summary) if miss["reason"].startswith("not made: CLOSESPIDER_")]
+    assert {miss["kind"] for miss in left} == {"gone"}
+    assert 30 <= len(left) < 56
+    assert len(list(it.items(ITEMS))) + len(left) == 60
+    assert any("CLOSESPIDER_" in text for text in summary["warnings"])
+    if way == "--pull":
+        workers = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(f"{row.id}.w")}
+        assert len(workers) == 2
+
+
+def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_scrapy: Callable[..., Result],
+) -> None:
+    pages = site(200, per_page=20)
+    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "ADDONS": ADDON})
+    words = arguments("scrapy", pages)
+    done = run_scrapy(it, *words, "-s", "CLOSESPIDER_PAGECOUNT=3", "-s", "DISTRIBUTED_BATCH_SIZE=3", timeout=120)
+    assert done.code == 0, done.err
+    summary = last_crawl(it).summary
+    assert summary["state"] == "finished"
+    assert summary["sealed"] < 200
+    assert summary["sealed"] == summary["batches"]["done"] * 3 - (-summary["sealed"] % 3)
+    assert any("CLOSESPIDER_PAGECOUNT" in text for text in summary["warnings"])
+
+
+@pytest.mark.parametrize("way", ["--push", "--pull"])
+def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(
+    way: str,
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    start_cli: Callable[..., Command],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages = site(200, "--latency=0.3", per_page=20)
+    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "CONCURRENT_REQUESTS": 1})
+    command = start_cli(it, *arguments("sdist", pages), way, "--limit", "26", "--batch-size", "6", "--workers", "2")
+    wait_accepted(it, 1)
+    crawl = crawls(it)[0].id
+    assert run_cli(it, "stop", crawl, "--yes").code == 0
+    assert command.wait(60).code == 130
+    done = run_cli(it, "resume", crawl, "--json", timeout=120)
+    assert done.code == 0, done.err
+    summary = done.json()
+    assert_balanced(summary)
+    assert (summary["sealed"], summary["items"], len(list(it.items(ITEMS)))) == (26, 26, 26)
+    assert sum(pages.item_hits().values()) < 60
+    assert any("limited to 26 target requests" in text for text in summary["warnings"])
+
+
+def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(
+    project: Callable[..., Project],
+    pair: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+    run_scrapy: Callable[..., Result],
+    run_cli: Callable[..., Result],
+) -> None:
+    pages = site(400, per_page=20)
+    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "ADDONS": ADDON})
+    plan = run_cli(it, "plan", "easy", "--limit", "10")
+    assert "first 10 target requests" in plan.out, plan.err
+    done = run_scrapy(it, *arguments("scrapy", pages), "-s", "DISTRIBUTED_LIMIT=10", timeout=120)
+    assert done.code == 0, done.err
+    summary = last_crawl(it).summary
+    assert (summary["sealed"], summary["items"], summary["state"]) == (10, 10, "finished")
+    assert summary["duration_s"] < 25
+    assert sum(pages.hits().values()) < 60
