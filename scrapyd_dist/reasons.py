@@ -25,6 +25,7 @@ class Reason(str, Enum):
     THROTTLE_FAILED = "throttle-failed"
     LOGIN_FAILED = "login-failed"
     START_FAILED = "start-failed"
+    LIMITED = "limited"  #: of a producer that has found as much as was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ _MEANINGS: dict[str, Meaning] = {
     Reason.SHUTDOWN.value: Meaning(in_order=True, told=True),
     Reason.CANCELLED.value: Meaning(in_order=True),
     Reason.SUPERSEDED.value: Meaning(told=True),
+    Reason.LIMITED.value: Meaning(in_order=True, asked_for=True, by_settings=True),
     # Scrapy's own ends, which settings ask for: at a number or a time, or when too much went wrong
     "closespider_timeout": Meaning(in_order=True, asked_for=True, by_settings=True),
     "closespider_itemcount": Meaning(in_order=True, asked_for=True, by_settings=True),

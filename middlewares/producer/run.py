@@ -20,7 +20,7 @@ from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.cutting import portions
 from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.reasons import NOT_MADE, meaning
+from scrapyd_dist.reasons import NOT_MADE, Reason, meaning
 
 from ..frontier.filling import count_found
 from ..targets import Target, find_target
@@ -63,8 +63,6 @@ TICK = 0.5
 KNOWN_PAGES = 5
 #: a signal ended it; `sdist resume` goes on
 INTERRUPTED = 130
-#: how the spider is closed when as many target requests are found as were asked for
-LIMITED = "distributed_limit"
 
 
 class Run:
@@ -130,7 +128,7 @@ class Run:
         self.capture.remember(await record.fingerprints())
         if options.limit:
             self.capture.room = max(0, options.limit - record.counts.get("sealed", 0))
-            self._enough = "" if self.capture.room else LIMITED
+            self._enough = "" if self.capture.room else Reason.LIMITED.value
         self._own = OwnItems(record.parts)
         self._own.recall(keep=not self.index.unfinished())
         spec, members = await self._spec(asked), await fleet.members()
@@ -217,11 +215,11 @@ class Run:
         """Whether nothing more is to be found."""
         return bool(self._enough)
 
-    def found_enough(self, why: str = LIMITED) -> None:
+    def found_enough(self, why: str = Reason.LIMITED.value) -> None:
         """Find nothing more: what is found is worked on, and then the crawl is finished."""
         if not self._enough:
             self._enough = why
-            close_spider(self._crawler, why)
+            close_spider(self._crawler, Reason.LIMITED)
 
     def seal(self, *cuts: Cut) -> None:
         """Keep cuts in the store and hand them to the coordinator; in order, beside the crawl."""
@@ -341,7 +339,7 @@ class Run:
     def _told_of_limits(self, misses: Sequence[Miss]) -> list[str]:
         """What was left out because somebody wanted that."""
         told = []
-        if self._enough == LIMITED:
+        if self._enough == Reason.LIMITED.value:
             told.append(
                 f"The crawl was limited to {self.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT); what"
                 " else there may be was not looked for."
@@ -368,7 +366,7 @@ class Run:
 
     async def _close(self, reason: str) -> None:
         self._closing = True
-        if not self._done and not signals.came and (reason == LIMITED or meaning(reason).by_settings):
+        if not self._done and not signals.came and meaning(reason).by_settings:
             process_exit.set(INTERRUPTED)  # as below
             self._enough = self._enough or ("" if self._walked else reason)
             await self._tasks.start("finish", self._finish)

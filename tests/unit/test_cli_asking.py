@@ -26,7 +26,7 @@ def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
         spider="easy", rule=0, callback=["parse_item"], shards=20, index="http://w/i_%d", pages=7, first_page=0,
         batch_size=10, batch_max_age=1.5, max_attempts=2, max_failed=0, max_jobs=3, placement="least-loaded",
         node=["a", "b:1"], node_timeout=4.0, fleet_timeout=5.0, poll_interval=0.5, feed="ftp://h/%(batch)s",
-        min_items=5, on_finish="true", profile="fast", workers=4, fair="spread",
+        min_items=5, on_finish="true", profile="fast", workers=4, fair="spread", limit=9,
     )  # fmt: skip
     settings = asked.order(tmp_path).settings
     assert set(settings) == set(SETTINGS.values())

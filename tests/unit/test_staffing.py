@@ -92,6 +92,13 @@ def test_room_in_the_fleet_is_a_limit_too() -> None:
     assert decide(eight(), {}, ONE_EACH, room=-2).start == []
 
 
+def test_nothing_takes_the_place_of_a_worker_that_has_done_what_its_settings_wanted() -> None:
+    three = Staffing(most=3)
+    assert decide({ALL: Work(waiting=9)}, {ALL: 1}, three, room=9, retired={ALL: 1}).start == [ALL]
+    assert decide({ALL: Work(waiting=9)}, {}, three, room=9, retired={ALL: 3}).start == []
+    assert decide(waiting(p0=2), {}, ONE_EACH, room=9, retired={"p0": 1}).start == []
+
+
 def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
     staffing = Staffing(per_slot=2, prefix="p")
     start = decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=4).start
