@@ -149,7 +149,7 @@ def _of_jobs(sdist: Callable[..., Result], it: Project, nodes: list[ScrapydNode]
 
 def _of_a_crawl_that_is_stopped(sdist: Callable[..., Result], it: Project, index: tuple[object, ...]) -> None:
     crawl = sdist(it, "crawl --detach", "slow", *index, "-o", "slow.jl").json()["crawl"]
-    Command([*SDIST, "cancel", "--crawl", crawl, "--yes"], cwd=it.path, folder=it.output, home=it.home).wait()
+    sdist(it, "stop", crawl, "--yes")
     it.settings(DOWNLOAD_DELAY=0)
     sdist(it, "resume", crawl)
 

@@ -159,6 +159,7 @@ DOCUMENTS: dict[str, Any] = {
     "grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
     "stats": {"jobs": int, "silent": [str], "stats": {str: {"jobs": int}}},
     "cancel": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
+    "stop": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
     "items pull": {
         "folder": str, "items": (int, None),
         "files": [{"job": str, "node": str, "state": str, "file": TEXT, "items": (int, None), "bytes": (int, None),
