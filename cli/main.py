@@ -21,7 +21,7 @@ from scrapyd_dist.errors import DistError
 
 from .front import front
 from .helping import explain
-from .speaking import complain, put
+from .speaking import complain, put_ours
 
 _DEBUG = "--debug"
 #: by which the script of `sdist completion` asks what may follow
@@ -76,7 +76,7 @@ COMMANDS = {
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        put(f"scrapyd-dist {__version__}")
+        put_ours(f"scrapyd-dist {__version__}")
         raise typer.Exit
 
 
@@ -172,7 +172,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 def _called(arguments: list[str]) -> object:
     if arguments in (["--help"], ["-h"]) and (lines := front(_program([]), list(COMMANDS))):
-        put("\n".join(lines))
+        put_ours("\n".join(lines))
         return 0
     # Without the library's own error boxes: an error is one paragraph, which can be searched for.
     return program(arguments[0])(args=arguments, prog_name="sdist", standalone_mode=False)

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from .speaking import put
+from .speaking import one_line, put
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,4 +52,4 @@ def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def _text(cell: object) -> str:
     if cell is None:
         return "-"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else one_line(str(cell))

@@ -1,19 +1,45 @@
-"""What goes where: data to standard output, all else to standard error; rule: nothing else in this wing prints."""
+r"""What goes where: data to standard output, all else to standard error; rule: nothing else in this wing prints.
+
+Names, messages and log lines come from nodes and sites: what could steer a terminal, or show a text in another order
+than it has, is printed as its escape, `\x1b` or `\u202e`. JSON keeps its exact values, by its own escapes.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: C0 but tab and line feed, DEL and C1, marks that reorder or break lines, halves of characters, invisible tags
+_HAZARDS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def harmless(text: str) -> str:
+    """The text as it may be shown to people; lines and tabs stay."""
+    return _HAZARDS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def one_line(text: str) -> str:
+    """A foreign name or message as a part of a line."""
+    return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def colourless(text: str) -> str:
+    """A line of a log as it may be shown: its colours are left out."""
+    return harmless(_COLOURS.sub("", text))
+
 
 def say(text: str = "") -> None:
     """A line for people, beside the data."""
-    print(text, file=sys.stderr, flush=True)
+    print(harmless(text), file=sys.stderr, flush=True)
 
 
 def complain(text: str) -> None:
@@ -23,12 +49,29 @@ def complain(text: str) -> None:
 
 def put(text: str) -> None:
     """A line of what was asked for."""
+    print(harmless(text), flush=True)
+
+
+def put_ours(text: str) -> None:
+    """Lines that have nothing foreign in them, colours and all."""
     print(text, flush=True)
+
+
+def put_raw(head: str, data: bytes) -> None:
+    """A line whose end is foreign bytes, which somebody wants as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(harmless(head).encode() + data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def put_values(text: str) -> None:
+    """JSON, or lines of it: what people should not be shown has JSON's own escapes, so that every value is exact."""
+    print(_HAZARDS.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text), flush=True)
 
 
 def put_json(document: Mapping[str, Any]) -> None:
     """The one document that `--json` promises."""
-    print(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False), flush=True)
+    put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
 
 
 def on_terminal() -> bool:
@@ -43,5 +86,5 @@ def can_ask() -> bool:
 
 def ask(question: str) -> bool:
     """A yes-or-no question on standard error; anything but yes is no."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from scrapyd_dist.account.summary import told
 
+from ..speaking import one_line
 from . import words
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = _NODES) -> Group:
     nodes = document.get("nodes") or ()
     if nodes:
         parts += [Text(), _nodes(nodes, most_nodes)]
-    parts += [Text(line, style="yellow", overflow="ellipsis", no_wrap=True) for line in words.lagging(document)]
+    parts += [remark(line) for line in words.lagging(document)]
     return Group(*parts)
 
 
@@ -143,7 +144,7 @@ def _cells(node: Mapping[str, Any]) -> list[Text]:
     rates, slots, state = node.get("per_s"), node.get("slots"), str(node.get("state") or "")
     failed = words.number(node, "failed")
     return [
-        Text(str(node.get("name"))),
+        Text(one_line(str(node.get("name")))),
         Text(state, style=_STATES.get(state, "")),
         Text(f"{words.number(node, 'running')}{f'/{slots}' if slots else ''}"),
         Text(f"{words.number(node, 'jobs'):,}"),
@@ -159,4 +160,4 @@ def _cells(node: Mapping[str, Any]) -> list[Text]:
 
 def remark(text: str) -> Text:
     """A text that may be long: it gives way to the other columns of a table, in whose last one it stands."""
-    return Text(text, style="yellow", no_wrap=True, overflow="ellipsis")
+    return Text(one_line(text), style="yellow", no_wrap=True, overflow="ellipsis")

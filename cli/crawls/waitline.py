@@ -18,7 +18,7 @@ def waiting(every: float, *, terminal_only: bool = False) -> Iterator[Callable[[
         every: seconds between two lines where there is no terminal; the first one comes at once.
         terminal_only: say nothing elsewhere.
     """
-    from ..speaking import on_terminal, say
+    from ..speaking import on_terminal, one_line, say
 
     if on_terminal():
         from rich.console import Console
@@ -26,7 +26,7 @@ def waiting(every: float, *, terminal_only: bool = False) -> Iterator[Callable[[
         from rich.text import Text
 
         with Status("", console=Console(stderr=True), refresh_per_second=4) as status:
-            yield lambda text: status.update(Text(text))
+            yield lambda text: status.update(Text(one_line(text)))
         return
     last: float | None = None
 

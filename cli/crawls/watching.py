@@ -18,7 +18,7 @@ from scrapyd_dist.account.summary import told
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError
 
-from ..speaking import ask, can_ask, complain, on_terminal, put, put_json, say
+from ..speaking import ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from ..storing import existing_store
 from . import words
 from .interrupts import looked_out_for
@@ -119,7 +119,7 @@ class LogView:
             file.seek(self._at)
             while piece := file.read(PIECE):
                 self._at += len(piece)
-                sys.stderr.write(self._decoder.decode(piece))
+                sys.stderr.write(colourless(self._decoder.decode(piece)))
             sys.stderr.flush()
 
     def close(self) -> None: ...

@@ -76,18 +76,18 @@ class Show:
 
     def lines(self, stream: Stream, lines: Sequence[bytes]) -> None:
         """Print items of one job."""
-        from ..speaking import put, say
+        from ..speaking import put_values, say
 
         if not lines:
             return
         self.count += len(lines)
         if self._with_node:
-            put("\n".join(_marked(stream, line) for line in lines))
+            put_values("\n".join(_marked(stream, line) for line in lines))
             return
         if self._last != (stream.node, stream.job):
             self._last = stream.node, stream.job
             say(f"==> {stream.node} {stream.job} <==")
-        put("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
+        put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
 
 
 def _marked(stream: Stream, line: bytes) -> str:

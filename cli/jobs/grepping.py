@@ -14,7 +14,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.jobs.joblog import LEVELS
 
 from .joblist import TIMEOUT, Json, Nodes, Project, Spider, Timeout
-from .logs import Level, Names, level_of
+from .logs import Level, Names, Raw, level_of, put_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +46,7 @@ def grep(
     project: Project = None,
     spider: Spider = None,
     timeout: Timeout = TIMEOUT,
+    raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list.
@@ -64,7 +65,7 @@ def grep(
     nodes, sender = chosen_nodes(found, node), make_sender()
     listed = ask_jobs(sender, nodes, project=project, spider=spider, timeout=timeout)
     rows = named(listed, name, remembered(found.root, name, nodes)) if name else listed.jobs
-    matches = _search(sender, rows, search, timeout, quiet=as_json)
+    matches = _search(sender, rows, search, timeout, quiet=as_json, raw=raw)
     listed.complain()
     if as_json:
         from ..speaking import put_json
@@ -121,13 +122,13 @@ class Search:
 
 
 def _search(
-    sender: Sender, rows: Sequence[Listed], search: Search, timeout: float, *, quiet: bool
+    sender: Sender, rows: Sequence[Listed], search: Search, timeout: float, *, quiet: bool, raw: bool
 ) -> list[dict[str, Any]]:
     """Search all logs side by side, and show each match as it comes; gives the rows of `--json`, or one for all."""
     from scrapyd_dist.jobs.logreads import LogTap
     from scrapyd_dist.scrapyd.sweep import sweep
 
-    from ..speaking import complain, put
+    from ..speaking import complain, one_line
 
     matches: list[dict[str, Any]] = []
     lock = threading.Lock()
@@ -137,7 +138,7 @@ def _search(
         with lock:
             for line, hit in group:
                 if not quiet:
-                    put(f"{place.node.name} {place.job} {'|' if hit else '-'} {line.text}")
+                    put_line(f"{place.node.name} {one_line(place.job)} {'|' if hit else '-'} ", line, raw=raw)
             if quiet:
                 matches.extend(_match(row, line) for line, hit in group if hit)
             elif not matches:

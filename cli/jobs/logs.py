@@ -36,6 +36,7 @@ Names = Annotated[Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", help=
 Level = Annotated[
     Optional[str], typer.Option(metavar="LEVEL", help=f"Only lines of this level or above: {', '.join(LEVELS)}.")
 ]
+Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 
@@ -59,11 +60,13 @@ def logs(
     project: Project = None,
     spider: Spider = None,
     timeout: Timeout = TIMEOUT,
+    raw: Raw = False,
 ) -> None:
     """Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job.
 
     Without a name these are the jobs that run now. Logs are read from their end
-    by Range, whatever their size.
+    by Range, whatever their size. Colours are left out, and what else would
+    steer a terminal is shown by its code.
 
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
     """
@@ -89,10 +92,10 @@ def logs(
     count = lines if lines is not None else None if span is not None else LINES
     streams = source.open(rows, keep, count)
     for moment in heapq.merge(*(stream.now() for stream in streams), key=lambda one: one.at):
-        moment.show()
+        moment.show(raw=raw)
     listed.complain()
     if follow:
-        _follow(source, streams, keep)
+        _follow(source, streams, keep, raw=raw)
     raise typer.Exit(listed.exit_code)
 
 
@@ -116,12 +119,10 @@ class Moment:
 
     at: datetime
     prefix: str
-    text: str
+    line: Line
 
-    def show(self) -> None:
-        from ..speaking import put
-
-        put(f"{self.prefix} | {self.text}")
+    def show(self, *, raw: bool) -> None:
+        put_line(f"{self.prefix} | ", self.line, raw=raw)
 
 
 @dataclass(kw_only=True)
@@ -138,27 +139,35 @@ class Stream:
 
     @property
     def prefix(self) -> str:
-        return f"{self.row.place.node.name} {self.row.place.job}"
+        from ..speaking import one_line
+
+        return f"{self.row.place.node.name} {one_line(self.row.place.job)}"
 
     def now(self) -> Iterator[Moment]:
         """All wanted lines up to the end of the log as it is now."""
-        while (news := self.news()) is not None:
-            yield from news
+        try:
+            for lines in self.tap.blocks():
+                yield from self._moments(lines)
+        except NodeError as error:
+            self._complain(error)
         if not self.alive:
             yield from self.rest()
 
     def news(self) -> list[Moment] | None:
         """The wanted ones of the next lines; None where nothing is new."""
-        from ..speaking import complain
-
         try:
             lines = self.tap.more()
         except NodeError as error:
-            if self.broken != error.short:
-                complain(str(error))
-            self.broken = error.short
+            self._complain(error)
             return None
         return None if lines is None else self._moments(lines)
+
+    def _complain(self, error: NodeError) -> None:
+        from ..speaking import complain
+
+        if self.broken != error.short:
+            complain(str(error))
+        self.broken = error.short
 
     def rest(self) -> list[Moment]:
         """The last line, where no line feed ends it."""
@@ -170,7 +179,7 @@ class Stream:
             if line.at is not None:
                 self._last = _utc(line.at, self.offset)
             if self.keep.wants(line, self.offset):
-                found.append(Moment(at=self._last, prefix=self.prefix, text=line.text))
+                found.append(Moment(at=self._last, prefix=self.prefix, line=line))
         return found
 
 
@@ -241,7 +250,7 @@ def _look_again(source: Source, streams: Sequence[Stream], keep: Keep) -> list[S
     return source.open(rows, keep, None)
 
 
-def _follow(source: Source, streams: list[Stream], keep: Keep) -> None:
+def _follow(source: Source, streams: list[Stream], keep: Keep, *, raw: bool) -> None:
     """Show what comes, until all jobs are over."""
     from scrapyd_dist.scrapyd.sweep import sweep
 
@@ -253,12 +262,22 @@ def _follow(source: Source, streams: list[Stream], keep: Keep) -> None:
                 streams += _look_again(source, streams, keep)
         news = [moment for answer in sweep(streams, Stream.news) for moment in answer.value or ()]
         for moment in sorted(news, key=lambda one: one.at):
-            moment.show()
+            moment.show(raw=raw)
         quiet = 0 if news else quiet + 1
         time.sleep(LOOK)
     for stream in streams:
         for moment in stream.rest():
-            moment.show()
+            moment.show(raw=raw)
+
+
+def put_line(head: str, line: Line, *, raw: bool) -> None:
+    """Show a line of a log; raw: as it is there."""
+    from ..speaking import colourless, put, put_raw
+
+    if raw:
+        put_raw(head, line.raw)
+    else:
+        put(head + colourless(line.text))
 
 
 def level_of(text: str | None) -> int:

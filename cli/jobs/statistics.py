@@ -92,7 +92,7 @@ def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
         return {}
     if seen.facts.stats is not None:
         return seen.facts.stats
-    facts = survey(judge.sender, place.node, place.log)
+    facts = survey(judge.sender, place.node, place.log, seen.total)
     return _of_log(facts) if facts is not None else {}
 
 

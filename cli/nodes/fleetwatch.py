@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..crawls.words import clock, counted
 from ..jobs.joblist import TIMEOUT, chosen_nodes, make_sender
+from ..speaking import one_line
 from .fleetlooks import FleetLook
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
         name, state, running, pending, reason = _node_row(node)
         load = "" if running is None else f"{running} running, {pending} pending"
         grid.add_row(
-            Text(str(name), style="bold"),
+            Text(one_line(str(name)), style="bold"),
             Text(f"{state}  {load}".rstrip(), style=_STYLES.get(str(state), ""), no_wrap=True, overflow="ellipsis"),
             *[""] * 6,
             remark(str(reason)),
@@ -170,7 +171,7 @@ def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
 def _cell(value: object) -> Text:
     from rich.text import Text
 
-    text = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    text = "" if value is None else f"{value:,}" if isinstance(value, int) else one_line(str(value))
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 

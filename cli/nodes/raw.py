@@ -53,14 +53,14 @@ def api(
     from scrapyd_dist.config import load
 
     from ..jobs.joblist import make_sender
-    from ..speaking import put
+    from ..speaking import put_values
 
     call = _call(endpoint, parameter or [], post=post)
     try:
         answer = make_sender().send(_node(load(), node), call, timeout=timeout)
     except _UNREACHED as error:
         raise NoNodeReachable(str(error)) from error
-    put(json.dumps(answer, indent=2, ensure_ascii=False))
+    put_values(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
 def _node(found: ProjectConfig, text: str) -> Node:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapyd_dist.jobs.statsdump import Stat, read_dump
+from scrapyd_dist.scrapyd.reply import sensible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
 _STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
 _CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
-_CRAWLED = re.compile(r"Crawled (\d+) pages \(at -?\d+ pages/min\), scraped (\d+) items")
+_CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
 _ENGINE, _LOGSTATS = "scrapy.core.engine", "scrapy.extensions.logstats"
 
 
@@ -41,6 +42,7 @@ class Line(NamedTuple):  # there are millions of them, and a frozen dataclass ta
     level: str = ""
     logger: str = ""
     begins: int = 0  #: where the message begins in the text
+    raw: bytes = b""  #: as it is in the file, without the line feed
 
     @property
     def message(self) -> str:
@@ -109,23 +111,26 @@ class Lines:
         if self._torn:
             self._torn = False
             return None
-        text = raw[:LINE_MAX].rstrip(b"\r").decode("utf-8", "replace")
+        raw = raw[:LINE_MAX]
+        text = raw.rstrip(b"\r").decode("utf-8", "replace")
         match = _HEAD.match(text)
         at = self._time(match["at"]) if match else None
         if match is None or at is None:
             above = self._under
             time, level = (above.at, above.level) if above else (None, "")
-            return Line(offset, text, head=False, at=time, level=level)
-        self._under = Line(offset, text, head=True, at=at, level=match[3], logger=match[2], begins=match.end())
+            return Line(offset, text, head=False, at=time, level=level, raw=raw)
+        self._under = Line(offset, text, head=True, at=at, level=match[3], logger=match[2], begins=match.end(), raw=raw)
         return self._under
 
     def _time(self, text: str) -> datetime | None:
         """The moment; most lines are of the same second as the one before."""
         if text != self._second[0]:
             try:
-                self._second = text, datetime.fromisoformat(text)
+                time = datetime.fromisoformat(text)
             except ValueError:
                 self._second = text, None
+            else:
+                self._second = text, time if sensible(time) else None
         return self._second[1]
 
 

@@ -20,8 +20,8 @@ ENOUGH = 5.0
 MINUTE = 60.0
 
 _TOLD = re.compile(
-    r"Crawled (?P<pages>\d+) pages \(at (?P<pages_rate>-?\d+) pages/min\),"
-    r" scraped (?P<items>\d+) items \(at (?P<items_rate>-?\d+) items/min\)"
+    r"Crawled (?P<pages>\d{1,16}) pages \(at (?P<pages_rate>-?\d{1,16}) pages/min\),"
+    r" scraped (?P<items>\d{1,16}) items \(at (?P<items_rate>-?\d{1,16}) items/min\)"
 )
 _ENGINE, _SCRAPER, _LOGSTATS = "scrapy.core.engine", "scrapy.core.scraper", "scrapy.extensions.logstats"
 _BAD = frozenset({"ERROR", "CRITICAL"})

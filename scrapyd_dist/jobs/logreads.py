@@ -6,12 +6,13 @@ Only `survey` passes over a whole log, and it keeps no more of it either.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.errors import NotJson
 from scrapyd_dist.jobs.joblog import Line, Lines, LogFacts, LogReader
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.reply import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ HEAD = 4 * 1024
 BLOCK = 256 * 1024
 #: seconds between the last line and the last writing, beyond which they do not tell the node's time zone
 _ZONE_SLACK = 120
+#: seconds between UTC and the farthest zone, and a little more
+_ZONES = 15 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +83,20 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> Look | Non
     )
 
 
-def survey(sender: Sender, node: Node, path: str) -> LogFacts | None:
+def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
     """What a whole log says, read from its first byte to its last; None where there is no log.
+
+    Args:
+        sender: what sends.
+        node: where the log is.
+        path: the log, below the node's base.
+        size: bytes that it had at the last look; None: as many as there are.
 
     Raises:
         NodeError: the node could not be asked, or broke off.
     """
     reader = LogReader()
-    done = sender.download(node, api.fetch(path), reader.feed)
+    done = sender.download(node, api.fetch(path, limit=size or None), reader.feed)
     return reader.facts() if done is not None else None
 
 
@@ -97,16 +106,9 @@ def _part(path: str, start: int, limit: int) -> api.Call[_Part | None]:
 
     def read(reply: Reply) -> _Part | None:
         chunk = plain.read(reply)
-        return None if chunk is None else _Part(chunk=chunk, written=_date(reply.header("last-modified")))
+        return None if chunk is None else _Part(chunk=chunk, written=moment(reply.header("last-modified")))
 
     return api.Call(path=plain.path, read=read, headers=plain.headers, start=plain.start, limit=plain.limit)
-
-
-def _date(text: str | None) -> datetime | None:
-    try:
-        return parsedate_to_datetime(text or "").astimezone(timezone.utc)
-    except (TypeError, ValueError, IndexError):
-        return None
 
 
 def _seconds(written: datetime | None, now: datetime | None) -> float | None:
@@ -119,7 +121,7 @@ def _offset(last: datetime | None, written: datetime | None) -> timedelta | None
         return None
     seconds = (last - written.replace(tzinfo=None)).total_seconds()
     whole = round(seconds / 900) * 900
-    return timedelta(seconds=whole) if abs(seconds - whole) <= _ZONE_SLACK else None
+    return timedelta(seconds=whole) if abs(seconds - whole) <= _ZONE_SLACK and abs(whole) <= _ZONES else None
 
 
 def _facts(chunk: api.Chunk) -> LogFacts:
@@ -142,6 +144,8 @@ class LogTap:
         self._sender, self._node, self._path, self._timeout = sender, node, path, timeout
         self._fetched = 0
         self._lines = Lines()
+        self._total: int | None = None  #: size of the file at the last reading
+        self._replaced = 0  #: how often it turned out to be shorter than what was read of it
 
     def size(self) -> int:
         """Bytes that the log has now; 0 where there is none."""
@@ -157,19 +161,36 @@ class LogTap:
         chunk = self._chunk(self._fetched, BLOCK)
         if chunk is not None and chunk.total is not None and chunk.total < self._fetched:
             self.begin_at(0)  # another file has its name now
+            self._replaced += 1
             chunk = self._chunk(0, BLOCK)
         if chunk is None or not chunk.body:
             return None
-        self._fetched += len(chunk.body)
+        self._fetched, self._total = self._fetched + len(chunk.body), chunk.total
         return list(self._lines.feed(chunk.body))
 
     def rest(self) -> list[Line]:
         """The last line, where no line feed ends it."""
         return list(self._lines.end())
 
+    def blocks(self) -> Iterator[list[Line]]:
+        """The complete lines from here to the end as it is now, a block at a time.
+
+        Raises:
+            NodeError: the node could not be asked, or its file is another one at each look.
+        """
+        end, replaced = None, self._replaced
+        while (lines := self.more()) is not None:
+            if self._replaced > replaced + 1:
+                raise NotJson.at(str(self._node), f"{self._path}: it gets shorter again and again")
+            yield lines
+            if end is None or self._fetched < BLOCK:
+                end = self._total
+            if end is not None and self._fetched >= end:
+                return
+
     def all(self) -> Iterator[Line]:
         """Every line from here to the end, as it is now."""
-        while (lines := self.more()) is not None:
+        for lines in self.blocks():
             yield from lines
         yield from self.rest()
 

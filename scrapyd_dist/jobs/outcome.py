@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.scrapyd.reply import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: seconds since the epoch, in the year 9000
+LAST_MOMENT = 221_845_392_000.0
 #: the folder of ours in a node's logs, and so below its /logs/
 FOLDER = "logs/_sdist"
 
@@ -101,14 +104,14 @@ def _report(document: Mapping[str, Any]) -> Report:
     part = document.get("part")
     return Report(
         ended=document["state"] == "ended",
-        updated=float(document["updated"]),
-        requests=int(document["requests"]),
-        done=int(document["done"]),
-        missed=int(document["missed"]),
-        pages=int(document["pages"]),
-        items=int(document["items"]),
-        errors=int(document.get("errors", 0)),
-        started=None if document.get("started") is None else float(document["started"]),
+        updated=_moment(document["updated"]),
+        requests=_count(document["requests"]),
+        done=_count(document["done"]),
+        missed=_count(document["missed"]),
+        pages=_count(document["pages"]),
+        items=_count(document["items"]),
+        errors=_count(document.get("errors", 0)),
+        started=None if document.get("started") is None else _moment(document["started"]),
         finish_reason=str(document.get("finish_reason", "")),
         problem=str(document.get("problem", "")),
         unreached=bool(document.get("unreached", False)),
@@ -116,17 +119,38 @@ def _report(document: Mapping[str, Any]) -> Report:
         part=None
         if part is None
         else Part(
-            file=str(part["file"]), items=int(part["items"]), bytes=int(part["bytes"]), sha256=str(part["sha256"])
+            file=str(part["file"]), items=_count(part["items"]), bytes=_count(part["bytes"]), sha256=str(part["sha256"])
         ),
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
-        feeds_failed=int(document.get("feeds_failed", 0)),
+        feeds_failed=_count(document.get("feeds_failed", 0)),
         gone=_urls(document.get("gone", ())),
         failed=_urls(document.get("failed", ())),
         dead=_urls(document.get("dead", ())),
         unended=_urls(document.get("unended", ())),
-        stats=dict(document.get("stats", {})),
+        stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
         code=dict(document.get("code", {})),
     )
+
+
+def _count(value: Any) -> int:
+    found = int(value)
+    if not 0 <= found <= LARGEST:
+        raise ValueError("a number that counts nothing")
+    return found
+
+
+def _moment(value: Any) -> float:
+    found = float(value)
+    if not 0 <= found <= LAST_MOMENT:  # nor is what is no number
+        raise ValueError("a number that is no time")
+    return found
+
+
+def _is_stat(value: object) -> bool:
+    """Whether it can be shown and summed up; what the project puts beside that costs nothing but itself."""
+    if isinstance(value, (int, float)):
+        return abs(value) <= LARGEST
+    return isinstance(value, str)
 
 
 def _urls(rows: Any) -> tuple[tuple[str, str], ...]:

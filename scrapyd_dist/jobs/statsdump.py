@@ -8,6 +8,9 @@ import re
 #: what a stat can be here: a time is its text in ISO form
 Stat = int | float | str | bool | None
 
+#: largest number that is summed up; a larger one is its text
+LARGEST = float(1 << 63)
+
 _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<value>.*?)[,}]?\Z")
 
 
@@ -42,18 +45,27 @@ def _value(node: ast.expr) -> Stat:
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):
-        return _time(node) or ast.unparse(node)
-    return value if value is None or isinstance(value, (int, float, str)) else ast.unparse(node)
+        return _time(node) or _text(node)
+    if isinstance(value, (int, float)):
+        return value if abs(value) <= LARGEST else _text(node)  # neither is infinity, nor what is no number
+    return value if value is None or isinstance(value, str) else _text(node)
+
+
+def _text(node: ast.expr) -> str:
+    try:
+        return ast.unparse(node)
+    except (ValueError, RecursionError, MemoryError):  # a number of more digits than Python writes
+        return "…"
 
 
 def _time(node: ast.expr) -> str:
     """`datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` in ISO form; "" for anything else."""
-    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "datetime.datetime":
+    if not isinstance(node, ast.Call) or _text(node.func) != "datetime.datetime":
         return ""
     numbers = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, int)]
     if not 3 <= len(numbers) <= 7:
         return ""
     year, month, day, hour, minute, second, micro = [*numbers, 0, 0, 0, 0][:7]
-    zone = "+00:00" if any(word.arg == "tzinfo" and "utc" in ast.unparse(word.value) for word in node.keywords) else ""
+    zone = "+00:00" if any(word.arg == "tzinfo" and "utc" in _text(word.value) for word in node.keywords) else ""
     fraction = f".{micro:06d}" if micro else ""
     return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}{fraction}{zone}"

@@ -88,14 +88,15 @@ def _chunk(reply: Reply, first: int | None) -> Chunk | None:
     """The piece in a reply that was asked for from byte `first` on (None: wherever it begins)."""
     begins, total = content_range(reply)
     if reply.status == 416:
+        if total is not None and total > (first or 0):
+            raise reply.error(NotJson, f"nothing from byte {first or 0} on, of a file of {total} bytes")
         return Chunk(body=b"", start=first or 0, total=total, date=reply.date)
     try:
         judge_raw(reply)
     except NotFound:
         return None
     if reply.status == 200:
-        announced = reply.header("content-length") or ""
-        total, begins = int(announced) if announced.isdigit() else None, first or 0
+        total, begins = reply.length, first or 0
     if begins is None or (first is not None and begins != first):
         raise reply.error(NotJson, "another piece of the file than was asked for")
     return Chunk(body=reply.body, start=begins, total=total, date=reply.date)

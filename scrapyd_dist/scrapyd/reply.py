@@ -22,6 +22,8 @@ from scrapyd_dist.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Largest number that means anything here: counts, sizes, process ids.
+LARGEST = 1 << 53
 #: Longest piece of a foreign text that an error quotes, in characters.
 QUOTE = 300
 #: Statuses that carry a raw file.
@@ -35,8 +37,10 @@ _STATUS_ERRORS: dict[int, type[NodeError]] = {
     4: CallRefused,
     5: ServerFailed,
 }
+_HALVES = re.compile(r"[\ud800-\udfff]")
 _TRACEBACK = "Traceback (most recent call last):"
-_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)\Z")
+_RANGE = re.compile(r"bytes (?:([0-9]{1,16})-([0-9]{1,16})|\*)/([0-9]{1,16}|\*)\Z")
+_LENGTH = re.compile(r"[0-9]{1,16}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +65,13 @@ class Reply:
     @property
     def date(self) -> datetime | None:
         """The node's clock by its Date header, in UTC, whole seconds."""
-        try:
-            date = parsedate_to_datetime(self.headers.get("date", ""))
-        except (TypeError, ValueError, IndexError):
-            return None
-        return date.astimezone(timezone.utc) if date.tzinfo else date.replace(tzinfo=timezone.utc)
+        return moment(self.headers.get("date"))
+
+    @property
+    def length(self) -> int | None:
+        """The bytes of the body as the head announces them; None where it does not, or says no size of a file."""
+        text = self.headers.get("content-length") or ""
+        return int(text) if _LENGTH.match(text) and not self.headers.get("transfer-encoding") else None
 
     def error(self, kind: type[NodeError], why: str) -> NodeError:
         """The error of this reply: the page and why it is wrong."""
@@ -84,7 +90,10 @@ class Document:
         return value
 
     def number(self, name: str) -> int:
+        """A count, a size, or the like: whole, not negative, and no larger than `LARGEST`."""
         value: int = self._field(name, int)
+        if not 0 <= value <= LARGEST:
+            raise self.wrong(name)
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -95,14 +104,17 @@ class Document:
         return tuple(Document(reply=self.reply, values=self._part(name, item, dict)) for item in items)
 
     def mapping(self, name: str) -> dict[str, str]:
-        return {str(key): str(value) for key, value in self._field(name, dict).items()}
+        return {key: self._words(name, value) for key, value in self._field(name, dict).items()}
 
     def time(self, name: str) -> datetime:
         """A time of the node's local clock, naive, as Scrapyd writes it."""
         try:
-            return datetime.fromisoformat(self.text(name))
+            found = datetime.fromisoformat(self.text(name))
         except ValueError as e:
             raise self.wrong(name) from e
+        if found.tzinfo is not None or not sensible(found):
+            raise self.wrong(name)
+        return found
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
@@ -117,7 +129,14 @@ class Document:
     def _part(self, name: str, value: object, kind: type[Any]) -> Any:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(name)
+        if isinstance(value, str) and _HALVES.search(value):  # no such text can be sent, or printed
+            raise self.wrong(name)
         return value
+
+    def _words(self, name: str, value: object) -> str:
+        if isinstance(value, (dict, list)):
+            raise self.wrong(name)
+        return str(value)
 
 
 def document(reply: Reply) -> Document:
@@ -139,7 +158,8 @@ def document(reply: Reply) -> Document:
     if not isinstance(values, dict) or values.get("status") not in ("ok", "error"):
         raise reply.error(NotJson, "JSON, but not of Scrapyd")
     if values["status"] == "error":
-        raise _refused(reply, str(values.get("message", "no reason given")))
+        message = values.get("message")
+        raise _refused(reply, message if isinstance(message, str) else "no reason given")
     return Document(reply=reply, values=values)
 
 
@@ -164,8 +184,26 @@ def content_range(reply: Reply) -> tuple[int | None, int | None]:
     match = _RANGE.match(reply.header("content-range") or "")
     if not match:
         return None, None
-    first, _, total = match.groups()
-    return (None if first is None else int(first)), (None if total == "*" else int(total))
+    first, last, total = (None if text in (None, "*") else int(text) for text in match.groups())
+    if first is not None and last is not None and not first <= last < (last + 1 if total is None else total):
+        return None, None
+    return first, total
+
+
+def moment(header: str | None) -> datetime | None:
+    """The time that a header tells, in UTC; None where it tells none."""
+    try:
+        date = parsedate_to_datetime(header or "")
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+    if not sensible(date):
+        return None
+    return date.astimezone(timezone.utc) if date.tzinfo else date.replace(tzinfo=timezone.utc)
+
+
+def sensible(time: datetime) -> bool:
+    """Whether something may have happened then: other times overflow when a zone or a span is added to them."""
+    return 1970 <= time.year <= 9000
 
 
 def said(message: str) -> str:

@@ -9,7 +9,7 @@ from scrapyd_dist.errors import CutReply, NotJson
 from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.call import Call
@@ -59,11 +59,18 @@ class Intake(Generic[T]):
         )
         self._body = bytearray()
         self._take = sink if sink is not None and self._is_wanted() else self._keep
-        self._received = 0
+        self._received = self._given = 0
         # a server that knows no ranges sends the file from its first byte
         self._unwanted = (call.start or 0) if status == 200 else 0
-        # … and to its last one
-        self._left = call.limit if status == 200 and self._is_wanted() else None
+        # … and to its last one; others heed the first byte only
+        self._left = call.limit if self._is_wanted() else None
+        self._to_sink = sink is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether all that was asked for is here, so that the rest need not come."""
+        # The size of a file that is sent without one is known at its end.
+        return self._left == 0 and (self._to_sink or self._head.length is not None or self._head.status != 200)
 
     def feed(self, piece: bytes) -> None:
         """The next bytes of the body, as they came over the wire."""
@@ -76,6 +83,7 @@ class Intake(Generic[T]):
             piece = piece[: self._left]
             self._left -= len(piece)
         if piece:
+            self._given += len(piece)
             self._take(piece)
 
     def done(self) -> T:
@@ -84,10 +92,10 @@ class Intake(Generic[T]):
         Raises:
             NodeError: it ended too early, or is not what the call asked for.
         """
-        announced = self._announced()
-        if announced is not None and self._received < announced:
-            raise self._head.error(CutReply, f"{self._received} of {announced} bytes came")
-        return self._call.read(replace(self._head, body=bytes(self._body)))
+        came, due = (self._given, self._due()) if self._head.status == 206 else (self._received, self._head.length)
+        if due is not None and came < due and not self.full:
+            raise self._head.error(CutReply, f"{came} of {due} bytes came")
+        return self._call.read(replace(self._head, headers=self._headers(), body=bytes(self._body)))
 
     def _is_wanted(self) -> bool:
         """Whether the head announces the file, from the byte that was asked for."""
@@ -100,8 +108,16 @@ class Intake(Generic[T]):
             raise self._head.error(NotJson, f"it is longer than {REPLY_BYTES} bytes")
         self._body += piece
 
-    def _announced(self) -> int | None:
-        length = self._head.header("content-length") or ""
-        if self._head.header("transfer-encoding") or not length.isdigit():
-            return None
-        return int(length)
+    def _headers(self) -> Mapping[str, str]:
+        """Those of the head, and the size of a file that was sent without one."""
+        if self._head.status != 200 or self._head.length is not None or self.full:
+            return self._head.headers
+        told = {name: value for name, value in self._head.headers.items() if name != "transfer-encoding"}
+        return {**told, "content-length": str(self._received)}
+
+    def _due(self) -> int | None:
+        """Bytes of a piece, by what was asked for and by the size of the file."""
+        begins, total = content_range(self._head)
+        if not self._is_wanted() or begins is None or total is None:
+            return self._head.length
+        return total - begins if self._call.limit is None else min(self._call.limit, total - begins)

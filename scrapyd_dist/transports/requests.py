@@ -112,6 +112,8 @@ class RequestsTransport:
                 # Only the reading is translated: what a sink raises is not the node's doing.
                 for piece in _pieces(response, node, call, seconds, deadline):
                     intake.feed(piece)
+                    if intake.full:
+                        break
                 return intake.done()
 
     def _head(self, session: requests.Session, node: Node, call: Call[T], seconds: float) -> requests.Response:

@@ -87,7 +87,7 @@ class TreqTransport:
         response = await self._head(node, call, seconds)
         intake = Intake(node, call, response.code, _headers(response), sink)
         left = seconds if sink is not None else seconds - (self._reactor.seconds() - started)
-        body = _Body(self._reactor, intake.feed, max(left, 0.001), renewed=sink is not None)
+        body = _Body(self._reactor, intake, max(left, 0.001), renewed=sink is not None)
         response.deliverBody(body)
         try:
             await body.finished
@@ -171,9 +171,9 @@ class _NodeAgent:
 class _Body(Protocol):
     """Hands on a body as it comes, until its end, a time-out, or an error of who takes it."""
 
-    def __init__(self, clock: Any, feed: Callable[[bytes], None], seconds: float, *, renewed: bool) -> None:
+    def __init__(self, clock: Any, intake: Intake[Any], seconds: float, *, renewed: bool) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._drop())
-        self._feed = feed
+        self._intake = intake
         self._seconds = seconds
         self._renewed = renewed
         self._timer = clock.callLater(seconds, self._end, Failure(TimedOut()))
@@ -184,9 +184,12 @@ class _Body(Protocol):
         if self._renewed:
             self._timer.reset(self._seconds)
         try:
-            self._feed(data)
+            self._intake.feed(data)
         except Exception:  # noqa: BLE001 - it goes on to who waits for the body
             self._end(Failure())
+        else:
+            if self._intake.full:
+                self._end(None)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - Twisted's
         whole = reason.check(ResponseDone, PotentialDataLoss)

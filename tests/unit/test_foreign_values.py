@@ -1,0 +1,148 @@
+"""Whatever a node answers is a value that the rest can work with, or an error of that node: never one of ours."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.jobs.joblog import LogReader
+from scrapyd_dist.jobs.outcome import BadReport, read_report
+from scrapyd_dist.jobs.statsdump import read_dump
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.reply import LARGEST, Reply
+
+if TYPE_CHECKING:
+    from scrapyd_dist.scrapyd.call import Call
+
+LONG = "9" * 5000
+NUMBERS = [
+    LONG,
+    "9" * 4000,
+    str(LARGEST + 1),
+    "-1",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "1.5",
+    "true",
+    "null",
+    '""',
+]
+CALLS: list[Call[Any]] = [
+    api.daemonstatus(), api.listjobs(), api.listprojects(), api.listversions("p"), api.listspiders("p"),
+    api.status("j"), api.cancel("p", "j"), api.addversion("p", "v", b""), api.schedule("p", "s", jobid="j"),
+]  # fmt: skip
+FIELDS = (
+    "status", "message", "pending", "running", "finished", "node_name", "projects", "versions", "spiders", "id",
+    "spider", "project", "pid", "start_time", "end_time", "log_url", "settings", "args", "version", "currstate",
+    "prevstate", "jobid",
+)  # fmt: skip
+SCALARS: Any = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["ok", "error", "running"])
+    | st.datetimes().map(str) | st.integers(min_value=10**300, max_value=10**301)
+)  # fmt: skip
+VALUES: Any = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=9),
+    max_leaves=20,
+)  # fmt: skip
+ANSWERS = st.dictionaries(st.sampled_from(FIELDS), VALUES).map(lambda answer: {"status": "ok", **answer})
+HEADERS = st.dictionaries(
+    st.sampled_from(["date", "content-length", "content-range", "content-type"]),
+    st.text() | st.sampled_from(
+        ["Mon, 01 Jan 0001 00:00:00 +2300", f"Mon, 01 Jan {LONG} 00:00:00 GMT", "Fri, 31 Dec 99999999999 1:1:1 GMT",
+         LONG, "\u00b2", f"bytes 0-1/{LONG}", "bytes 5-2/9", "bytes 0-9/3"]
+    ),
+)  # fmt: skip
+
+
+def answer(body: str, **headers: str) -> Reply:
+    return Reply(where="node", path="x.json", status=200, headers=headers, body=body.encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("field", ["pending", "running", "finished"])
+def test_a_number_that_is_none_is_a_bad_answer(number: str, field: str) -> None:
+    said = {"pending": "1", "running": "2", "finished": "3", "node_name": '"n"', "status": '"ok"', field: number}
+    body = ", ".join(f'"{name}": {value}' for name, value in said.items())
+    with pytest.raises(NodeError) as caught:
+        api.daemonstatus().read(answer(f"{{{body}}}"))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"status": "ok", "projects": ' + "[" * 100_000, "[" * 100_000, '{"status": "ok", "projects": ["\\ud800"]}',
+     '{"status": "error", "message": ' + "[" * 500 + "]" * 500 + "}"],
+    ids=["deep", "deeper", "half a character", "a deep message"],
+)  # fmt: skip
+def test_what_cannot_be_taken_apart_is_a_bad_answer(body: str) -> None:
+    with pytest.raises(NodeError) as caught:
+        api.listprojects().read(answer(body))
+    assert len(str(caught.value)) < 400
+
+
+@given(ANSWERS, HEADERS)
+def test_any_answer_is_a_value_or_an_error_of_the_node(said: dict[str, Any], headers: dict[str, str]) -> None:
+    reply = answer(json.dumps(said), **headers)
+    for call in CALLS:
+        try:
+            value = call.read(reply)
+        except NodeError:
+            continue
+        repr(value)
+        if isinstance(value, api.Jobs):
+            for job in (*value.pending, *value.running, *value.finished):
+                f"{job.id}{job.project}{job.spider}".encode()
+
+
+@given(st.sampled_from([200, 206, 416, 404, 500]), HEADERS, st.binary(max_size=9))
+def test_any_raw_file_is_a_piece_or_an_error_of_the_node(status: int, headers: dict[str, str], body: bytes) -> None:
+    reply = Reply(where="node", path="logs/x", status=status, headers=headers, body=body)
+    try:
+        chunk = api.fetch("logs/x", start=0, limit=5).read(reply)
+    except NodeError:
+        return
+    assert chunk is None or chunk.start == 0
+
+
+REPORT = {
+    "schema": 1, "state": "ended", "updated": 1.0, "requests": 1, "done": 1, "missed": 0, "pages": 1, "items": 1,
+    "part": {"file": "x", "items": 1, "bytes": 1, "sha256": ""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "field", ["updated", "started", "requests", "done", "pages", "items", "errors", "feeds_failed"]
+)
+@pytest.mark.parametrize("number", [LONG, "9" * 4000, "-1", "NaN", "Infinity", "1e999", "1e300"])
+def test_a_report_with_a_number_that_is_none_is_none(field: str, number: str) -> None:
+    text = json.dumps({**REPORT, field: "@"}).replace('"@"', number)
+    with pytest.raises(BadReport):
+        read_report(text.encode())
+
+
+def test_a_stat_that_cannot_be_summed_up_costs_nothing_but_itself() -> None:
+    stats = {"a": 1, "b": 10**4000, "c": float("nan"), "d": [1], "e": "x", "f": -2.5}
+    report = read_report(json.dumps({**REPORT, "stats": stats}).encode())
+    assert report.stats == {"a": 1, "e": "x", "f": -2.5}
+
+
+def test_a_log_with_such_numbers_is_read() -> None:
+    reader = LogReader()
+    reader.feed(
+        b"0001-01-01 00:00:00 [scrapy.core.engine] INFO: Spider opened\n"
+        b"9999-12-31 23:59:59 [scrapy.extensions.logstats] INFO: x\n"
+        b"2026-11-20 20:00:00 [scrapy.extensions.logstats] INFO: Crawled %b pages (at 1 pages/min), scraped 1 items\n"
+        % LONG.encode()
+    )
+    facts = reader.facts()
+    assert (facts.pages, facts.first) == (None, facts.last)
+    huge = "0x" + "f" * 5000
+    dump = read_dump(f"{{'a': {huge}, 'b': ({huge},), 'c': 1e999, 'd': 1}}")
+    assert (dump["a"], dump["b"], dump["c"], dump["d"]) == ("…", "…", "1e309", 1)
