@@ -11,9 +11,10 @@ import typer
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from scrapyd_dist.batches import Crawl
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
 
@@ -96,14 +97,30 @@ def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
     from .storing import maybe_store
 
     store = maybe_store(project.root)
+    if store is None:
+        return versions_by_job(())
+    with closing(store):
+        return versions_by_job(store.crawls())
+
+
+def versions_by_job(crawls: Iterable[Crawl]) -> Callable[[str], str | None]:
+    """The same, of these crawls: of attempts and rows, of workers, and of those that work in other projects."""
+    from scrapyd_dist.managing.roster import KEY
+    from scrapyd_dist.scrapyd.jobids import read_id
+
     versions: dict[str, str | None] = {}
-    if store is not None:
-        with closing(store):
-            # Of a crawl that went on with other code, a job may run either.
-            versions = {
-                crawl.id: crawl.version for crawl in store.crawls() if not crawl.options.get("earlier_versions")
-            }
-    return lambda job: versions.get(job.rsplit(".b", 1)[0]) if ".b" in job else None
+    elsewhere: dict[str, str] = {}
+    for crawl in crawls:
+        # Of a crawl that went on with other code, a job may run either.
+        versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
+        hired = (crawl.options.get(KEY) or {}).get("hired", ())
+        elsewhere |= {str(one["job"]): str(one["version"]) for one in hired if one.get("version")}
+
+    def version_of(job: str) -> str | None:
+        ours = read_id(job)
+        return None if ours is None else elsewhere.get(job) or versions.get(ours.crawl)
+
+    return version_of
 
 
 def must_name(patterns: Sequence[str] | None, command: str, otherwise: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.reasons import meaning
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.jobids import read_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: seconds without a page, an item or a line in the log after which a running job counts as stalled
 STALL = 900.0
-
-_OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw]\d+\.a\d+")
 
 
 class Outcome(str, Enum):
@@ -76,8 +74,8 @@ class Verdict:
 
 def crawl_in(job: str) -> str | None:
     """The crawl in a job id of ours, else None."""
-    match = _OURS.fullmatch(job)
-    return match["crawl"] if match else None
+    ours = read_id(job)
+    return ours.crawl if ours else None
 
 
 def by_log(state: JobState, look: Look | None, *, stall: float = STALL, signalled: bool = False) -> Verdict:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from scrapyd_dist.cli.choosing import versions_by_job
+from scrapyd_dist.deploy.pruning import plan
 from scrapyd_dist.deploy.survey import Seen, in_use
 
+from scrapyd_dist.batches import Crawl, worker_id
+from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
-from scrapyd_dist.scrapyd.jobids import content_of, job_id
+from scrapyd_dist.scrapyd.jobids import OurJob, content_of, job_id, read_id
 
 NOW = datetime(2026, 1, 2, 4, 4, 5, tzinfo=timezone(timedelta(hours=1)))
 HASH = "0123456789ab"
@@ -50,3 +54,36 @@ def test_what_holds_a_version_on_a_node() -> None:
     use = in_use(Seen(node=node, project="p", versions=(NAME, again, "other"), jobs=jobs), lambda _: None)
     assert use.jobs == {NAME: (made,), again: (made,)}
     assert use.unknown == ("stranger", lost)
+
+
+@pytest.mark.parametrize(
+    ("job", "ours"),
+    [
+        (attempt_id("easy-1", 12, 3), OurJob(crawl="easy-1", leases=False, number=12, attempt=3)),
+        (worker_id("easy-1", 4), OurJob(crawl="easy-1", leases=True, number=4, attempt=1)),
+        ("easy.b1.w2.a1", None),
+        ("easy-1.b1", None),
+        (f"easy.b{'9' * 5000}.a1", None),
+    ],
+)
+def test_an_id_of_ours_is_read_in_one_place(job: str, ours: OurJob | None) -> None:
+    assert read_id(job) == ours
+
+
+def test_beside_workers_of_ours_only_what_they_run_stays() -> None:
+    old, mid, new = (f"2026112{day}T120000Z-{HASH}" for day in (0, 1, 2))
+    theirs = {"job": "far.w2.a1", "number": 2, "url": "http://a:6800", "version": mid, "introduces": True}
+    ours = {**theirs, "job": "shop.w1.a1", "version": ""}
+    crawls = [
+        Crawl(id="shop", project="p", spider="s", created=0.0, version=new, options={"workers": {"hired": [ours]}}),
+        Crawl(id="far", project="q", spider="s", created=0.0, version="z", options={"workers": {"hired": [theirs]}}),
+    ]
+    jobs = tuple(
+        Job(id=name, project="p", spider="s", state=JobState.RUNNING)
+        for name in ("shop.w1.a1", "shop.b3.a2", "far.w2.a1")
+    )
+    found = plan(
+        Seen(node=Node.parse("a:6800"), project="p", versions=(old, mid, new), jobs=jobs), 1, versions_by_job(crawls)
+    )
+    assert (found.versions, found.use.unknown) == ((old,), ())
+    assert found.use.jobs == {mid: ("far.w2.a1",)}
