@@ -47,6 +47,7 @@ CODES: Mapping[str, tuple[int, ...]] = {
     "misses": (0, 1, 2, 4, 6),
     "clean": (0, 1, 2, 4, 6, 10, 130),
     "report": (0, 1, 2, 4, 6),
+    "trust": (0, 1, 2, 4, 6, 130),
     "throttle": (0, 2),
     "throttle show": (0, 1, 2, 4, 6),
     "throttle apply": (0, 1, 2, 4, 6, 10),

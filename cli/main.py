@@ -48,6 +48,7 @@ COMMANDS = {
     "crawls": "crawls.crawl",
     "clean": "crawls.clean",
     "report": "crawls.report",
+    "trust": "crawls.trusting",
     "throttle": "throttle.commands",
     "frontier": "frontier.commands",
     "consume": "frontier.consume",

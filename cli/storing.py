@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def maybe_store(root: Path) -> Store | None:
     address = where(root)
     if not is_url(address) and not Path(address).exists():
         return None
-    return open_store(address)
+    return open_store(address, key=_key(root))
 
 
 def existing_store(root: Path) -> Store:
@@ -98,5 +99,16 @@ def existing_store(root: Path) -> Store:
 
 def project_store(root: Path) -> Store:
     """The project's store; made, with the state folder, when there is none."""
-    config.state_dir(root)
-    return open_store(where(root))
+    from scrapyd_dist.deploy.key import state_key
+
+    return open_store(where(root), key=state_key(config.state_dir(root)))
+
+
+def _key(root: Path) -> bytes:
+    """The project's key; where it has none, nothing on a server can be its own, and any other key says so as well."""
+    from scrapyd_dist.deploy.key import known_key, state_key
+
+    state = root / config.STATE_FOLDER
+    if is_url(where(root)):
+        return known_key(state) or secrets.token_bytes(32)
+    return state_key(config.state_dir(root))

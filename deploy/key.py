@@ -1,4 +1,7 @@
-"""The key with which batches are encrypted; it lives in the state folder and travels inside the egg, nowhere else."""
+"""The key with which batches are encrypted and rows of the store are signed.
+
+It lives in the state folder and travels inside the egg, nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,14 @@ def state_key(state: Path) -> bytes:
     if not path.exists():
         _make(path)
     return path.read_bytes().strip()
+
+
+def known_key(state: Path) -> bytes | None:
+    """The key, for whoever only looks: None where none was made yet."""
+    try:
+        return (state / _FILE).read_bytes().strip() or None
+    except FileNotFoundError:
+        return None
 
 
 def _make(path: Path) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PROC = Path("/proc")
+_PID_FILE = "pid"
 #: seconds between two looks at processes that were told to end
 _LOOK = 0.05
 
@@ -40,6 +41,20 @@ class Process:
     group: int
     #: the moment of its start, as the system writes it
     mark: str
+
+
+def note_pid(folder: Path, pid: int) -> None:
+    """Write down in a crawl's folder which process of this machine works on it."""
+    (folder / _PID_FILE).write_text(str(pid), "ascii")
+
+
+def noted_pid(folder: Path) -> int | None:
+    """The same, back. What a store says of processes may be anybody's word, and nobody is signalled for it."""
+    try:
+        text = (folder / _PID_FILE).read_text("ascii")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 def processes() -> dict[int, Process]:

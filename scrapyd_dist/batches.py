@@ -138,6 +138,8 @@ class Crawl:
     message: str = ""  #: one paragraph for people: why it was refused or stopped, and how to go on
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
     wanted: str = ""  #: what a person asked the producer to do, one of `WANTED`; it obeys at its next tick
+    #: why nothing of `options` is believed (they are empty then), a paragraph; the store finds it out, and keeps it not
+    foreign: str = ""
 
     @property
     def when_refused(self) -> CrawlState:

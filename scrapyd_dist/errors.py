@@ -54,6 +54,12 @@ class NameTaken(StoreError):
     """There is a crawl of that name already."""
 
 
+class ForeignRow(StoreError):
+    """A row of the store was not written by this project, or is not what such a row can be: nothing of it is used."""
+
+    exit_code = 2
+
+
 class StepRefused(StoreError):
     """A state change that the table of steps does not allow."""
 

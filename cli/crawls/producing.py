@@ -147,7 +147,7 @@ def begin_again(
         ConfigError: it still runs, or there is nothing to go on with.
     """
     with closing(existing_store(root)) as store:
-        crawl = store.crawl(name)
+        crawl = store.own_crawl(name)
         check_is_crawl(crawl)
         if crawl.state is CrawlState.FINISHED and not finished:
             raise ConfigError(
@@ -195,6 +195,8 @@ def check_is_crawl(row: Crawl) -> None:
 
 def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
+    from scrapyd_dist.deploy.processes import note_pid
+
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.produce", crawl]
@@ -210,6 +212,7 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
+    note_pid(folder, process.pid)
     store.update_crawl(crawl, pid=process.pid, beat=time.time())
     return process
 
@@ -243,9 +246,12 @@ def _born(mark: str) -> float | None:
     return None
 
 
-def interrupt(crawl: Crawl) -> None:
+def interrupt(root: Path, crawl: Crawl) -> None:
     """Tell the producer to stop in good order: send what is captured, and say how to resume."""
-    if crawl.pid is not None and _is_here(crawl) and lives(crawl):
+    from scrapyd_dist.deploy.processes import noted_pid
+
+    noted = noted_pid(crawl_folder(root, crawl.id))
+    if crawl.pid is not None and crawl.pid == noted and _is_here(crawl) and lives(crawl):
         with suppress(ProcessLookupError):
             os.kill(crawl.pid, signal.SIGINT)
 

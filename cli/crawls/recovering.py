@@ -162,7 +162,7 @@ def retry(
     manner = watched.manner()
     root = load().root
     with closing(existing_store(root)) as store:
-        row = store.crawl(crawl)
+        row = store.own_crawl(crawl)
         producing.check_is_crawl(row)
         if not row.state.ended and producing.lives(row):
             raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")

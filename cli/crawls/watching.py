@@ -170,7 +170,7 @@ def watch(root: Path, crawl: str, manner: Manner, process: subprocess.Popen[byte
         except KeyboardInterrupt:
             if not _wants_stop(crawl):
                 return 130
-            interrupt(store.crawl(crawl))
+            interrupt(root, store.crawl(crawl))
             say("Stopping: what is captured is sent first.")
             try:
                 row = eye.until_ended(manner.view(root, crawl), None)

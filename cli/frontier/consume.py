@@ -59,7 +59,7 @@ def consume(wanted: Wanted) -> None:
     outputs = wanted.outputs()
     with opened(root, wanted.frontier) as (store, row):
         _check_free(row)
-        rows = has_arguments(row)
+        rows = has_arguments(store.own_crawl(row.id))
         if rows:
             wanted.check_rows()
         _check_slots(store, row, wanted.slots)

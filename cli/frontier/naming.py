@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.config import STATE_FOLDER
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched
 from scrapyd_dist.frontier.filling import check_frontier_name
 from scrapyd_dist.frontier.values import OTHER_SPIDER, SlotCount
 
@@ -150,6 +150,8 @@ def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[R
 
     try:
         return decode(store.payload(frontier, batch.number).get, key=key_of(root))
+    except ForeignRow as error:
+        raise ConfigError(str(error)) from None
     except PayloadError as error:
         raise ConfigError(
             f"Batch {batch.number} of {frontier} cannot be read here: {error}. What is more than an address is"

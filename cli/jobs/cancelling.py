@@ -232,7 +232,7 @@ def _stop_producer(root: Path, producer: Crawl, wait: float) -> None:
 
     say(f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later.")
     deadline = time.monotonic() + wait
-    interrupt(producer)
+    interrupt(root, producer)
     with closing(existing_store(root)) as store:
         store.want(producer.id, "cancel")  # it may be on another machine
         while lives(store.crawl(producer.id)):

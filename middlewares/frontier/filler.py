@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -146,7 +147,8 @@ class Filler:
             slotting=Slotting.from_settings(settings, home=Home(project=project.name)),
             salt=uuid4().hex,
         )
-        self._thread = StoreThread(await asyncio.to_thread(open_store, store_address(options, project)))
+        where = store_address(options, project)
+        self._thread = StoreThread(await asyncio.to_thread(partial(open_store, where, key=key)))
         self._producer = self._new_producer(project, size, key)
         await self._thread(self._producer.begin)
         self._writer = FrontierWriter(self._producer, self._thread)

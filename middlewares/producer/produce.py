@@ -17,8 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.deploy.key import state_key
+
 from scrapyd_dist.batches import Crawl, check_crawl_name
-from scrapyd_dist.config import STATE_FOLDER, find_root
+from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
 from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
@@ -66,8 +68,8 @@ def main() -> None:
 
 
 def _crawl(crawl: str, store: str) -> int:
-    database = open_store(store)
-    row = database.crawl(crawl)
+    database = open_store(store, key=state_key(state_dir(Path.cwd())))
+    row = database.own_crawl(crawl)
     faults.listen()
     try:
         _import_its_code(row, store)
@@ -82,7 +84,7 @@ def _crawl(crawl: str, store: str) -> int:
         changes = {"state": database.crawl(crawl).when_refused, "exit_code": code, "message": message, "pid": None}
         database.update_crawl(crawl, **changes, ended=time.time())
         if not isinstance(error, Refused):  # of that one its own process has told
-            _tell(database.crawl(crawl))
+            _tell(database.own_crawl(crawl))
         return code
     finally:
         ended = database.crawl(crawl)

@@ -13,10 +13,13 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.deploy.key import state_key
+from scrapyd_dist.deploy.processes import note_pid
+
 from scrapyd_dist.account.samples import due
 from scrapyd_dist.batches import AttemptState, BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
 from scrapyd_dist.coordination.seen import Seen
-from scrapyd_dist.errors import NameTaken, NothingMatched
+from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
 from scrapyd_dist.frontier.filling import add_unseen
 from scrapyd_dist.items.collect import Output
 from scrapyd_dist.items.delivery import PARTS
@@ -67,7 +70,7 @@ class Record:
         self._options = options
         self._project = project
         self.where = store_address(options, project)
-        self.thread = StoreThread(open_store(self.where))
+        self.thread = StoreThread(open_store(self.where, key=state_key(project.state)))
         self._db = self.thread.store
         self.started = time.time()
         self.counts: dict[str, int] = {}
@@ -103,6 +106,7 @@ class Record:
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
         self.folder = self._project.state / "crawls" / self.id
         self.folder.mkdir(parents=True, exist_ok=True)
+        note_pid(self.folder, os.getpid())
         mine = {"pid": os.getpid(), "host": gethostname()}
         await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
 
@@ -139,7 +143,7 @@ class Record:
                     return await self._new_row(spider, asked)
         self.id = self._options.crawl
         try:
-            return await self.thread(self._db.crawl, self.id)
+            return await self.thread(self._db.own_crawl, self.id)
         except NothingMatched:
             return await self._new_row(spider, asked)
 
@@ -316,10 +320,13 @@ class Record:
 
     async def _of_dead(self, batch: Batch, key: bytes | None) -> list[Miss]:
         """The URLs of a batch that was given up, as misses."""
-        payload = await self.thread(self._db.payload, self.id, batch.number)
         try:
+            payload = await self.thread(self._db.payload, self.id, batch.number)
             values = decode(payload.get, key=key)
-        except PayloadError as error:  # one batch of another key must not keep all the others from their file
+        except (
+            ForeignRow,
+            PayloadError,
+        ) as error:  # one of another key must not keep all others from their file
             reason = f"{batch.reason}; its {batch.size} requests cannot be named: {error}"
             return [Miss(url="", kind="dead", reason=reason, batch=batch.number)]
         return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]

@@ -202,6 +202,8 @@ class Feeder:
     async def _made(self, value: RequestValue) -> Request | Unmade:
         spider = self._crawler.spider
         assert spider
+        if self._key is None and (why := _unproven(value)):
+            return Unmade("dead", why)
         try:
             request = from_value(with_target(value, self._crawler), spider)
         except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
@@ -258,7 +260,20 @@ def most_of_a_site(crawler: Crawler) -> int:
     return most if most > 0 else UNLIMITED
 
 
+def _unproven(value: RequestValue) -> str:
+    """Why a request is not made that may be anybody's: without a key, nothing shows that it is this project's own."""
+    scheme = value["url"].partition(":")[0].lower()
+    if scheme in {"http", "https"} and "proxy" not in str(value.get("meta", "")):
+        return ""
+    return (
+        f"it is a request of the kind {scheme}:, or by a proxy, and this code carries no key by which it could be known"
+        " whose it is; deploy it with sdist"
+    )
+
+
 def _values(leased: Leased, key: bytes | None) -> tuple[list[RequestValue], str]:
+    if leased.fault:
+        return [], leased.fault
     try:
         return decode(leased.payload.get, key=key), ""
     except PayloadError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import DistError, NothingMatched
+from scrapyd_dist.sealing import SealError
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, is_url, shown
 
@@ -48,7 +49,9 @@ def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
     if not is_url(where):
         _check_file(Path(where.removeprefix("sqlite://")))
     try:
-        store = open_store(where, durable=False)
+        store = open_store(where, durable=False, key=crawl_key(told))
+    except SealError as error:
+        raise OutOfReach(f"the key of this crawl cannot be opened: {error}") from None
     except (DistError, ImportError, OSError) as error:
         raise _perhaps_later(str(error)) from None
     try:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.batches import Attempt, job_id
 from scrapyd_dist.coordination.fleet import Out
 from scrapyd_dist.coordination.placement import Hand
-from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NothingMatched, StepRefused
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    CallRefused,
+    ForeignRow,
+    NodeError,
+    NotFound,
+    NothingMatched,
+    StepRefused,
+)
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch
@@ -98,7 +107,11 @@ class Dispatch:
             out.member.out.pop(out.job, None)
             desk.ended(out.batch.number)
             return
-        payload = await desk.store(db.payload, crawl, out.batch.number)
+        try:
+            payload = await desk.store(db.payload, crawl, out.batch.number)
+        except ForeignRow as error:
+            await self.endings.failed(out, str(error))
+            return
         try:
             await desk.calls.post(out, payload)
         except NodeError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.coordination.poison import Cuts, blames
-from scrapyd_dist.errors import NodeError, StepRefused
+from scrapyd_dist.errors import ForeignRow, NodeError, StepRefused
 from scrapyd_dist.items.collect import PartLost, fetch_part
 from scrapyd_dist.jobs.outcome import Report, kept, misses, refusal
 
@@ -158,11 +158,15 @@ class Endings:
     async def _cut(self, batch: Batch, number: int) -> None:
         """Some request of it kills its workers: smaller batches take its requests over."""
         desk, db, crawl = self.desk, self.desk.store.store, self.desk.spec.crawl
-        payload = await desk.store(db.payload, crawl, batch.number)
         try:
+            payload = await desk.store(db.payload, crawl, batch.number)
             pieces = await desk.store(db.split, crawl, batch.number, self.cuts.halves(batch, payload))
         except StepRefused:  # a worker has leased it in between: it is cut when that one has died as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)
+            return
+        except ForeignRow as error:  # it was changed since it was sent
+            logger.warning("%s", error)
+            desk.put_back(replace(batch, state=BatchState.FAILED, attempts=number), "")
             return
         names = " and ".join(str(piece.number) for piece in pieces)
         logger.warning(

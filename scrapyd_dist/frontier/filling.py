@@ -74,10 +74,10 @@ def open_frontier(
         options={ROWS: ARGUMENTS} if arguments else {},
     )  # fmt: skip
     with suppress(NothingMatched):
-        return _checked(store.crawl(name), arguments=arguments)
+        return _checked(store.own_crawl(name), arguments=arguments)
     with suppress(NameTaken):  # in this very moment
         store.add_crawl(new)
-    return _checked(store.crawl(name), arguments=arguments)
+    return _checked(store.own_crawl(name), arguments=arguments)
 
 
 def has_arguments(frontier: Crawl) -> bool:

@@ -64,6 +64,7 @@ class Leased:
     batch: Batch
     attempt: int
     payload: Mapping[str, str]
+    fault: str = ""  #: why nothing of its payload is believed (it is empty then), a paragraph
 
 
 @dataclass(frozen=True, kw_only=True)

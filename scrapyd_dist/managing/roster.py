@@ -65,4 +65,4 @@ class Roster:
         await self.store(self.store.store.update_crawl, self.crawl, options=options)
 
     async def _options(self) -> dict[str, Any]:
-        return dict((await self.store(self.store.store.crawl, self.crawl)).options)
+        return dict((await self.store(self.store.store.own_crawl, self.crawl)).options)

@@ -43,13 +43,39 @@ class Store(Protocol):
         """Raises `NameTaken` when the id is."""
 
     def crawl(self, crawl: str) -> Crawl:
-        """Raises `NothingMatched` when there is none of that id."""
+        """The row; of one that this project has not signed, no option is told (`Crawl.foreign`).
+
+        Raises:
+            NothingMatched: there is none of that id.
+            ForeignRow: it cannot be a crawl's row.
+        """
+
+    def own_crawl(self, crawl: str) -> Crawl:
+        """The row, for whoever does what it says.
+
+        Raises:
+            ForeignRow: this project has not signed it.
+        """
 
     def crawls(self) -> list[Crawl]:
-        """All crawls, newest first."""
+        """All crawls, newest first. What cannot be a row is left out, here and in all lists, and told in the log."""
 
     def update_crawl(self, crawl: str, **changes: Any) -> None:
-        """Set fields of `Crawl` by their names."""
+        """Set fields of `Crawl` by their names.
+
+        Raises:
+            ForeignRow: what is signed would change, and this project has not signed what is there.
+        """
+
+    def unchecked(self, crawl: str) -> dict[str, Any]:
+        """The options that the row has, whoever wrote them: only to be shown.
+
+        Raises:
+            NothingMatched: there is none of that id.
+        """
+
+    def trust(self, crawl: str) -> int:
+        """Sign all that is there of a crawl, as it is: somebody has looked at it. Gives the number of its batches."""
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).
@@ -357,13 +383,15 @@ class Store(Protocol):
         """What was counted in these budgets of pages counts no more."""
 
 
-def open_store(where: str | Path, *, durable: bool = True) -> Store:
+def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = None) -> Store:
     """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
 
     Args:
         where: the address.
         durable: for a file, whether a step is on the disk before it returns. A worker does without: a power cut that
             takes its last steps takes the worker as well; and it has the file to itself for a shorter time.
+        key: the project's key, by which rows are signed, and by which it is known that they are the project's own.
+            Without one nothing is signed, and nothing can be checked.
 
     Raises:
         ConfigError: nothing here knows this kind of address, or what it needs is not installed.
@@ -372,7 +400,7 @@ def open_store(where: str | Path, *, durable: bool = True) -> Store:
     if not is_url(where):
         from scrapyd_dist.store.sqlite import SqliteStore  # noqa: PLC0415 - only the engine asked for is loaded
 
-        return SqliteStore(str(where).removeprefix("sqlite://"), durable=durable)
+        return SqliteStore(str(where).removeprefix("sqlite://"), durable=durable, key=key)
     kind = str(where).split("://", 1)[0]
     if kind not in {"redis", "rediss", "unix"}:
         raise ConfigError(
@@ -381,4 +409,4 @@ def open_store(where: str | Path, *, durable: bool = True) -> Store:
         )
     from scrapyd_dist.store.redis import RedisStore  # noqa: PLC0415 - as above
 
-    return RedisStore(str(where))
+    return RedisStore(str(where), key=key)

@@ -18,9 +18,10 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.store.frontier_rows import lost_lease
+from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_batches import RedisBatches, before
-from scrapyd_dist.store.redis_crawls import OPEN, conditions, listed, packed, unpacked, writes
-from scrapyd_dist.store.rows import attempt_of, storable
+from scrapyd_dist.store.redis_crawls import OPEN, attempt_name, conditions, listed, packed, unpacked, writes
+from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -133,12 +134,19 @@ class RedisAttempts(RedisBatches):
             return self._attempt_names(crawl)
         self._index(crawl)
         keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
-        return [name.decode() for name in self.read(lambda: self._client.sunion(keys))]
+        return self._door.each(attempt_name, self.read(lambda: self._client.sunion(keys)))
 
     def _some_attempts(self, crawl: str, names: Collection[str]) -> list[Attempt]:
         rows = self.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])
-        found = [{"job": _job(crawl, name), **unpacked(row)} for name, row in zip(names, rows, strict=True) if row]
-        return [attempt_of(row) for row in found]
+
+        def attempt(named: tuple[str, Mapping[bytes, bytes]]) -> Attempt:
+            name, row = named
+            found = self._door.attempt(crawl, {"job": _job(crawl, name), **unpacked(row)})
+            if f"{found.batch}.{found.number}" != name:
+                raise foreign(f"attempt {name} of {crawl}", "it is another one")
+            return found
+
+        return self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
 
     def _index(self, crawl: str) -> None:
         """A crawl of the first layout gets what is kept beside batches and attempts now."""
@@ -243,7 +251,9 @@ class RedisAttempts(RedisBatches):
         return self.step("lease", *current, self._base(crawl), member, holder, seconds, int(again)) == ["ok", "1"]
 
     def expired(self, crawl: str) -> list[Attempt]:
-        late = self._some_attempts(crawl, self.step("expired", self._base(crawl)))
+        late = self._some_attempts(
+            crawl, self._door.each(attempt_name, map(str.encode, self.step("expired", self._base(crawl))))
+        )
         return sorted((a for a in late if a.state in LEASABLE), key=lambda a: (a.sent_at, a.batch, a.number))
 
 

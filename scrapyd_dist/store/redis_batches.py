@@ -14,8 +14,8 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.store.frontier_rows import batch_from, handed_down, parted
-from scrapyd_dist.store.redis_crawls import THERE, RedisCrawls, conditions, listed, packed, unpacked, writes
-from scrapyd_dist.store.rows import batch_of, check_done, check_parts, retried_already, storable
+from scrapyd_dist.store.redis_crawls import THERE, RedisCrawls, conditions, listed, packed, unpacked, whole, writes
+from scrapyd_dist.store.rows import check_done, check_parts, retried_already, storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
+#: batches that are signed together
+_TOGETHER = 100
 
 
 def before(state: BatchState) -> list[str]:
@@ -53,7 +55,7 @@ class RedisBatches(RedisCrawls):
             "seal",
             *conditions(self._there(crawl)),
             self._base(crawl),
-            *fresh(batch, payload),
+            *self._fresh(crawl, batch, payload),
             *writes(*counting),
             *fingerprints,
         )
@@ -65,7 +67,7 @@ class RedisBatches(RedisCrawls):
         # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
         base, start = self._base(crawl), 0
         while True:
-            end = int(self.read(lambda: self._client.hget(f"{base}meta", "buckets")) or 0)
+            end = whole(self.read(lambda: self._client.hget(f"{base}meta", "buckets")), f"the buckets of {crawl}")
             if start >= end:
                 return
             some = range(start, min(start + _BUCKETS, end))
@@ -79,23 +81,34 @@ class RedisBatches(RedisCrawls):
         row = self.read(lambda: self._client.hgetall(self._batch_key(crawl, number)))
         if not row:
             raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        return batch_of(unpacked(row))
+        return self._door.batch(unpacked(row))
 
     def _batch_key(self, crawl: str, number: int) -> str:
         return f"{self._base(crawl)}b:{number}"
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
-        last = int(self.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "batches")) or 0)
-        rows = self.ask([("HGETALL", self._batch_key(crawl, number)) for number in range(1, last + 1)])
-        batches = [batch_of(unpacked(row)) for row in rows if row]
+        said = self.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "batches"))
+        last = whole(said, f"the number of batches of {crawl}")
+        rows = self.ask(("HGETALL", self._batch_key(crawl, number)) for number in range(1, last + 1))
+        batches = self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
         return [batch for batch in batches if not states or batch.state in states]
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        text = self.read(lambda: self._client.get(f"{self._base(crawl)}p:{number}"))
-        if text is None:
+        looks = [("HGETALL", self._batch_key(crawl, number)), ("GET", f"{self._base(crawl)}p:{number}")]
+        row, text = self.ask(looks)
+        if not row or text is None:
             raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        settings: dict[str, str] = json.loads(text)
-        return settings
+        return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
+
+    def _trust_batches(self, crawl: str) -> int:
+        batches = self.batches(crawl)
+        for start in range(0, len(batches), _TOGETHER):
+            some = batches[start : start + _TOGETHER]
+            keys = [f"{self._base(crawl)}p:{batch.number}" for batch in some]
+            found = zip(keys, some, self.ask([("GET", key) for key in keys]), strict=True)
+            there = [("SET", key, self._door.resigned(crawl, batch, text)) for key, batch, text in found if text]
+            self._write(crawl, *there)
+        return len(batches)
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         wanted = sorted(set(numbers))
@@ -124,7 +137,7 @@ class RedisBatches(RedisCrawls):
             *(
                 word
                 for batch, part, its in zip(new, parts, prints, strict=True)
-                for word in fresh(batch, part.payload, its)
+                for word in self._fresh(crawl, batch, part.payload, its)
             ),
         )
         if answer[0] != "ok":
@@ -155,17 +168,23 @@ class RedisBatches(RedisCrawls):
             self._base(crawl),
             *listed([json.dumps(storable(asdict(miss))) for miss in misses]),
             len(parts),
-            *(word for batch, (payload, _) in zip(new, parts, strict=True) for word in fresh(batch, payload)),
+            *(
+                word
+                for batch, (payload, _) in zip(new, parts, strict=True)
+                for word in self._fresh(crawl, batch, payload)
+            ),
         )
         if answer[0] != "ok":
             raise retried_already(crawl, number)
         return numbered(new, answer[1:])
 
-
-def fresh(batch: Batch, payload: Mapping[str, str], fingerprints: Collection[bytes] = ()) -> list[object]:
-    """A new batch as the script reads it: its fields but the number, its payload, the fingerprints that it keeps."""
-    row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
-    return [*listed(packed({**row, "state": batch.state.value})), json.dumps(dict(payload)), *listed(fingerprints)]
+    def _fresh(
+        self, crawl: str, batch: Batch, payload: Mapping[str, str], fingerprints: Collection[bytes] = ()
+    ) -> list[object]:
+        """A new batch as the script reads it: fields but the number, payload, the fingerprints that it keeps."""
+        row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
+        text = self._door.payload_text(crawl, batch, payload)
+        return [*listed(packed({**row, "state": batch.state.value})), text, *listed(fingerprints)]
 
 
 def numbered(batches: Sequence[Batch], numbers: Sequence[str]) -> list[Batch]:

@@ -7,34 +7,42 @@ Keys: `<prefix>crawls` has the ids, `<prefix>node:<name>` a node's record, and a
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+import re
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, Miss, ShardState
-from scrapyd_dist.errors import NameTaken, NothingMatched, StoreError
+from scrapyd_dist.batches import CRAWL_NAME, ShardState
+from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.store.judging import foreign, from_json
 from scrapyd_dist.store.redis_link import CHUNK, RedisLink
 from scrapyd_dist.store.rows import (
+    CRAWL_COLUMNS,
     CRAWL_FIELDS,
     NODE_FIELDS,
+    SIGNED,
     check_fields,
     check_wanted,
-    crawl_of,
     crawl_row,
-    node_of,
     node_row,
-    shard_of,
+    signed_row,
     storable,
+    unsigned,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.batches import Shard
+    from scrapyd_dist.batches import Crawl, Miss, Shard
 
 #: a field that is there, whatever it says
 THERE = ("*",)
 _LARGEST = (1 << 63) - 1
+#: of batches, and of buckets of fingerprints, no crawl has more
+MOST = 100_000_000
+#: tries to change a row that somebody else changes at the same time
+_TRIES = 20
+_ATTEMPT_NAME = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 #: attempts in one of these are not over; they are listed by it
 OPEN = ("sending", "sent", "running", "acked")
 #: what stays of the account when the index is walked again
@@ -47,7 +55,27 @@ def packed(row: Mapping[str, Any]) -> list[str]:
 
 
 def unpacked(words: Mapping[bytes, bytes]) -> dict[str, Any]:
-    return {name.decode(): json.loads(value) for name, value in words.items()}
+    return {word(name): from_json(f"a row with {word(name)[:100]!r}", value) for name, value in words.items()}
+
+
+def word(name: bytes) -> str:
+    """A name as the server has it; what no version of ours wrote is replaced, and then known to nobody."""
+    return name.decode("utf-8", "replace")
+
+
+def whole(said: Any, what: str) -> int:
+    """A number of the server.
+
+    Raises:
+        ForeignRow: it is none.
+    """
+    try:
+        number = int(said or 0)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MOST:
+        raise foreign(what, f"it is no whole number up to {MOST:,}")
+    return number
 
 
 def conditions(*needed: tuple[str, str, Collection[object]]) -> list[object]:
@@ -88,48 +116,100 @@ class RedisCrawls(RedisLink):
     # nodes
 
     def nodes(self) -> list[NodeRecord]:
-        names = sorted(name.decode() for name in self.read(lambda: self._client.smembers(f"{self.prefix}nodes")))
+        names = sorted(map(word, self.read(lambda: self._client.smembers(f"{self.prefix}nodes"))))
         empty = node_row(asdict(NodeRecord(name="")))
-        rows = self.ask([("HGETALL", f"{self.prefix}node:{name}") for name in names])
-        return [node_of({**empty, **unpacked(row), "name": name}) for name, row in zip(names, rows, strict=True)]
+        looks = [("HGETALL", f"{self.prefix}node:{name}") for name in names]
+        *rows, signatures = self.ask([*looks, ("HGETALL", f"{self.prefix}nodes:signed")])
+
+        def node(named: tuple[str, Mapping[bytes, bytes]]) -> NodeRecord:
+            name, row = named
+            return self._door.node({**empty, **unpacked(row), "name": name}, word(signatures.get(name.encode(), b"")))
+
+        return self._door.each(node, zip(names, rows, strict=True))
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
         row = packed({**node_row(changes), "name": name})
-        commands = writes(("SADD", f"{self.prefix}nodes", name), ("HSET", f"{self.prefix}node:{name}", *row))
-        self.step("steps", *conditions(), *commands)
+        commands = [("SADD", f"{self.prefix}nodes", name), ("HSET", f"{self.prefix}node:{name}", *row)]
+        if "url" in changes:  # beside the record, which an older version reads as a whole
+            signature = self._door.node_signature(name, changes["url"])
+            commands.append(("HSET", f"{self.prefix}nodes:signed", name, signature))
+        self.step("steps", *conditions(), *writes(*commands))
 
     # crawls
 
     def add_crawl(self, crawl: Crawl) -> None:
         key = f"{self._base(crawl.id)}crawl"
-        row = crawl_row({field.name: getattr(crawl, field.name) for field in fields(Crawl)})
+        row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
+        row["options"] = signed_row(self._door.signer, row, crawl.options)
         taken, index = conditions((key, "id", ())), f"{self.prefix}crawls"
         made = writes(("HSET", key, *packed(row)), ("HSET", f"{self._base(crawl.id)}meta", "indexed", 1))
         if self.step("crawl", *taken, index, crawl.id, *made)[0] != "ok":
             raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
 
     def crawl(self, crawl: str) -> Crawl:
+        return self._door.crawl(self._crawl_row(crawl), crawl)
+
+    def _crawl_row(self, crawl: str) -> dict[str, Any]:
         row = self.read(lambda: self._client.hgetall(f"{self._base(crawl)}crawl"))
         if not row:
             raise self._no_crawl(crawl)
-        return crawl_of(unpacked(row))
+        return unpacked(row)
+
+    def own_crawl(self, crawl: str) -> Crawl:
+        return self._door.own(self.crawl(crawl))
 
     def _no_crawl(self, crawl: str) -> NothingMatched:
         return NothingMatched(f"there is no crawl {crawl!r} in {self.shown}; `sdist crawls` lists those there are.")
 
     def crawls(self) -> list[Crawl]:
         index = self.read(lambda: self._client.hgetall(f"{self.prefix}crawls"))
-        order = {name.decode(): int(number) for name, number in index.items() if name}
-        rows = self.ask([("HGETALL", f"{self._base(name)}crawl") for name in order])
-        crawls = [crawl_of(unpacked(row)) for row in rows if row]  # one may have been forgotten meanwhile
+        listed_ = self._door.each(_place, ((word(name), number) for name, number in index.items() if name))
+        order = dict(listed_)
+        rows = zip(order, self.ask([("HGETALL", f"{self._base(name)}crawl") for name in order]), strict=True)
+        there = [(name, row) for name, row in rows if row]  # one may have been forgotten meanwhile
+        crawls = self._door.each(lambda pair: self._door.crawl(unpacked(pair[1]), pair[0]), there)
         return sorted(crawls, key=lambda crawl: (crawl.created, order[crawl.id]), reverse=True)
 
     def update_crawl(self, crawl: str, **changes: Any) -> None:
         check_fields("crawl", changes, CRAWL_FIELDS)
-        if changes:
-            change = ("HSET", f"{self._base(crawl)}crawl", *packed(crawl_row(changes)))
-            self.step("steps", *conditions(self._there(crawl)), *writes(change))
+        row = crawl_row(changes)
+        if not {"options", *SIGNED} & changes.keys():
+            self._set_crawl(crawl, row)
+            return
+        for _ in range(_TRIES):
+            try:
+                kept = self._crawl_row(crawl)
+            except NothingMatched:
+                return
+            new = replace(self._door.own(self._door.crawl(kept, crawl)), **changes)
+            row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
+            # What the signature covers is as it was read, or all of this is done once more.
+            before = [self._is_still(crawl, name, kept[name]) for name in ("options", *SIGNED) if name in kept]
+            if self._set_crawl(crawl, row, *before):
+                return
+        raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
+
+    def _is_still(self, crawl: str, name: str, value: Any) -> tuple[str, str, Collection[object]]:
+        return f"{self._base(crawl)}crawl", name, [json.dumps(value)]
+
+    def _set_crawl(self, crawl: str, row: Mapping[str, Any], *needed: tuple[str, str, Collection[object]]) -> bool:
+        if not row:
+            return True
+        change = ("HSET", f"{self._base(crawl)}crawl", *packed(row))
+        return self.step("steps", *conditions(self._there(crawl), *needed), *writes(change))[0] == "ok"
+
+    def unchecked(self, crawl: str) -> dict[str, Any]:
+        return unsigned(self._crawl_row(crawl))
+
+    def trust(self, crawl: str) -> int:
+        row = self.crawl(crawl)
+        text = signed_row(self._door.signer, crawl_row(vars(row)), self.unchecked(crawl))
+        self._set_crawl(crawl, {"options": text})
+        return self._trust_batches(crawl)
+
+    def _trust_batches(self, crawl: str) -> int:
+        raise NotImplementedError
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         self.crawl(crawl)
@@ -158,21 +238,20 @@ class RedisCrawls(RedisLink):
     def _keys(self, crawl: str) -> Iterator[str]:
         """The keys of a crawl of which there may be many."""
         base = self._base(crawl)
-        meta = {
-            name.decode(): int(value) for name, value in self.read(lambda: self._client.hgetall(f"{base}meta")).items()
-        }
-        yield from (f"{base}f:{bucket}" for bucket in range(meta.get("buckets", 0)))
+        meta = {word(name): value for name, value in self.read(lambda: self._client.hgetall(f"{base}meta")).items()}
+        meta = {name: whole(meta.get(name), f"the number of {name} of {crawl}") for name in ("buckets", "batches")}
+        yield from (f"{base}f:{bucket}" for bucket in range(meta["buckets"]))
         yield from (f"{base}a:{number}" for number in self._attempt_names(crawl))
-        for number in range(1, meta.get("batches", 0) + 1):
+        for number in range(1, meta["batches"] + 1):
             yield from (f"{base}b:{number}", f"{base}p:{number}", f"{base}q:{number}")
         slots = self.read(lambda: self._client.smembers(f"{base}waiting"))
-        yield from (f"{base}w:{slot.decode()}" for slot in slots)
+        yield from (f"{base}w:{word(slot)}" for slot in slots)
         holders = self.read(lambda: self._client.hkeys(f"{base}turns:held"))
-        yield from (f"{base}turns:of:{holder.decode()}" for holder in holders)
+        yield from (f"{base}turns:of:{word(holder)}" for holder in holders)
 
     def _attempt_names(self, crawl: str) -> list[str]:
         names = self.read(lambda: self._client.smembers(f"{self._base(crawl)}attempts"))
-        return [name.decode() for name in names]
+        return self._door.each(attempt_name, names)
 
     # counts
 
@@ -191,7 +270,7 @@ class RedisCrawls(RedisLink):
 
     def counts(self, crawl: str) -> dict[str, int]:
         kept, others = self.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
-        return {name.decode(): int(value) for name, value in {**others, **kept}.items()}
+        return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
 
     # samples
 
@@ -199,14 +278,20 @@ class RedisCrawls(RedisLink):
         self._write(crawl, ("RPUSH", f"{self._base(crawl)}samples", json.dumps([at, dict(values)])))
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
-        rows = [json.loads(row) for row in self.read(lambda: self._client.lrange(f"{self._base(crawl)}samples", 0, -1))]
-        return sorted(((at, values) for at, values in rows), key=lambda row: row[0])
+        def sample(row: bytes) -> tuple[float, dict[str, Any]]:
+            said = from_json(f"a sample of {crawl}", row)
+            at, values = said if isinstance(said, list) and len(said) == 2 else (None, None)
+            return self._door.sample(crawl, at, values)
+
+        (rows,) = self.ask([("LRANGE", f"{self._base(crawl)}samples", 0, -1)])
+        return sorted(self._door.each(sample, rows), key=lambda row: row[0])
 
     # shards
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         key = f"{self._base(crawl)}shards"
-        rows = {str(s.number): {**asdict(s), "state": s.state.value} for s in shards}
+        values = {str(s.number): {**asdict(s), "state": s.state.value} for s in shards}
+        rows = {number: self._door.signer.signed(row, "shard", crawl) for number, row in values.items()}
         taken = conditions(self._there(crawl), *((key, number, ()) for number in rows))
         commands = [("HSET", key, number, json.dumps(row)) for number, row in rows.items()]
         if len(rows) < len(shards) or self.step("steps", *taken, *writes(*commands))[0] != "ok":
@@ -214,11 +299,14 @@ class RedisCrawls(RedisLink):
 
     def shards(self, crawl: str) -> list[Shard]:
         rows = self.read(lambda: self._client.hvals(f"{self._base(crawl)}shards"))
-        finished = {int(number) for number in self.read(lambda: self._client.smembers(f"{self._base(crawl)}finished"))}
-        shards = [json.loads(row) for row in rows]
-        for shard in shards:
-            shard["state"] = ShardState.FINISHED.value if shard["number"] in finished else shard["state"]
-        return sorted(map(shard_of, shards), key=lambda shard: shard.number)
+        finished = set(map(word, self.read(lambda: self._client.smembers(f"{self._base(crawl)}finished"))))
+
+        def shard(row: bytes) -> Shard:
+            said = from_json(f"a shard of {crawl}", row)
+            found = self._door.shard(crawl, said if isinstance(said, dict) else {})
+            return replace(found, state=ShardState.FINISHED) if str(found.number) in finished else found
+
+        return sorted(self._door.each(shard, rows), key=lambda shard: shard.number)
 
     def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
         self._write(crawl, *(("SADD", f"{self._base(crawl)}finished", number) for number in numbers))
@@ -240,4 +328,23 @@ class RedisCrawls(RedisLink):
     def misses(self, crawl: str) -> list[Miss]:
         base = self._base(crawl)
         of_batches, own = self.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
-        return [Miss(**json.loads(row)) for row in (*of_batches, *own)]
+
+        def miss(row: bytes) -> Miss:
+            return self._door.miss(crawl, from_json(f"a miss of {crawl}", row))
+
+        return self._door.each(miss, (*of_batches, *own))
+
+
+def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
+    """A crawl of the list of crawls, and where it stands there."""
+    name, number = listed_
+    if not CRAWL_NAME.fullmatch(name):
+        raise foreign(f"a crawl {name[:100]!r}", "no crawl can be called so")
+    return name, whole(number, f"the place of the crawl {name}")
+
+
+def attempt_name(name: bytes) -> str:
+    """`<batch>.<attempt>`."""
+    if not _ATTEMPT_NAME.fullmatch(word(name)):
+        raise foreign(f"an attempt {word(name)[:100]!r}", "no attempt is called so")
+    return word(name)

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
-from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.frontier.values import BY_DOMAIN, OTHER_SPIDER, UNFAIR, Backlog, Leased, SeenBefore
+from scrapyd_dist.errors import ForeignRow, NothingMatched
+from scrapyd_dist.frontier.values import BY_DOMAIN, OTHER_SPIDER, SLOT_NAME, UNFAIR, Backlog, Leased, SeenBefore
 from scrapyd_dist.store.frontier_rows import HUNGRY, backlog_of, batch_from, check_not_out, prints_of, slot_counts
 from scrapyd_dist.store.redis_attempts import RedisAttempts
-from scrapyd_dist.store.redis_batches import fresh, numbered
-from scrapyd_dist.store.redis_crawls import conditions, listed, packed, unpacked, writes
-from scrapyd_dist.store.rows import batch_of, storable
+from scrapyd_dist.store.redis_batches import numbered
+from scrapyd_dist.store.redis_crawls import conditions, listed, packed, unpacked, whole, word, writes
+from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: fingerprints that are looked for together
 _PRINTS = 5_000
+STATES = frozenset(state.value for state in BatchState)
 
 
 class RedisFrontier(RedisAttempts):
@@ -34,16 +35,16 @@ class RedisFrontier(RedisAttempts):
     ) -> list[Batch]:
         batches = [batch_from(one, now) for one in new]
         words = [self._base(crawl), *listed([]), *listed([]), *writes(*self._counting(crawl, counts or {}))]
-        answer = self._add(new, batches, [*conditions(self._there(crawl)), *words])
+        answer = self._add(crawl, new, batches, [*conditions(self._there(crawl)), *words])
         if answer[0] != "ok":
             raise self._no_crawl(crawl)
         return numbered(batches, answer[1:])
 
-    def _add(self, new: Sequence[NewBatch], batches: Sequence[Batch], words: Sequence[object]) -> list[str]:
+    def _add(self, crawl: str, new: Sequence[NewBatch], batches: Sequence[Batch], words: Sequence[object]) -> list[str]:
         """The answer of the script; `words` are what else the step needs, changes and writes."""
         prints = prints_of(new)
         pairs = zip(batches, new, strict=True)
-        kept = [word for batch, one in pairs for word in fresh(batch, one.payload, one.fingerprints)]
+        kept = [word for batch, one in pairs for word in self._fresh(crawl, batch, one.payload, one.fingerprints)]
         answer = self.step("add", *words, len(new), *kept)
         if answer[0] == "seen":
             raise SeenBefore(frozenset(prints[int(place) - 1] for place in answer[1:]))
@@ -106,10 +107,18 @@ class RedisFrontier(RedisAttempts):
         looks += [("GET", f"{base}p:{number}") for number, _ in pairs]
         told = self.ask(looks)
         rows, payloads = told[: len(pairs)], told[len(pairs) :]
-        return [
-            Leased(batch=batch_of(unpacked(row)), attempt=int(attempt), payload=json.loads(payload))
-            for (_, attempt), row, payload in zip(pairs, rows, payloads, strict=True)
-        ]
+        return self._door.each(
+            lambda one: self._leased(crawl, *one),
+            zip((int(attempt) for _, attempt in pairs), rows, payloads, strict=True),
+        )
+
+    def _leased(self, crawl: str, attempt: int, row: Mapping[bytes, bytes], text: bytes | None) -> Leased:
+        batch = self._door.batch(unpacked(row))
+        try:
+            payload, fault = self._door.payload(crawl, batch, text or b""), ""
+        except ForeignRow as error:
+            payload, fault = {}, str(error)
+        return Leased(batch=batch, attempt=attempt, payload=payload, fault=fault)
 
     def ack(
         self,
@@ -127,7 +136,7 @@ class RedisFrontier(RedisAttempts):
         commands = [*self._commands(crawl, batch, attempt, changes), *self._counting(crawl, counts or {})]
         needed = conditions(*self._needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder))
         words = [*needed, *self._moved(crawl, batch, attempt), *writes(*commands)]
-        answer = self._add(new, [batch_from(one, now) for one in new], words)
+        answer = self._add(crawl, new, [batch_from(one, now) for one in new], words)
         self._check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
 
     def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
@@ -162,15 +171,16 @@ class RedisFrontier(RedisAttempts):
     def slots(self, crawl: str) -> list[SlotCount]:
         self._index(crawl)
         counts = self.read(lambda: self._client.hgetall(f"{self._base(crawl)}slots"))
-        return _slots({name.decode(): value for name, value in counts.items()})
+        return _slots({word(name): value for name, value in counts.items()})
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         self._index(crawl)
         if limit < 1:
             return []
         members = self.read(lambda: self._client.zrange(f"{self._base(crawl)}w:{slot}", 0, limit - 1))
-        rows = self.ask([("HGETALL", self._batch_key(crawl, int(member))) for member in members])
-        return [batch_of(unpacked(row)) for row in rows if row]
+        numbers = self._door.each(lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members)
+        rows = self.ask([("HGETALL", self._batch_key(crawl, number)) for number in numbers])
+        return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
         key = self._batch_key(crawl, number)
@@ -204,8 +214,10 @@ def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
 
     def rows() -> Iterator[tuple[str, str, int, int]]:
         for name, value in counts.items():
-            kind, state, slot = name.split(":", 2)
-            if kind == "b":
-                yield slot, state, int(value), int(counts[f"r:{state}:{slot}"])
+            kind, _, place = name.partition(":")
+            state, _, slot = place.partition(":")
+            if kind == "b" and SLOT_NAME.fullmatch(slot) and state in STATES:
+                what = f"the count of the slot {slot!r}"
+                yield slot, state, whole(value, what), whole(counts.get(f"r:{place}"), what)
 
     return slot_counts(rows())

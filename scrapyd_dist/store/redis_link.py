@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, without_prefix
+from scrapyd_dist.store.rows import Door
+from scrapyd_dist.store.signing import Signer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,13 +37,16 @@ _PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _NO_PASSWORD = ("HELLO must be called with the client already authenticated", "Authentication required")
 #: commands that are sent together
 CHUNK = 500
+#: what these commands find where nothing is
+_NOTHING: dict[object, Any] = {"HGETALL": {}, "GET": None, "LRANGE": [], "HKEYS": []}
 
 
 class RedisLink:
     """Steps and reads of one store on a Redis server. It belongs to one thread at a time."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, key: bytes | None = None) -> None:
         self.shown = shown(url)
+        self._door = Door(Signer(key, believes_unsigned=False), self.shown)
         try:
             plain, prefix = without_prefix(url)
         except ValueError:
@@ -160,8 +165,17 @@ class RedisLink:
         with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            answers: list[Any] = pipeline.execute()
-            return answers
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
+        # A key that is of another kind than any version writes is as good as not there; the others are not to suffer.
+        return [self._said(*pair) for pair in zip(commands, answers, strict=True)]
+
+    def _said(self, command: Sequence[object], answer: Any) -> Any:
+        if not isinstance(answer, Exception):
+            return answer
+        if not str(answer).startswith("WRONGTYPE") or command[0] not in _NOTHING:
+            raise answer
+        self._door.tell(f"The store {self.shown} has {command[1]!s:.200} as something that no version of sdist wrote.")
+        return _NOTHING[command[0]]
 
     def close(self) -> None:
         self._client.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.store.judging import foreign
+from scrapyd_dist.store.redis_crawls import whole, word
 from scrapyd_dist.store.redis_link import RedisLink
-from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_of, rule_texts, state_of
+from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_texts, rules_of, state_of
 from scrapyd_dist.throttle.standing import Standing, span, target_of
 from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
 from scrapyd_dist.throttle.windows import SECOND
@@ -59,8 +61,8 @@ class RedisThrottle(RedisLink):
     def rules(self) -> Rules:
         # The version first: newer rules under an older version are only read once more.
         version, rows = self.ask([("GET", f"{self._throttle}version"), ("HGETALL", f"{self._throttle}rules")])
-        rules = {domain.decode(): rule_of(text) for domain, text in rows.items()}
-        return Rules(version=int(version or 0), rules=rules)
+        rules = rules_of(self._door, ((word(domain), text) for domain, text in rows.items()))
+        return Rules(version=whole(version, "the version of the throttle's rules"), rules=rules)
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
         words = (word for domain, text in rule_texts(changes).items() for word in (domain, text or ""))
@@ -71,9 +73,16 @@ class RedisThrottle(RedisLink):
     def domain_states(self) -> list[DomainState]:
         base = self._throttle
         seconds, micro = self.read(self._client.time)
-        names = sorted(name.decode() for name in self.read(lambda: self._client.zrange(f"{base}domains", 0, -1)))
+        names = sorted(map(word, self.read(lambda: self._client.zrange(f"{base}domains", 0, -1))))
         found = iter(self.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")]))
-        return [self._state(name, seconds * SECOND + micro, *islice(found, 3)) for name in names]
+        rows = [(name, seconds * SECOND + micro, *islice(found, 3)) for name in names]
+        return self._door.each(lambda row: self._readable(*row), rows)
+
+    def _readable(self, domain: str, now: int, *rows: Mapping[bytes, bytes]) -> DomainState:
+        try:
+            return self._state(domain, now, *rows)
+        except (ValueError, TypeError, IndexError, OverflowError, UnicodeDecodeError):
+            raise foreign(f"what is known of the domain {domain[:100]!r}", "it is not what a domain has") from None
 
     def _state(
         self,

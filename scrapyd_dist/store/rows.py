@@ -1,21 +1,130 @@
-"""Values as an engine keeps them, and back: JSON, and text that any database can hold. No IO."""
+"""Values as an engine keeps them, and back: JSON, and text that any database can hold. No IO.
+
+The rule it keeps: this is the one door through which rows of crawls, batches, attempts, shards, misses and nodes come
+in. What leads to an effect is signed, all else is judged; what does not pass is told, and stops nothing else.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState, Shard, ShardState
-from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.batches import (
+    CRAWL_NAME,
+    WANTED,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Crawl,
+    CrawlState,
+    Miss,
+    Shard,
+    ShardState,
+)
+from scrapyd_dist.errors import ConfigError, ForeignRow, StepRefused, StoreError
+from scrapyd_dist.frontier.values import MAX_PRIORITY, SLOT_NAME
+from scrapyd_dist.nodes import Node, NodeRecord
+from scrapyd_dist.store import judging
+from scrapyd_dist.store.judging import (
+    URL_MAX,
+    among,
+    document,
+    each,
+    flag,
+    foreign,
+    from_json,
+    judged,
+    like,
+    line,
+    maybe,
+    moment,
+    number,
+    one_of,
+    prose,
+    shaped,
+    whole,
+    words,
+)
+from scrapyd_dist.store.signing import FIELD
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-CRAWL_FIELDS = frozenset(field.name for field in fields(Crawl)) - {"id"}
+    from scrapyd_dist.store.signing import Signer
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+#: what is kept of a crawl
+CRAWL_COLUMNS = tuple(field.name for field in fields(Crawl) if field.name != "foreign")
+CRAWL_FIELDS = frozenset(CRAWL_COLUMNS) - {"id"}
 NODE_FIELDS = frozenset(field.name for field in fields(NodeRecord)) - {"name"}
+#: fields of a crawl that its signature covers: what is done for it, in which code
+SIGNED = ("id", "project", "spider", "created", "kind", "standing", "version")
 _DOCUMENTS = ("options", "summary")
+#: rows that cannot be used and are told of
+TOLD = 10
+_MANY = 10_000_000
+_VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
+_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+_FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
+
+_name, _count, _real = line(), whole(), number()
+_counts = shaped({}, lambda value: value if isinstance(value, (dict, list, str)) else maybe(_real)(value))
+_node = shaped(
+    {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
+    | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed")}
+)
+_straggler = shaped(
+    {"job": _name, "node": _name}
+    | {name: maybe(_real) for name in ("batch", "attempt", "for_s", "done", "of", "times_slower")}
+)
+_SUMMARY = shaped(
+    {"crawl": _name, "spider": _name, "project": _name, "version": maybe(_name), "state": _name, "message": prose}
+    | {name: shaped({}, maybe(_real)) for name in ("batches", "requests", "per_s", "index")}
+    | {name: maybe(_real) for name in ("duration_s", "urls_found", "urls_distinct", "pages", "items", "gone_urls")}
+    | {name: maybe(_real) for name in ("offsite", "duplicate", "refused", "local", "sealed", "index_failed")}
+    | {name: maybe(_real) for name in ("failed_urls", "dead_urls", "exit_code", "schema")}
+    | {"outlook": shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})}
+    | {"nodes": each(_node), "stragglers": each(_straggler), "output": each(prose), "warnings": each(prose)}
+    | {"misses": maybe(prose)}
+)
+_REPORT = shaped(
+    {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
+    | {"feeds": each(line(URL_MAX)), "started": maybe(moment), "updated": maybe(moment), "finish_reason": prose}
+    | {"stats": document, "code": document}
+)
+_CRAWL = {
+    "id": like(CRAWL_NAME), "project": _name, "spider": _name, "state": one_of(CrawlState), "created": moment,
+    "kind": among("crawl", "frontier"), "standing": flag, "ended": maybe(moment), "version": maybe(like(_VERSION)),
+    "options": document, "pid": maybe(whole(1, 1 << 31)), "host": _name, "beat": maybe(moment),
+    "exit_code": maybe(whole(-255, 255)), "message": prose, "wanted": among(*WANTED),
+}  # fmt: skip
+_BATCH = {
+    "number": whole(0, _MANY), "size": _count, "state": one_of(BatchState), "attempts": whole(0, _MANY),
+    "sealed_at": moment, "reason": words, "forgiven": whole(0, _MANY), "parent": whole(0, _MANY),
+    "slot": like(SLOT_NAME), "priority": whole(-MAX_PRIORITY, MAX_PRIORITY),
+}  # fmt: skip
+_ATTEMPT = {
+    "batch": whole(0, _MANY), "number": whole(0, _MANY), "job": like(_JOB), "node": _name, "url": line(URL_MAX),
+    "state": one_of(AttemptState), "sent_at": moment, "ended_at": maybe(moment), "reason": words, "report": _REPORT,
+    "part": like(_FILE), "worker": _name,
+}  # fmt: skip
+_SHARD = {
+    "number": _count, "url": line(URL_MAX), "first_page": maybe(whole(-judging.LARGEST)),
+    "last_page": maybe(whole(-judging.LARGEST)), "state": one_of(ShardState),
+}  # fmt: skip
+_MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
+_NODE = {
+    "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),
+    "url": line(URL_MAX),
+}  # fmt: skip
 
 
 def text(value: str) -> str:
@@ -39,13 +148,23 @@ def crawl_row(changes: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def crawl_of(row: Mapping[str, Any]) -> Crawl:
-    values = dict(row)
-    values["state"] = CrawlState(values["state"])
-    values["standing"] = bool(values.get("standing"))
-    for name in _DOCUMENTS:
-        values[name] = json.loads(values[name])
-    return Crawl(**values)
+def signed_row(signer: Signer, values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """The options of a crawl as they are kept, with the signature of all that it covers; `values` has the rest."""
+    plain = json.loads(json.dumps(dict(options)))  # as it will be when it is read
+    return json.dumps(signer.signed(plain, "crawl", *_about(values)))
+
+
+def unsigned(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a row, whoever wrote them."""
+    what = "a row of a crawl"
+    options = judged(what, {"options": from_json(what, row.get("options") or "{}")}, {"options": document})["options"]
+    return {name: value for name, value in options.items() if name != FIELD}
+
+
+def _about(values: Mapping[str, Any]) -> list[Any]:
+    # As every engine gives them back: one keeps numbers as such, another one as text.
+    as_kept = {**values, "created": float(values["created"]), "standing": bool(values["standing"])}
+    return list(storable({name: as_kept[name] for name in SIGNED}).values())
 
 
 def check_fields(what: str, changes: Collection[str], known: Collection[str]) -> None:
@@ -69,20 +188,177 @@ def node_row(changes: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def node_of(row: Mapping[str, Any]) -> NodeRecord:
-    return NodeRecord(**{**row, "idle_looks": tuple(json.loads(row["idle_looks"]))})
+class Door:
+    """Where the rows of one store come in.
 
+    Args:
+        signer: by whose key.
+        place: the store's address, as it may be shown.
+    """
 
-def batch_of(row: Mapping[str, Any]) -> Batch:
-    return Batch(**{**row, "state": BatchState(row["state"])})
+    def __init__(self, signer: Signer, place: str) -> None:
+        self.signer, self._place = signer, place
+        self._told: set[str] = set()
 
+    def each(self, make: Callable[[R], V], rows: Iterable[R]) -> list[V]:
+        """All rows that can be used; the others are told of once."""
+        found = []
+        for row in rows:
+            try:
+                found.append(make(row))
+            except ForeignRow as error:
+                self.tell(str(error))
+        return found
 
-def attempt_of(row: Mapping[str, Any]) -> Attempt:
-    return Attempt(**{**row, "state": AttemptState(row["state"]), "report": json.loads(row["report"])})
+    def tell(self, why: str) -> None:
+        """Say it once."""
+        if why not in self._told and len(self._told) < TOLD:
+            self._told.add(why)
+            logger.warning("%s%s", why, " More of that kind is not told." if len(self._told) == TOLD else "")
 
+    def crawl(self, row: Mapping[str, Any], name: str | None = None) -> Crawl:
+        """A crawl; if it is not signed by this project, it has no options, and `foreign` says why.
 
-def shard_of(row: Mapping[str, Any]) -> Shard:
-    return Shard(**{**row, "state": ShardState(row["state"])})
+        Raises:
+            ForeignRow: it cannot be a crawl, or not the one of this name.
+        """
+        said = str(row.get("id"))
+        what = f"a row of the crawl {(name or said)[:100]!r}"
+        options = from_json(what, row.get("options") or "{}")
+        values = judged(what, {**row, "options": options}, _CRAWL)
+        if set(values) < {"id", "project", "spider", "created", "state"} or name not in (None, said):
+            raise foreign(what, "it is not whole, or another one's")
+        try:
+            summary = judged(what, {"summary": from_json(what, row.get("summary") or "{}")}, {"summary": _SUMMARY})
+        except ForeignRow as error:
+            self.tell(str(error))
+            summary = {}
+        crawl = Crawl(**{**values, **summary})
+        told, why = self.signer.opened(options, "crawl", *_about(vars(crawl)))
+        changes = {"options": {}, "foreign": self._foreign(crawl, why)} if why else {"options": told}
+        return Crawl(**{**vars(crawl), **changes})
+
+    def _foreign(self, crawl: Crawl, why: str) -> str:
+        return (
+            f"What the store {self._place} says of the {crawl.kind} {crawl.id} is not believed: {why}. An older sdist"
+            " wrote it, or a copy of the project with another key, or something else that can write to this store; so"
+            " none of its settings is used. If another copy of the project made it, work there, or copy the file"
+            f" .sdist/key from there to here. If you know what it is, `sdist trust {crawl.id}` shows what it says and"
+            f" signs that here; `sdist clean {crawl.id}` removes it."
+        )
+
+    def own(self, crawl: Crawl) -> Crawl:
+        """The crawl itself, if what it says is believed.
+
+        Raises:
+            ForeignRow: it is not.
+        """
+        if crawl.foreign:
+            raise ForeignRow(crawl.foreign)
+        return crawl
+
+    def batch(self, row: Mapping[str, Any]) -> Batch:
+        what = f"a row of batch {str(row.get('number'))[:20]}"
+        values = judged(what, row, _BATCH)
+        if not {"number", "size"} <= values.keys():
+            raise foreign(what, "it is not whole")
+        return Batch(**values)
+
+    def payload_text(self, crawl: str, batch: Batch, payload: Mapping[str, str]) -> str:
+        """What a batch carries, as it is kept."""
+        return json.dumps(self.signer.signed(payload, "batch", crawl, batch.slot, batch.size))
+
+    def resigned(self, crawl: str, batch: Batch, text: str | bytes) -> str:
+        """What a batch carries with a signature of now, whoever wrote it."""
+        said = from_json("a batch", text)
+        return self.payload_text(crawl, batch, said if isinstance(said, dict) else {})
+
+    def payload(self, crawl: str, batch: Batch, text: str | bytes) -> dict[str, str]:
+        """What a batch carries.
+
+        Raises:
+            ForeignRow: this project did not write it.
+        """
+        what = f"a batch ({batch.number} of {crawl})"
+        said = from_json(what, text)
+        if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+            raise foreign(what, "what it carries is no batch")
+        payload, why = self.signer.opened(said, "batch", crawl, batch.slot, batch.size)
+        if why:
+            raise ForeignRow(
+                f"Batch {batch.number} of {crawl} in the store {self._place} is not believed: {why}. An older sdist"
+                " wrote it, or a copy of the project with another key, or something else that can write to this store;"
+                " so none of its requests is made. If a copy of the project filled it, copy the file .sdist/key from"
+                f" there; if it is older, `sdist trust {crawl}` signs what is there now."
+            )
+        return payload
+
+    def attempt(self, crawl: str, row: Mapping[str, Any]) -> Attempt:
+        what = f"a row of an attempt of batch {str(row.get('batch'))[:20]} of {crawl}"
+        values = judged(what, {**row, "report": from_json(what, row.get("report") or "{}")}, _ATTEMPT)
+        if not {"batch", "number", "job", "node", "url"} <= values.keys():
+            raise foreign(what, "it is not whole")
+        if not values["job"].startswith(f"{crawl}."):
+            raise foreign(what, "its job is not one of the crawl")
+        return Attempt(**values)
+
+    def shard(self, crawl: str, row: Mapping[str, Any]) -> Shard:
+        what = f"a shard of {crawl}"
+        plain, why = self.signer.opened(row, "shard", crawl)
+        values = judged(what, plain, _SHARD)
+        if why or not {"number", "url"} <= values.keys():
+            raise foreign(what, why or "it is not whole")
+        return Shard(**values)
+
+    def miss(self, crawl: str, row: Mapping[str, Any]) -> Miss:
+        what = f"a miss of {crawl}"
+        values = judged(what, document(row) if isinstance(row, dict) else {}, _MISS)
+        if not {"url", "kind", "reason"} <= values.keys():
+            raise foreign(what, "it is not whole")
+        return Miss(**values)
+
+    def sample(self, crawl: str, at: Any, text: Any) -> tuple[float, dict[str, Any]]:
+        what = f"a sample of {crawl}"
+        said = from_json(what, text) if isinstance(text, str) else text
+        values = judged(what, {"time": at, "document": said}, {"time": moment, "document": document})
+        return values["time"], values["document"]
+
+    def counts(self, rows: Iterable[Sequence[Any]]) -> dict[str, int]:
+        """Those of the counts that are numbers."""
+
+        def one(row: Sequence[Any]) -> tuple[str, int]:
+            name, value = row
+            try:
+                return _name(name), whole(-judging.LARGEST)(int(value))
+            except (ValueError, TypeError):
+                raise foreign("a count", "it is no number") from None
+
+        return dict(self.each(one, rows))
+
+    def node(self, row: Mapping[str, Any], signature: str = "") -> NodeRecord:
+        """What is remembered of a node. An address that is not signed is nowhere to send code or passwords to."""
+        name = str(row.get("name"))[:100]
+        what = f"a record of the node {name!r}"
+        values = judged(what, {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")}, _NODE)
+        if values.get("url"):
+            try:
+                Node.parse(values["url"])
+            except ConfigError as error:
+                raise foreign(what, str(error)) from None
+            signed = {"url": values["url"], **({"signature": signature} if signature else {})}
+            why = self.signer.opened(signed, "node", values["name"])[1]
+            if why:
+                self.tell(
+                    f"The store {self._place} says that there is a node {name!r} at {values['url']}, and that is not"
+                    f" believed: {why}. Nothing is sent there. If it is yours, add it again: sdist nodes add"
+                    f" {values['url']} --name {name}"
+                )
+                values["url"] = ""
+        return NodeRecord(**{**values, "idle_looks": tuple(values.get("idle_looks", ()))})
+
+    def node_signature(self, name: str, url: str) -> str:
+        """What proves that this project put the node there."""
+        return str(self.signer.signed({"url": url}, "node", name).get("signature", ""))
 
 
 def check_done(batch: int, state: BatchState) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, BatchState, check_attempt_step
 from scrapyd_dist.errors import NothingMatched, StepRefused
-from scrapyd_dist.store.rows import attempt_of, storable
+from scrapyd_dist.store.rows import storable
 from scrapyd_dist.store.sqlite_batches import SqliteBatches, in_states
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class SqliteAttempts(SqliteBatches):
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         where, values = in_states(states)
         query = f"SELECT {ATTEMPT} FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
-        return [attempt_of(dict(row)) for row in self._db.execute(query, (crawl, *values))]
+        rows = map(dict, self._db.execute(query, (crawl, *values)))
+        return self._door.each(lambda row: self._door.attempt(crawl, row), rows)
 
     def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None:
         row = self._db.execute(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Batch, BatchState, check_step
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, parted
-from scrapyd_dist.store.rows import batch_of, check_done, check_parts, retried_already, storable, text
+from scrapyd_dist.store.rows import check_done, check_parts, retried_already, storable, text
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 
 if TYPE_CHECKING:
@@ -65,9 +64,9 @@ class SqliteBatches(SqliteCrawls):
         self._db.execute(f"INSERT INTO batches (crawl, {BATCH}) VALUES (:crawl, {marks})", {**row, "crawl": crawl})  # noqa: S608 - own names
         self._db.execute(
             "INSERT INTO payloads VALUES (?, ?, ?, ?)",
-            (crawl, last, json.dumps(dict(payload)), joined(fingerprints) if fingerprints else None),
+            (crawl, last, self._door.payload_text(crawl, new, payload), joined(fingerprints) if fingerprints else None),
         )
-        return batch_of(row)
+        return replace(new, number=last)
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
@@ -83,21 +82,34 @@ class SqliteBatches(SqliteCrawls):
         ).fetchone()
         if row is None:
             raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        return batch_of(dict(row))
+        return self._door.batch(dict(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         where, values = in_states(states)
         query = f"SELECT {BATCH} FROM batches WHERE crawl = ?{where} ORDER BY number"  # noqa: S608 - only marks are added
-        return [batch_of(dict(row)) for row in self._db.execute(query, (crawl, *values))]
+        return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, *values))))
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
+        return self._payload(crawl, self.batch(crawl, number))
+
+    def _payload(self, crawl: str, batch: Batch) -> dict[str, str]:
         row = self._db.execute(
-            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, number)
+            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, batch.number)
         ).fetchone()
         if row is None:
-            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        settings: dict[str, str] = json.loads(row[0])
-        return settings
+            raise NothingMatched(f"crawl {crawl} has no batch {batch.number}.")
+        return self._door.payload(crawl, batch, row[0])
+
+    def _trust_batches(self, crawl: str) -> int:
+        batches = self.batches(crawl)
+        query = "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?"
+        for batch in batches:
+            row = self._db.execute(query, (crawl, batch.number)).fetchone()
+            payload = self._door.resigned(crawl, batch, row[0])
+            self._db.execute(
+                "UPDATE payloads SET settings = ? WHERE crawl = ? AND batch = ?", (payload, crawl, batch.number)
+            )
+        return len(batches)
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         again = []

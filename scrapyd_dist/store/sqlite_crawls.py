@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Crawl, Miss, ShardState
+from scrapyd_dist.batches import ShardState
 from scrapyd_dist.errors import NameTaken, NothingMatched
 from scrapyd_dist.store.rows import (
+    CRAWL_COLUMNS,
     CRAWL_FIELDS,
     NODE_FIELDS,
+    SIGNED,
     check_fields,
     check_wanted,
-    crawl_of,
     crawl_row,
-    node_of,
     node_row,
-    shard_of,
+    signed_row,
     text,
+    unsigned,
 )
 from scrapyd_dist.store.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.batches import Shard
+    from scrapyd_dist.batches import Crawl, Miss, Shard
     from scrapyd_dist.nodes import NodeRecord
 
-_CRAWL_COLUMNS = ", ".join(field.name for field in fields(Crawl))
+_CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
 #: rows that are removed in one step when a crawl is forgotten, so that nobody waits long for his turn
 _ROWS = 50_000
 #: pages of the file given back in one step
@@ -41,7 +43,7 @@ class SqliteCrawls(SqliteFile):
     # nodes
 
     def nodes(self) -> list[NodeRecord]:
-        return [node_of(dict(row)) for row in self._db.execute("SELECT * FROM nodes ORDER BY name")]
+        return self._door.each(self._door.node, map(dict, self._db.execute("SELECT * FROM nodes ORDER BY name")))
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
@@ -53,7 +55,8 @@ class SqliteCrawls(SqliteFile):
     # crawls
 
     def add_crawl(self, crawl: Crawl) -> None:
-        row = crawl_row({field.name: getattr(crawl, field.name) for field in fields(Crawl)})
+        row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
+        row["options"] = signed_row(self._door.signer, row, crawl.options)
         marks = ", ".join(f":{name}" for name in row)
         with self.step():
             if self._db.execute("SELECT 1 FROM crawls WHERE id = ?", (crawl.id,)).fetchone():
@@ -65,23 +68,50 @@ class SqliteCrawls(SqliteFile):
             )
 
     def crawl(self, crawl: str) -> Crawl:
+        return self._door.crawl(self._crawl_row(crawl), crawl)
+
+    def _crawl_row(self, crawl: str) -> dict[str, Any]:
         row = self._db.execute(f"SELECT {_CRAWL_COLUMNS} FROM crawls WHERE id = ?", (crawl,)).fetchone()  # noqa: S608 - own names
         if row is None:
             raise self._no_crawl(crawl)
-        return crawl_of(dict(row))
+        return dict(row)
+
+    def own_crawl(self, crawl: str) -> Crawl:
+        return self._door.own(self.crawl(crawl))
 
     def _no_crawl(self, crawl: str) -> NothingMatched:
         return NothingMatched(f"there is no crawl {crawl!r} in {self.path}; `sdist crawls` lists those there are.")
 
     def crawls(self) -> list[Crawl]:
         query = f"SELECT {_CRAWL_COLUMNS} FROM crawls ORDER BY created DESC, number DESC"  # noqa: S608 - own names
-        return [crawl_of(dict(row)) for row in self._db.execute(query)]
+        return self._door.each(self._door.crawl, map(dict, self._db.execute(query)))
 
     def update_crawl(self, crawl: str, **changes: Any) -> None:
         check_fields("crawl", changes, CRAWL_FIELDS)
-        assignments = ", ".join(f"{name} = :{name}" for name in changes)
+        with self.step(), suppress(NothingMatched):
+            row = crawl_row(changes)
+            if {"options", *SIGNED} & changes.keys():
+                new = replace(self.own_crawl(crawl), **changes)
+                row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
+            self._set_crawl(crawl, row)
+
+    def _set_crawl(self, crawl: str, row: Mapping[str, Any]) -> None:
+        assignments = ", ".join(f"{name} = :{name}" for name in row)
+        if row:
+            self._db.execute(f"UPDATE crawls SET {assignments} WHERE id = :id", {**row, "id": crawl})  # noqa: S608 - own names
+
+    def unchecked(self, crawl: str) -> dict[str, Any]:
+        return unsigned(self._crawl_row(crawl))
+
+    def trust(self, crawl: str) -> int:
         with self.step():
-            self._db.execute(f"UPDATE crawls SET {assignments} WHERE id = :id", {**crawl_row(changes), "id": crawl})  # noqa: S608 - own names
+            row = self.crawl(crawl)
+            options = self.unchecked(crawl)
+            self._set_crawl(crawl, {"options": signed_row(self._door.signer, crawl_row(vars(row)), options)})
+            return self._trust_batches(crawl)
+
+    def _trust_batches(self, crawl: str) -> int:
+        raise NotImplementedError
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         with self.step():
@@ -140,7 +170,7 @@ class SqliteCrawls(SqliteFile):
         )
 
     def counts(self, crawl: str) -> dict[str, int]:
-        return dict(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)).fetchall())
+        return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
 
     # samples
 
@@ -150,7 +180,7 @@ class SqliteCrawls(SqliteFile):
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
         rows = self._db.execute("SELECT at, sample FROM samples WHERE crawl = ? ORDER BY at, rowid", (crawl,))
-        return [(row["at"], json.loads(row["sample"])) for row in rows]
+        return self._door.each(lambda row: self._door.sample(crawl, row["at"], row["sample"]), rows)
 
     # shards
 
@@ -161,7 +191,7 @@ class SqliteCrawls(SqliteFile):
 
     def shards(self, crawl: str) -> list[Shard]:
         query = "SELECT number, url, first_page, last_page, state FROM shards WHERE crawl = ? ORDER BY number"
-        return [shard_of(dict(row)) for row in self._db.execute(query, (crawl,))]
+        return self._door.each(lambda row: self._door.shard(crawl, dict(row)), self._db.execute(query, (crawl,)))
 
     def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
         with self.step():
@@ -189,4 +219,4 @@ class SqliteCrawls(SqliteFile):
 
     def misses(self, crawl: str) -> list[Miss]:
         query = "SELECT url, kind, reason, batch FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
-        return [Miss(**dict(row)) for row in self._db.execute(query, (crawl,))]
+        return self._door.each(lambda row: self._door.miss(crawl, dict(row)), self._db.execute(query, (crawl,)))

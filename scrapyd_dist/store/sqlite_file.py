@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.disk import check_local
+from scrapyd_dist.store.rows import Door
+from scrapyd_dist.store.signing import Signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +33,10 @@ _ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STO
 class SqliteFile:
     """One connection to the store's file. It belongs to one thread at a time."""
 
-    def __init__(self, path: str | Path, *, durable: bool = True) -> None:
+    def __init__(self, path: str | Path, *, durable: bool = True, key: bytes | None = None) -> None:
         self.path = Path(path)
+        # Only its owner can write the file, as the key beside it: what has no signature is older than signatures.
+        self._door = Door(Signer(key, believes_unsigned=True), str(self.path))
         self._db = self._connect()
         if not durable:
             self._db.execute("PRAGMA synchronous = NORMAL")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, job_id
+from scrapyd_dist.errors import ForeignRow
 from scrapyd_dist.frontier.values import BY_DOMAIN, UNFAIR, Leased, SeenBefore
 from scrapyd_dist.store.frontier_rows import (
     backlog_of,
@@ -19,7 +20,6 @@ from scrapyd_dist.store.frontier_rows import (
     slot_counts,
     wanted_slots,
 )
-from scrapyd_dist.store.rows import batch_of
 from scrapyd_dist.store.sqlite_attempts import NOW
 from scrapyd_dist.store.sqlite_batches import BATCH
 from scrapyd_dist.store.sqlite_turns import Look, SqliteTurns
@@ -99,7 +99,10 @@ class SqliteFrontier(SqliteTurns):
                 slot = self._next_slot(look, share)
                 if slot is None:
                     break
-                (batch,) = self._next_batches(look.crawl, slot, 1)
+                found = self._next_batches(look.crawl, slot, 1)
+                if not found:  # it cannot be read
+                    break
+                (batch,) = found
                 leased.append(self._lease_one(look.crawl, batch, lessee, seconds, now))
                 share.held += self._take_turn(look, slot)
                 look.enough.add(slot)
@@ -131,7 +134,7 @@ class SqliteFrontier(SqliteTurns):
             f"SELECT {BATCH} FROM batches WHERE crawl = ? AND slot = ? AND {_WAITING}"  # noqa: S608 - own words
             " ORDER BY priority DESC, number LIMIT ?"
         )
-        return [batch_of(dict(row)) for row in self._db.execute(query, (crawl, slot, limit))]
+        return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, slot, limit))))
 
     def _lease_one(self, crawl: str, batch: Batch, lessee: Lessee, seconds: float, now: float) -> Leased:
         number = batch.attempts + 1
@@ -158,7 +161,11 @@ class SqliteFrontier(SqliteTurns):
             (crawl, batch.number, number, lessee.job, seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
-        return Leased(batch=leased, attempt=number, payload=self.payload(crawl, batch.number))
+        try:
+            payload, fault = self._payload(crawl, batch), ""
+        except ForeignRow as error:
+            payload, fault = {}, str(error)
+        return Leased(batch=leased, attempt=number, payload=payload, fault=fault)
 
     def ack(
         self,

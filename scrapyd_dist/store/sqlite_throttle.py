@@ -14,8 +14,8 @@ from scrapyd_dist.store.throttle_rows import (
     domain_of,
     micros,
     noted,
-    rule_of,
     rule_texts,
+    rules_of,
     state_of,
 )
 from scrapyd_dist.throttle.standing import Standing, heeded, terms_of
@@ -215,7 +215,7 @@ class SqliteThrottle(SqliteFile):
         if version != self._rules.version:
             # Read after the version: newer rules under an older version are only read once more.
             rows = self._db.execute("SELECT domain, rule FROM throttle_rules")
-            self._rules = Rules(version=version, rules={row["domain"]: rule_of(row["rule"]) for row in rows})
+            self._rules = Rules(version=version, rules=rules_of(self._door, map(tuple, rows)))
         return self._rules
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:

@@ -7,18 +7,24 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import StoreError
+from scrapyd_dist.store.judging import LATEST, flag, foreign, from_json, judged, line, maybe, number, whole
 from scrapyd_dist.throttle.values import ALL, Answer, DomainState, Permit, Rule
 from scrapyd_dist.throttle.windows import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from scrapyd_dist.store.rows import Door
     from scrapyd_dist.throttle.standing import Standing
     from scrapyd_dist.throttle.values import Ask
 
 
 #: changes that are remembered, for those who ask what has changed since: more than come between two looks
 CHANGES = 1000
+_RULE = {
+    "hits": maybe(whole(1)), "window": maybe(number(1e-6, LATEST)), "scale": number(0, 1), "blocked": flag,
+    "paused": flag,
+}  # fmt: skip
 
 
 def noted(domains: Collection[str]) -> Collection[str]:
@@ -62,7 +68,27 @@ def rule_texts(changes: Mapping[str, Rule | None]) -> dict[str, str | None]:
 
 
 def rule_of(text: str | bytes) -> Rule:
-    return Rule(**json.loads(text))
+    """The rule.
+
+    Raises:
+        ForeignRow: it is none.
+    """
+    what = "a rule of the throttle"
+    said = from_json(what, text)
+    rule = Rule(**judged(what, said if isinstance(said, dict) else {"hits": said}, _RULE))
+    if (rule.hits is None) != (rule.window is None):
+        raise foreign(what, "it is half a limit")
+    return rule
+
+
+def rules_of(door: Door, rows: Iterable[tuple[str, str | bytes]]) -> dict[str, Rule]:
+    """Those rules that can be kept to, by domain."""
+
+    def one(row: tuple[str, str | bytes]) -> tuple[str, Rule]:
+        domain, text = row
+        return judged("a rule of the throttle", {"domain": domain}, {"domain": line()})["domain"], rule_of(text)
+
+    return dict(door.each(one, rows))
 
 
 def domain_of(key: str) -> str:

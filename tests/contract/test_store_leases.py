@@ -84,7 +84,7 @@ def test_only_the_current_attempt_can_be_leased(out: Store) -> None:
 
 RACER = """
 import json, sys
-from scrapyd_dist.batches import Attempt
+from scrapyd_dist.batches import Attempt, job_id
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.store import open_store
 store, who, count = open_store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -93,7 +93,7 @@ sys.stdin.readline()
 won = {"open": [], "lease": [], "accept": []}
 for number in range(1, count + 1):
     try:
-        store.open_attempt("c", Attempt(batch=number, number=1, job=f"{number}", node=who, url="u"))
+        store.open_attempt("c", Attempt(batch=number, number=1, job=job_id("c", number, 1), node=who, url="u"))
         won["open"].append(number)
     except DistError:
         pass

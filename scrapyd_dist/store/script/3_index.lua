@@ -13,11 +13,17 @@ local function is_indexed(base)
   return redis.call('HGET', base .. 'meta', 'indexed')
 end
 
+-- Nothing for one that is not there, or that no version of ours wrote: it is as if it were not there.
 local function batch_of(base, number)
   local row = redis.call('HMGET', base .. 'b:' .. number, 'state', 'slot', 'size', 'priority')
   if not row[1] then return nil end
-  local slot = row[2] and cjson.decode(row[2]) or ''
-  return {state = cjson.decode(row[1]), slot = slot, size = tonumber(row[3]), priority = tonumber(row[4] or 0)}
+  local size, priority = tonumber(row[3]), tonumber(row[4] or 0)
+  local readable, state = pcall(cjson.decode, row[1])
+  local named, slot = pcall(cjson.decode, row[2] or '""')
+  if not (readable and named and type(state) == 'string' and type(slot) == 'string' and size and priority) then
+    return nil
+  end
+  return {state = state, slot = slot, size = size, priority = priority}
 end
 
 local function count_in(base, batch, sign)
@@ -56,7 +62,8 @@ end
 
 local function attempt_goes(base, name, command)
   local state = redis.call('HGET', base .. 'a:' .. name, 'state')
-  state = state and cjson.decode(state)
+  local readable, value = pcall(cjson.decode, state or '""')
+  state = readable and value
   if not OPEN[state] then return end
   local went = redis.call(command, base .. 'open:' .. state, name)
   if went == 1 and UNDER_WAY[state] and turns.kept(base) then

@@ -19,6 +19,11 @@ function verbs.add()
   return keep_all(base, batches)
 end
 
+-- Whether it can be leased: another program may have written here.
+local function is_batch(base, number)
+  return batch_of(base, number) and tonumber(redis.call('HGET', base .. 'b:' .. number, 'attempts'))
+end
+
 -- All slots in which something waits, but those of other spiders, whose names begin with `other`.
 local function own_slots(base, other)
   local own = {}
@@ -28,13 +33,14 @@ local function own_slots(base, other)
   return own
 end
 
--- The first that wait in these slots: {number, how far from the front}.
+-- The first that wait in these slots: {number, how far from the front, slot}.
 local function first_in(base, slots, limit)
   local first = {}
   for _, slot in ipairs(slots) do
     local found = redis.call('ZRANGE', base .. 'w:' .. slot, 0, limit - 1, 'WITHSCORES')
     for at = 1, #found, 2 do
-      first[#first + 1] = {tonumber(found[at]), tonumber(found[at + 1])}
+      local number = tonumber(found[at])
+      if number then first[#first + 1] = {number, tonumber(found[at + 1]), slot} end
     end
   end
   table.sort(first, function(one, two)
@@ -44,12 +50,16 @@ local function first_in(base, slots, limit)
   return first
 end
 
--- The next batch of a worker: its number. Unfairly, all of them are looked for at once.
+-- The next batch of a worker: its number. Unfairly, all of them are looked for at once. What is no batch waits no more.
 local function next_unfair(base, slots, limit)
   local first = first_in(base, slots, limit)
   local at = 0
   return function()
     at = at + 1
+    while first[at] and not is_batch(base, first[at][1]) do
+      redis.call('ZREM', base .. 'w:' .. first[at][3], member(first[at][1]))
+      at = at + 1
+    end
     return first[at] and first[at][1]
   end
 end
@@ -115,7 +125,7 @@ function verbs.lease_next()
   local leased = {'ok'}
   for _ = 1, limit do
     local number = next_batch()
-    if not number then break end
+    if not number or not is_batch(base, number) then break end
     leased[#leased + 1] = lease_batch(base, number, state, fields, holder, seconds)
   end
   return #leased > 1 and leased or {'none'}
@@ -127,7 +137,7 @@ function verbs.drop()
   local base, number, forgets = take(), take(), take()
   local batch, prints, attempts = base .. 'b:' .. number, base .. 'q:' .. number, {}
   -- One more than there are: the last one may have been refused.
-  for attempt = 1, tonumber(redis.call('HGET', batch, 'attempts')) + 1 do
+  for attempt = 1, tonumber(redis.call('HGET', batch, 'attempts') or 0) + 1 do
     attempts[attempt] = number .. '.' .. attempt
   end
   if forgets == '1' then

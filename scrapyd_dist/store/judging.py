@@ -1,0 +1,194 @@
+"""What a field of a stored row may be: its type, its range, the characters of names. No IO.
+
+The rule it keeps: a store may be written by others, so a row is judged before it becomes a value; one that cannot be
+is `ForeignRow`, which says which row it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapyd_dist.errors import ForeignRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from enum import Enum
+
+    Check = Callable[[Any], Any]
+
+T = TypeVar("T")
+
+#: the largest number that JSON, Lua and SQLite all keep exactly
+LARGEST = (1 << 53) - 1
+#: seconds since the epoch that a calendar still has
+LATEST = 2e11
+#: characters of a name, of an address, and of a text for people
+NAME_MAX, URL_MAX, PROSE_MAX = 500, 100_000, 50_000
+#: how deep a document may be
+DEPTH = 20
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    """The fields of a row that are known here, each as its check gives it.
+
+    Raises:
+        ForeignRow: one is not what it can be.
+    """
+    values = {}
+    for name, check in checks.items():
+        if name in row:
+            try:
+                values[name] = check(row[name])
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                raise foreign(what, f"its {name} {error}") from None
+    return values
+
+
+def foreign(what: str, why: str) -> ForeignRow:
+    """What is raised for a row that cannot be used."""
+    return ForeignRow(
+        f"The store has {what} that cannot be used: {why}. No version of sdist wrote it so; see who can write to the"
+        " store. It is left out."
+    )
+
+
+def from_json(what: str, text: str | bytes) -> Any:
+    """What the text says.
+
+    Raises:
+        ForeignRow: it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise foreign(what, "it is not JSON") from None
+
+
+def whole(least: int = 0, most: int = LARGEST) -> Check:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"is no whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def number(least: float = -LARGEST, most: float = LARGEST) -> Check:
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError("is no number")
+        if not least <= value <= most:
+            raise ValueError(f"is not between {least:g} and {most:g}")
+        return value
+
+    return check
+
+
+#: seconds since the epoch
+moment = number(0, LATEST)
+
+
+def flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError("is neither true nor false")
+    return bool(value)
+
+
+def maybe(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
+def one_of(kind: type[Enum]) -> Check:
+    known = {one.value: one for one in kind}
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(f"is none of {', '.join(known)}")
+        return known[value]
+
+    return check
+
+
+def among(*values: str) -> Check:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in values:
+            raise ValueError("is not known")
+        return value
+
+    return check
+
+
+def like(pattern: re.Pattern[str]) -> Check:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError("is no such name")
+        return value
+
+    return check
+
+
+def line(most: int = NAME_MAX) -> Check:
+    """A text of one line, without control characters."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > most or _CONTROL.search(value):
+            raise ValueError(f"is no text of one line, with {most} characters at most")
+        return value
+
+    return check
+
+
+def prose(value: Any) -> str:
+    """A text for people; control characters in it are replaced, and what is too long is cut."""
+    if not isinstance(value, str):
+        raise ValueError("is no text")  # noqa: TRY004 - as all of these
+    return _CONTROL_BUT_LINES.sub("\ufffd", value[:PROSE_MAX])
+
+
+def words(value: Any) -> str:
+    """Any text of a bearable length, as it is."""
+    if not isinstance(value, str) or len(value) > URL_MAX:
+        raise ValueError(f"is no text of {URL_MAX} characters at most")
+    return value
+
+
+def document(value: Any) -> dict[str, Any]:
+    """A JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError("is no JSON object")  # noqa: TRY004 - as all of these
+    _check_depth(value, DEPTH)
+    return value
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise ValueError("is nested too deeply")
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_depth(one, left - 1)
+
+
+def each(check: Check, most: int = 1_000_000) -> Check:
+    """A list of such values."""
+
+    def check_all(value: Any) -> list[Any]:
+        if not isinstance(value, list) or len(value) > most:
+            raise ValueError("is no list")
+        return [check(one) for one in value]
+
+    return check_all
+
+
+def shaped(shape: Mapping[str, Check], others: Check = lambda value: value) -> Check:
+    """A JSON object in which these names, where they are there, are so, and all others as `others` has it."""
+
+    def check(value: Any) -> dict[str, Any]:
+        return {name: shape.get(name, others)(one) for name, one in document(value).items()}
+
+    return check
