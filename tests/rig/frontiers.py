@@ -7,6 +7,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.deploy.key import state_key
+
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.filling import Found, open_frontier, pack
 from scrapyd_dist.frontier.slotting import Slots
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Attempt, Batch, Crawl
     from scrapyd_dist.frontier.values import Backlog
+    from scrapyd_dist.store import Store
 
     from .projects import Project
 
@@ -33,9 +36,13 @@ class Frontier:
 
     def __init__(self, project: Project, name: str = "shop", *, standing: bool = False, store: str = "") -> None:
         self.name = name
-        self._where = store or state_dir(project.path) / "store.db"
-        with closing(open_store(self._where)) as opened:
+        state = state_dir(project.path)
+        self._where, self._key = store or state / "store.db", state_key(state)
+        with closing(self._open()) as opened:
             open_frontier(opened, name, project=project.name, now=time.time(), standing=standing)
+
+    def _open(self) -> Store:
+        return open_store(self._where, key=self._key)
 
     def fill(
         self, urls: Iterable[str], *, prefix: str = "p", slots: int = 1, size: int = 100, slot: str | None = None,
@@ -47,25 +54,25 @@ class Frontier:
             fingerprint = hashlib.sha256(url.encode()).digest()
             where = family.of(url, fingerprint) if slot is None else slot
             found.append(Found(value={"url": url, **fields}, fingerprint=fingerprint, slot=where))
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             store.add_batches(
                 self.name, pack(found, size=size, key=None), now=time.time(), counts={"sealed": len(found)}
             )
 
     def register(self, producer: str, *, seconds: float) -> None:
         """Somebody fills it, and is good for so long."""
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             store.register_producer(self.name, producer, seconds)
 
     def sign_off(self, producer: str) -> None:
         """It will add nothing more."""
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             store.sign_off(self.name, producer)
 
     def counts(self) -> Mapping[str, int]:
         """State of batches -> requests in them, over all slots."""
         total: dict[str, int] = {}
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             for one in store.slots(self.name):
                 for state, number in one.requests.items():
                     total[state] = total.get(state, 0) + number
@@ -73,21 +80,21 @@ class Frontier:
 
     def waiting(self) -> Mapping[str, int]:
         """Slot -> requests that wait there, where there are any."""
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             return {one.slot: one.waiting for one in store.slots(self.name) if one.waiting}
 
     def backlog(self) -> Backlog:
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             return store.backlog(self.name)
 
     def row(self) -> Crawl:
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             return store.crawl(self.name)
 
     def attempts(self) -> list[Attempt]:
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             return store.attempts(self.name)
 
     def batches(self) -> list[Batch]:
-        with closing(open_store(self._where)) as store:
+        with closing(self._open()) as store:
             return store.batches(self.name)
