@@ -55,7 +55,10 @@ def packed(row: Mapping[str, Any]) -> list[str]:
 
 
 def unpacked(words: Mapping[bytes, bytes]) -> dict[str, Any]:
-    return {word(name): from_json(f"a row with {word(name)[:100]!r}", value) for name, value in words.items()}
+    try:
+        return {name.decode(): json.loads(value) for name, value in words.items()}
+    except (ValueError, RecursionError):
+        raise foreign("a row", f"it is no JSON (it begins with {b' '.join(words.values())[:60]!r})") from None
 
 
 def word(name: bytes) -> str:

@@ -1,0 +1,328 @@
+"""Rows that another program has written: each kind is read, and nothing comes of it but words of ours."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rig.stores import LESSEE, add, attempt, seal
+from scrapyd_dist.cli import main
+from scrapyd_dist.cli.crawls import producing
+from scrapyd_dist.cli.frontier.naming import key_of
+from scrapyd_dist.deploy.processes import note_pid
+
+from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard
+from scrapyd_dist.errors import DistError, ForeignRow
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import without_prefix
+from scrapyd_dist.throttle.values import Ask, Limit, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapyd_dist.store import Store
+
+KEY = b"a key of this project"
+OPTIONS = {"settings": {"DISTRIBUTED_ON_FINISH": "true"}, "args": {"a": "ü"}, "spider_settings": {}, "cwd": "/"}
+MINE = Crawl(id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.5, options=OPTIONS)
+PAYLOAD = {"DISTRIBUTED_START_URLS": '["http://a/1"]'}
+
+
+@pytest.fixture
+def mine(where: str) -> Iterator[Store]:
+    """A store that this project writes."""
+    with closing(open_store(where, key=KEY)) as store:
+        yield store
+
+
+def theirs(where: str, key: bytes | None = None) -> Any:
+    """The same store, as another program writes it: with no key of this project."""
+    return closing(open_store(where, key=key))
+
+
+# signatures
+
+
+def test_what_this_project_wrote_is_read_back_by_whoever_has_its_key(where: str, mine: Store) -> None:
+    mine.add_crawl(MINE)
+    mine.update_crawl("c", version="v1", state=CrawlState.WORKING, summary={"items": 3})
+    mine.update_crawl("c", options={**OPTIONS, "workers": {"last": 1}}, pid=9)
+    with theirs(where, KEY) as again:
+        row = again.own_crawl("c")
+        assert (row.version, row.pid, row.options["workers"], row.foreign) == ("v1", 9, {"last": 1}, "")
+        assert "signature" not in row.options
+        assert again.crawls() == [row]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"options": {"settings": {}}}, {"spider": "x"}, {"version": "x"}, {"project": "x"}]
+)
+def test_what_another_key_has_signed_is_shown_and_not_believed(
+    where: str, mine: Store, changes: dict[str, Any]
+) -> None:
+    mine.add_crawl(MINE)
+    with theirs(where, b"another key") as other:
+        with pytest.raises(ForeignRow, match="sdist trust c"):
+            other.own_crawl("c")
+        with pytest.raises(ForeignRow):
+            other.update_crawl("c", **changes)
+        assert [(row.id, row.options, "another key" in row.foreign) for row in other.crawls()] == [("c", {}, True)]
+        other.update_crawl("c", state=CrawlState.FINISHED)
+        other.want("c", "pause")
+        other.forget("c")
+        assert other.crawls() == []
+
+
+def test_rows_cannot_be_swapped(where: str, mine: Store) -> None:
+    mine.add_crawl(MINE)
+    mine.add_crawl(replace(MINE, id="d", options={"settings": {"DISTRIBUTED_OUTPUTS": []}}))
+    add(mine, "1", "2", slot="p")
+    mine.add_batches("d", [], now=1.0)
+    raw = Raw(where)
+    raw.swap_options("c", "d")
+    for name in "cd":
+        assert "it was changed" in mine.crawl(name).foreign
+    assert mine.payload("c", 1) == {"A": "1,2"}
+    raw.set_size(7)
+    with pytest.raises(ForeignRow, match="it was changed"):
+        mine.payload("c", 1)
+    (leased,) = mine.lease_next("c", LESSEE, seconds=9.0, now=1.0)
+    assert (leased.payload, "it was changed" in leased.fault) == ({}, True)
+
+
+def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said_so(where: str) -> None:
+    with theirs(where) as older:  # which signed nothing
+        older.add_crawl(MINE)
+        number = older.seal("c", PAYLOAD, size=1, fingerprints=(b"1",), now=1.0, counts={}).number
+        older.add_shards("c", [Shard(number=0, url="http://a/")])
+        older.update_node("spare", url="http://spare:6800")
+    is_file = where.startswith("sqlite")
+    with theirs(where, KEY) as mine:
+        row = mine.crawl("c")
+        # Whoever can write the file can write the key beside it.
+        assert (row.options == OPTIONS, bool(row.foreign)) == (is_file, not is_file)
+        assert [node.url for node in mine.nodes()] == (["http://spare:6800"] if is_file else [""])
+        assert len(mine.shards("c")) == is_file
+        assert mine.unchecked("c") == OPTIONS
+        assert mine.trust("c") == 1
+        assert (mine.own_crawl("c").options, mine.payload("c", number)) == (OPTIONS, PAYLOAD)
+        mine.update_node("spare", url="http://spare:6800")
+        assert [node.url for node in mine.nodes()] == ["http://spare:6800"]
+
+
+def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
+    tmp_path: Path, mine: Store, start_sleeper: Callable[[], Any]
+) -> None:
+    other = start_sleeper()
+    mine.add_crawl(replace(MINE, pid=other.pid, host=gethostname(), beat=time.time() + 60))
+    folder = producing.crawl_folder(tmp_path, "c")
+    folder.mkdir(parents=True)
+    producing.interrupt(tmp_path, mine.crawl("c"))
+    assert producing.lives(mine.crawl("c"))
+    note_pid(folder, other.pid)
+    producing.interrupt(tmp_path, mine.crawl("c"))
+    other.wait(20)
+
+
+@pytest.fixture
+def start_sleeper() -> Iterator[Callable[[], Any]]:
+    started: list[Any] = []
+
+    def start() -> Any:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+# every kind of row, with nonsense in each of its fields
+
+
+class Raw:
+    """The rows as they lie there, by what they are called in either engine."""
+
+    def __init__(self, where: str) -> None:
+        self._file = where.removeprefix("sqlite://") if where.startswith("sqlite") else None
+        if self._file is None:
+            url, self._prefix = without_prefix(where)
+            self._client = redis.Redis.from_url(url)
+
+    def swap_options(self, one: str, other: str) -> None:
+        if self._file:
+            with closing(sqlite3.connect(self._file)) as db, db:
+                rows = dict(db.execute("SELECT id, options FROM crawls"))
+                for name, text in ((one, rows[other]), (other, rows[one])):
+                    db.execute("UPDATE crawls SET options = ? WHERE id = ?", (text, name))
+            return
+        keys = [f"{self._prefix}c:{name}:crawl" for name in (one, other)]
+        texts = [self._client.hget(key, "options") for key in keys]
+        for key, text in zip(keys, reversed(texts), strict=True):
+            self._client.hset(key, "options", text)  # type: ignore[arg-type]  # bytes
+
+    def set_size(self, size: int) -> None:
+        """How many requests batch 1 is said to have."""
+        if self._file:
+            with closing(sqlite3.connect(self._file)) as db, db:
+                db.execute("UPDATE batches SET size = ? WHERE number = 1", (size,))
+        else:
+            self._client.hset(f"{self._prefix}c:c:b:1", "size", str(size))
+
+    def clear(self) -> None:
+        """The next example begins with an empty store."""
+        if self._file:
+            for ending in ("", "-wal", "-shm"):
+                Path(self._file + ending).unlink(missing_ok=True)
+        else:
+            for key in self._client.scan_iter(f"{self._prefix}*"):
+                self._client.delete(key)
+
+    def places(self) -> list[tuple[Any, ...]]:
+        """All that can be written over."""
+        if self._file:
+            with closing(sqlite3.connect(self._file)) as db:
+                tables = [
+                    row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+                    if row[0] not in {"seen", "leases"} and not row[0].startswith("sqlite")
+                ]  # fmt: skip
+                return [
+                    (table, column[1]) for table in sorted(tables)
+                    for column in db.execute(f"PRAGMA table_info({table})")
+                ]  # fmt: skip
+        found: list[tuple[Any, ...]] = []
+        for key in sorted(self._client.scan_iter(f"{self._prefix}[!o]*")):
+            kind = self._client.type(key).decode()
+            fields = sorted(self._client.hkeys(key)) if kind == "hash" else [b""]
+            found += [(kind, key, field) for field in fields]
+        return found
+
+    def spoil(self, place: tuple[Any, ...], value: Any) -> None:
+        if self._file:
+            table, column = place
+            with closing(sqlite3.connect(self._file)) as db, suppress(sqlite3.Error, OverflowError), db:
+                db.execute("PRAGMA foreign_keys = OFF")
+                db.execute(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608 - the store's own names
+            return
+        kind, key, field = place
+        text = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        with suppress(redis.ResponseError):
+            if kind == "hash":
+                self._client.hset(key, field, text)  # type: ignore[arg-type]  # bytes
+            elif kind == "list":
+                self._client.rpush(key, text)
+            elif kind == "set":
+                self._client.sadd(key, text)
+            elif kind == "zset":
+                self._client.zadd(key, {text: 1.0})
+            else:
+                self._client.set(key, text)
+
+
+#: what a field may be replaced by: other types, huge, deep, long, leading out of a folder, orders to a terminal
+HOSTILE: list[Any] = [
+    None, -1, 0, 1 << 62, 1e308, "", "null", "true", "[]", "{}", '""', "-7", "1e999", "NaN", '"../../../x"',
+    "../../../x", "/etc/passwd", '"\\u001b[2J\\u0000"', "\x1b[2J\n\r", "9" * 5_000, '{"a":' * 3_000 + "1" + "}" * 3_000,
+    "[" * 100_000, '"' + "x" * 200_000 + '"', "x" * 200_000, '{"settings": {"DISTRIBUTED_ON_FINISH": "touch ran"}}',
+    '{"settings": 3, "signature": 4}', '{"items": "many", "nodes": [3], "batches": {"done": "x"}}',
+    '{"nodes": [{"name": 3, "running": "x"}], "outlook": 1}', '["http://a"]', '[{"url": "file:///etc/passwd"}]',
+    '{"DISTRIBUTED_START_URLS": "[\\"file:///etc/passwd\\"]", "LOG_FILE": "ran"}', b"\xff\xfe", '"\\ud800"', "acked",
+    '"running"', '"frontier"', '[1, {"a": {"b": [1, 2, 3]}}]', '{"hits": -1, "window": 0}', "1e11",
+]  # fmt: skip
+WORDS = [
+    ["crawls"], ["crawls", "--json"], ["status", "c"], ["status", "c", "--json"], ["report", "c", "-o", "page.html"],
+    ["misses", "c"], ["batches", "c"], ["batches", "c", "--urls"], ["clean", "c", "--dry-run"],
+    ["clean", "--older-than", "1", "--dry-run"], ["items", "merge", "c", "-o", "all.jl", "--dry-run"],
+    ["frontier", "count", "c"], ["frontier", "list"], ["throttle", "show"], ["wait", "c", "--timeout", "0.1"],
+]  # fmt: skip
+
+
+def fill(store: Store) -> None:
+    """A row of each kind."""
+    store.add_crawl(MINE)
+    seal(store)
+    store.open_attempt("c", attempt())
+    store.accept("c", 1, 1, report={"items": 2, "stats": {}}, part="c.b1.a1.jl", misses=[], now=2.0)
+    add(store, "1", "2", slot="p")
+    add(store, "3", slot="q")
+    (leased,) = store.lease_next("c", LESSEE, slots=["p"], seconds=0.0, now=1.0)
+    store.ack("c", leased.batch.number, leased.attempt, LESSEE.job, report={"items": 1}, now=2.0)
+    store.lease_next("c", LESSEE, slots=["q"], seconds=0.0, now=1.0)
+    add(store, "4", slot="p")
+    store.add_misses("c", [Miss(url="http://a/", kind="failed", reason="HTTP 500", batch=1)])
+    store.add_misses("c", [Miss(url="http://b/", kind="index", reason="HTTP 500")])
+    store.add_shards("c", [Shard(number=0, url="http://a/{}", first_page=0, last_page=3)])
+    store.add_sample("c", 3.0, {"done": 1})
+    store.count("c", {"sealed": 3, "offsite": 1})
+    store.register_producer("c", "filler", 60.0)
+    summary = {"items": 1, "batches": {"done": 1, "total": 2}, "nodes": [{"name": "one", "running": 1, "per_s": {}}]}
+    store.update_crawl("c", summary=summary, version="v", beat=2.0, ended=3.0)
+    store.update_node("spare", url="http://spare:6800", draining=1.0)
+    store.change_rules({"a.com": Rule(hits=1, window=1.0)})
+    store.take_permits([Ask(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))])
+
+
+LOOKS: list[Callable[[Store], object]] = [
+    lambda store: store.crawls(), lambda store: store.crawl("c"), lambda store: store.own_crawl("c"),
+    lambda store: store.nodes(), lambda store: store.batches("c"), lambda store: store.batch("c", 1),
+    lambda store: store.payload("c", 2), lambda store: store.attempts("c"), lambda store: store.expired("c"),
+    lambda store: store.misses("c"), lambda store: store.shards("c"), lambda store: store.samples("c"),
+    lambda store: store.counts("c"), lambda store: store.backlog("c"), lambda store: store.slots("c"),
+    lambda store: store.peek("c", "p", 5), lambda store: list(store.fingerprints("c")),
+    lambda store: store.seen("c", [b"1"]), lambda store: store.rules(), lambda store: store.domain_states(),
+    lambda store: store.lease_next("c", LESSEE, slots=["p"], seconds=9.0, limit=3, now=1.0),
+    lambda store: store.take_permits([Ask(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
+    lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
+    lambda store: store.trust("c"), lambda store: store.batch_fingerprints("c", 2),
+]  # fmt: skip
+
+
+QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+
+
+def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "scrapy.cfg").write_text("[settings]\ndefault = scrapy.settings.default_settings\n", "utf-8")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SDIST_STORE", where)
+    raw = Raw(where)
+
+    @QUIET
+    @given(
+        spoilt=st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, len(HOSTILE) - 1)), min_size=1, max_size=3),
+        commands=st.lists(st.sampled_from(WORDS), min_size=3, max_size=3),
+    )
+    def check(spoilt: list[tuple[int, int]], commands: list[list[str]]) -> None:
+        with closing(open_store(where, key=key_of(folder))) as store:
+            fill(store)
+            places = raw.places()
+            for at, number in spoilt:
+                raw.spoil(places[at % len(places)], HOSTILE[number])
+            for look in LOOKS:
+                with suppress(DistError):
+                    look(store)
+            for words in commands:
+                main._run(words, debug=False)
+                said = capsys.readouterr()
+                assert "Traceback" not in said.err, words
+                assert "has no words for" not in said.err, words
+        assert {path.name for path in tmp_path.iterdir()} <= {"project", "folder"}
+        assert {path.name for path in folder.iterdir()} <= {"scrapy.cfg", ".sdist", "page.html", "all.jl"}
+        raw.clear()
+
+    check()
