@@ -22,6 +22,7 @@ SUMMARIES = (
     ("crawls", "Crawls", "List the crawls of this project, the newest first."),
     ("clean", "Crawls", "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
     ("report", "Crawls", "Make a page of one crawl: how it grew, what each node did, what failed."),
+    ("trust", "Crawls", "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
     ("throttle", "Crawls", "Set, show and change while crawls run how many requests each domain gets."),
     ("frontier", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
     ("consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),

@@ -53,8 +53,8 @@ def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> di
 def foreign(what: str, why: str) -> ForeignRow:
     """What is raised for a row that cannot be used."""
     return ForeignRow(
-        f"The store has {what} that cannot be used: {why}. No version of sdist wrote it so: another program has written to"
-        " the store, or it is damaged. It is left out."
+        f"The store has {what} that cannot be used: {why}. No version of sdist wrote it so: another program has written"
+        " to the store, or it is damaged. It is left out."
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WORDS = {
     "crawl": ["easy"],
     "resume": ["c"], "watch": ["c"], "wait": ["c"], "retry": ["c"], "clean": ["c", "--yes"], "pause": ["c"],
-    "trust": ["c"],
+    "trust": ["c"], "stop": ["c"],
     "batches": ["c"], "misses": ["c"], "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
     "consume": ["easy", "shop"],
     "throttle apply": ["limits.yml"], "throttle set": ["a.com", "--hits", "1", "--window", "1"],

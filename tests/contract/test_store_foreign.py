@@ -159,7 +159,7 @@ class Raw:
         self._file = where.removeprefix("sqlite://") if where.startswith("sqlite") else None
         if self._file is None:
             url, self._prefix = without_prefix(where)
-            self._client = redis.Redis.from_url(url)
+            self._client: Any = redis.Redis.from_url(url)
 
     def swap_options(self, one: str, other: str) -> None:
         if self._file:
@@ -171,7 +171,7 @@ class Raw:
         keys = [f"{self._prefix}c:{name}:crawl" for name in (one, other)]
         texts = [self._client.hget(key, "options") for key in keys]
         for key, text in zip(keys, reversed(texts), strict=True):
-            self._client.hset(key, "options", text)  # type: ignore[arg-type]  # bytes
+            self._client.hset(key, "options", text)
 
     def set_size(self, size: int) -> None:
         """How many requests batch 1 is said to have."""
@@ -220,7 +220,7 @@ class Raw:
         text = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         with suppress(redis.ResponseError):
             if kind == "hash":
-                self._client.hset(key, field, text)  # type: ignore[arg-type]  # bytes
+                self._client.hset(key, field, text)
             elif kind == "list":
                 self._client.rpush(key, text)
             elif kind == "set":
