@@ -65,6 +65,7 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.targets",
     "scrapyd_dist.middlewares.throttle",
     "scrapyd_dist.middlewares.throttle.alarms",
+    "scrapyd_dist.middlewares.throttle.beside",
     "scrapyd_dist.middlewares.throttle.budgets",
     "scrapyd_dist.middlewares.throttle.charging",
     "scrapyd_dist.middlewares.throttle.egress",

@@ -47,13 +47,13 @@ class Addon:
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy before the crawl's components are made."""
+        if is_worker(settings):
+            _pin_queue(settings)
         put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
-        if is_worker(settings):
-            _pin_queue(settings)
         if is_pulling(settings):
             from .pull.batchfilter import put_in
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scrapy.exceptions import NotConfigured
+
 from scrapyd_dist.errors import ConfigError
 
 from ..distributed import is_producer, is_worker
 from .gate import Gate
-from .passes import AGAIN, PERMIT
+from .passes import AGAIN, PERMIT, sent_back
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,8 +39,11 @@ class Charging:
 
         Raises:
             ConfigError: there is no store to ask, and nobody else here who would tell.
+            NotConfigured: nothing of the throttle can hold here.
         """
         gate = Gate.of(crawler)
+        if not gate.in_force:
+            raise NotConfigured
         if gate.problem and not is_worker(crawler.settings) and not is_producer(crawler.settings):
             raise ConfigError(gate.problem)
         return cls(gate)
@@ -47,10 +52,14 @@ class Charging:
         self, request: Request, spider: Spider | None = None
     ) -> Request | Coroutine[None, None, None] | None:
         """Use the request's permit; without one, wait for another: in the queue, if it came from there."""
+        if not self._gate.awake:
+            return None
         has = self._gate.use(request)
         if has:
             self._goes(request)
             return None
+        if has is None and self._gate.left_before(request) and AGAIN not in request.meta:
+            return sent_back(request)
         if has is None:
             ready = self._gate.at_once(request)
             if ready is not None:
@@ -58,7 +67,7 @@ class Charging:
                 self._goes(request)
                 return None
         elif AGAIN not in request.meta:
-            return request.replace(meta={**request.meta, AGAIN: request.dont_filter}, dont_filter=True)
+            return sent_back(request)
         return self._wait(request, page=has is not None)
 
     async def _wait(self, request: Request, *, page: bool) -> None:
@@ -72,7 +81,8 @@ class Charging:
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
         """An answer that came from nearer than the site: its permit was not used."""
-        self._gate.forget(request)
+        if self._gate.awake:
+            self._gate.forget(request)
         return response
 
     def process_exception(self, request: Request, exception: Exception, spider: Spider | None = None) -> None:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 
 from scrapyd_dist.frontier.slotting import site_of
 from scrapyd_dist.reasons import Reason
-from scrapyd_dist.throttle.values import Ask
+from scrapyd_dist.throttle.values import ALL, Ask
 
 from ..worker.closing import close_spider
+from .beside import beside
 from .budgets import PageBudget, PagesUsedUp
 from .egress import Egress
 from .lines import Guest, Kind, Standing
 from .moments import Moments
-from .opening import open_for, options_of
-from .passes import FREE, OVER, PERMIT, Pass, Passes
+from .opening import find_for, open_for, options_of, tell_of_rules, tell_of_scheduler, why_not_heeded
+from .passes import FREE, OVER, PERMIT, Pass, Passes, sent_back
 from .room import Room
 from .talk import Talk
 from .waiting import Lines
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 
     from .lines import Held, Line
     from .options import ThrottleOptions
+    from .queue import HeedingQueue
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +54,10 @@ NOWHERE = ("data:", "file:")
 LOOK = 1.0
 #: asks in one step of the store, at most
 ASKS_AT_ONCE = 500
-#: seconds that the end of a crawl waits for the store, and its beginning for the address of this machine
+#: seconds that the end of a crawl waits for the store, and its beginning for the rules and the address of this machine
 PATIENCE = 3.0
+#: seconds until a store that is out of reach is looked for again, at most
+LONGEST_SEARCH = 30.0
 
 
 class Gate:
@@ -62,13 +69,18 @@ class Gate:
         clock: seconds, never turned back.
 
     Attributes:
-        problem: why there is no store to ask; nothing leaves then.
+        problem: why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is heeded.
+        awake: whether requests may have to wait: the throttle is on, or the store has had a rule.
     """
 
     _all: ClassVar[WeakKeyDictionary[Crawler, Gate]] = WeakKeyDictionary()
 
     def __init__(self, crawler: Crawler, options: ThrottleOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        self.options, self.problem = options, ""
+        self.options, self.problem, self.awake = options, "", options.on
+        self._ruled: frozenset[str] = frozenset()
+        self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
+        self._queues: WeakSet[HeedingQueue] = WeakSet()
+        self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
         self.room = Room(crawler)
         self._crawler, self._clock = crawler, clock
         self._egress, self._budget = Egress(options, crawler), PageBudget(options, crawler)
@@ -88,22 +100,48 @@ class Gate:
                 store, gate.problem = open_for(crawler)
                 if store is not None:
                     gate.open(store)
+            elif gate.options.heeds:
+                gate.problem = why_not_heeded(crawler.settings)
+                gate.prepare_to_heed()
         return gate
+
+    @property
+    def in_force(self) -> bool:
+        """Whether anything of the throttle can hold in this process."""
+        return self.options.on or (self.options.heeds and not self.problem)
 
     # its life
 
     def open(self, store: Store) -> None:
         """Ask this store from now on."""
-        self._talk = Talk(store, self, self._clock)
+        self._talk = Talk(store, self, self._clock, rules=self.options.heeds)
+        self._live()
+
+    def _live(self) -> None:
         self._crawler.signals.connect(self._opened, signals.spider_opened)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
+
+    def prepare_to_heed(self) -> None:
+        """Look for rules once the crawl begins; where they cannot be heeded, only to say so."""
+        if self.problem:
+            self._crawler.signals.connect(self._tell_of_rules, signals.spider_opened)
+        else:
+            self._live()
+
+    def _tell_of_rules(self) -> None:
+        threading.Thread(target=tell_of_rules, args=(self._crawler, self.problem), daemon=True).start()
 
     async def _opened(self) -> None:
         if self.options.per_ip:  # what is asked for an address that is not known yet has to be asked again
             await asyncio.get_running_loop().run_in_executor(None, self._egress.settled.wait, PATIENCE)
         self._looks = asyncio.ensure_future(self._look())
+        if self.options.heeds:  # what leaves before the rules are known would leave without them
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._known.wait(), PATIENCE)
 
     async def _look(self) -> None:
+        if self._talk is None and not await self._search():
+            return
         while True:
             try:
                 self._look_once()
@@ -111,6 +149,23 @@ class Gate:
                 logger.exception("The throttle itself has failed")
                 self.failed()
             await asyncio.sleep(LOOK)
+
+    async def _search(self) -> bool:
+        """Find the store; False where there will be none. One that is made later, or is away, is looked for again."""
+        pause = LOOK
+        while True:
+            found = await beside(partial(find_for, self._crawler), lambda found: found.close())
+            if found.store is not None:
+                self._talk = Talk(found.store, self, self._clock, rules=True)
+                return True
+            self._known.set()
+            if found.why:
+                level = logging.INFO if pause == LOOK else logging.DEBUG
+                logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", found.until, found.why)
+                if found.lasting:
+                    return False
+                pause = min(2 * pause, LONGEST_SEARCH)
+            await asyncio.sleep(pause)
 
     def _look_once(self) -> None:
         self._lines.sweep(ending=self.room.ending)
@@ -125,13 +180,55 @@ class Gate:
             self.give_back([*self._passes.close(), *self._lines.close()])
             await self._talk.end(PATIENCE)
 
+    # the first rule
+
+    def join(self, queue: HeedingQueue) -> None:
+        """A queue to be told of the first rule."""
+        self._queues.add(queue)
+
+    def is_ruled(self, domain: str) -> bool:
+        """Whether the store is to be asked for this domain."""
+        return bool(domain) and (self.options.on or domain in self._ruled or ALL in self._ruled)
+
+    def ruled(self, domains: frozenset[str]) -> None:
+        """These domains have rules, and no others."""
+        changed, self._ruled = self._ruled ^ domains, domains
+        if domains and not self.awake:
+            self._wake_up()
+        elif changed:
+            self._lines.withdraw(changed)
+            self.wake()
+        self._known.set()
+
+    def _wake_up(self) -> None:
+        """The first rule: what has not left yet waits for its permit from now on."""
+        logger.info("The store has rules of `sdist throttle`: requests leave as these say.")
+        self.awake = True
+        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells
+        self._before = WeakSet(slot.inprogress if slot is not None else ())
+        tell_of_scheduler(self._crawler.settings)
+        for queue in list(self._queues):
+            queue.wake()
+        for one in list(self._crawler.engine.downloader.slots.values()):
+            waiting = list(one.queue)
+            held = [pair for pair in waiting if self.is_ruled(site_of(pair[0].url))]
+            one.queue.clear()
+            one.queue.extend(pair for pair in waiting if pair not in held)
+            for request, answer in held:
+                answer.callback(sent_back(request))
+        self.wake()
+
+    def left_before(self, request: Request) -> bool:
+        """Whether a request had left the queue before there was a rule, and a rule is meant for it."""
+        return request in self._before and self.is_ruled(site_of(request.url))
+
     # what a request is charged to
 
     def kind_of(self, request: Request, *, page: bool = True) -> Kind:
         """The kind of line in which a request waits; `page`: it counts in its domain's budget of pages."""
         if request.url.startswith(NOWHERE):
             return Kind("")
-        pages = self._budget.pages_of(request) if page else None
+        pages = self._budget.pages_of(request) if page and self.options.on else None
         return Kind(site_of(request.url), self._egress.own(request), pages)
 
     def key_of(self, request: Request) -> tuple[str, str]:
@@ -171,7 +268,7 @@ class Gate:
     def _pass_for(self, line: Line, slot: str) -> Pass:
         if line.standing is Standing.LIMITED:
             return self._passes.give(line.permits.pop(0), slot, line)
-        return Pass(self._key(line.kind), self.now(), FREE if line.standing is Standing.FREE else OVER)
+        return Pass(self._key(line.kind), self.now(), OVER if line.standing is Standing.USED_UP else FREE)
 
     # the downloader middleware's side
 
@@ -303,11 +400,14 @@ class Gate:
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""
         self._lines.set_away(away)
+        self._known.set()
         self.wake()
 
     def failed(self) -> None:
         """Nothing can be asked any more: what waits would wait for ever."""
-        close_spider(self._crawler, Reason.THROTTLE_FAILED)
+        self._known.set()
+        if self.awake:
+            close_spider(self._crawler, Reason.THROTTLE_FAILED)
 
     # the lines' side
 

@@ -14,14 +14,14 @@ from scrapy.exceptions import NotConfigured
 from scrapyd_dist.errors import ConfigError
 
 from ..distributed import looks_only
-from .options import ThrottleOptions
+from .options import SWITCH, ThrottleOptions
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 #: the queues of Scrapy, in whose place ours can be
-QUEUES = frozenset({"scrapy.pqueues.DownloaderAwarePriorityQueue", "scrapy.pqueues.ScrapyPriorityQueue"})
+AWARE, PLAIN = "scrapy.pqueues.DownloaderAwarePriorityQueue", "scrapy.pqueues.ScrapyPriorityQueue"
 QUEUE = "SCHEDULER_PRIORITY_QUEUE"
 
 
@@ -33,26 +33,33 @@ def is_throttled(settings: BaseSettings) -> bool:
         return True
 
 
+def may_hold(settings: BaseSettings) -> bool:
+    """Whether requests may have to wait here: the throttle is on; or nothing was said of it, and rules hold."""
+    return is_throttled(settings) or ThrottleOptions.from_settings(settings).heeds
+
+
 def put_in(settings: BaseSettings) -> None:
     """Called before the crawl's components are made; does nothing where the throttle is off."""
-    if looks_only() or not is_throttled(settings):
+    if looks_only() or not may_hold(settings):
         return
     from .charging import ORDER, Charging
-    from .queue import ThrottledQueue
+    from .queue import HeedingPlainQueue, HeedingQueue, ThrottledQueue
     from .robots import ORDER as ROBOTS_ORDER
     from .robots import CrawlDelay
     from .sites import ORDER as SITES_ORDER
     from .sites import SiteWatch
 
-    if settings[QUEUE] in QUEUES:  # any other one is refused, by the gate
-        settings.set(QUEUE, ThrottledQueue, priority="cmdline")
+    ours = {AWARE: HeedingQueue, PLAIN: HeedingPlainQueue}
+    if settings[QUEUE] in ours and not settings.getint("CONCURRENT_REQUESTS_PER_IP"):  # else the gate says why not
+        queue = ThrottledQueue if is_throttled(settings) else ours[settings[QUEUE]]
+        settings.set(QUEUE, queue, priority="cmdline")
     for middleware, order in ((CrawlDelay, ROBOTS_ORDER), (SiteWatch, SITES_ORDER), (Charging, ORDER)):
         settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", middleware, order)
 
 
 def put_in_late(crawler: Crawler) -> None:
     """The same where the downloader's middlewares are made already, and the scheduler is not."""
-    if looks_only() or not is_throttled(crawler.settings):
+    if looks_only() or not may_hold(crawler.settings):
         return
     settings = crawler.settings.copy()
     settings.frozen = False
@@ -63,7 +70,9 @@ def put_in_late(crawler: Crawler) -> None:
     from .robots import CrawlDelay
     from .sites import SiteWatch
 
-    nearest = (SiteWatch.from_crawler(crawler), Charging.from_crawler(crawler))
+    nearest: list[SiteWatch | Charging] = []
+    with suppress(NotConfigured):
+        nearest += [SiteWatch.from_crawler(crawler), Charging.from_crawler(crawler)]
 
     def add() -> None:
         middlewares = crawler.engine.downloader.middleware
@@ -82,3 +91,18 @@ def problem_of(crawler: Crawler) -> str:
     from .gate import Gate
 
     return Gate.of(crawler).problem
+
+
+def why_not_heeded(settings: BaseSettings) -> str:
+    """Why a crawl with these settings, the add-on's among them, heeds no rule of the store; empty when it does."""
+    if is_throttled(settings):
+        return ""
+    if not may_hold(settings):
+        return f"{SWITCH} is False."
+    from .opening import check_queue
+
+    try:
+        check_queue(settings)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -35,6 +35,7 @@ class Standing(str, Enum):
 
     LIMITED = "limited"  #: every request needs a permit; also before anything was said
     FREE = "free"  #: no limit
+    OPEN = "open"  #: nothing is asked: no rule is meant for it, or it leaves for no site
     HELD = "held"  #: blocked or paused
     USED_UP = "used-up"  #: nothing is left of its budget of pages
 
@@ -69,6 +70,7 @@ class Line:
     """The requests of one kind, in whichever queues they wait; or beside them, as its guests."""
 
     kind: Kind
+    ruled: bool = True  #: the store is to be asked
     waiting: int = 0  #: requests in queues
     slots: Counter[str] = field(default_factory=Counter)  #: the same by slot of the downloader
     # Lists, though both are taken from in front: an empty deque is 600 bytes, and there may be a line for each of many.
@@ -87,8 +89,8 @@ class Line:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing was said of its domain yet; what leaves for no site has none, and is free."""
-        self.standing = Standing.LIMITED if self.kind.domain else Standing.FREE
+        """Nothing was said of its domain yet."""
+        self.standing = Standing.LIMITED if self.ruled and self.kind.domain else Standing.OPEN
         self.spacing = self.patience = self._latest = None
 
     @property

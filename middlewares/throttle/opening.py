@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.store import open_store
-from scrapyd_dist.store.address import VARIABLE, chosen
+from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 
 from ..distributed import is_pulling, is_worker
 from ..pull.job import PullJob
@@ -50,6 +51,7 @@ def open_for(crawler: Crawler) -> tuple[Store | None, str]:
     try:
         ThrottleOptions.from_settings(settings)
         _check(settings)
+        tell_of_scheduler(settings)
         return _open(settings), ""
     except ConfigError as error:
         return None, str(error)
@@ -58,24 +60,94 @@ def open_for(crawler: Crawler) -> tuple[Store | None, str]:
         return None, f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}."
 
 
-def _check(settings: BaseSettings) -> None:
-    from .queue import ThrottledQueue
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A store whose rules are to be heeded, or why there is none."""
 
+    store: Store | None = None
+    why: str = ""  #: empty where none was made yet
+    lasting: bool = False  #: there will be none
+
+    @property
+    def until(self) -> str:
+        """In a sentence: for how long."""
+        return "" if self.lasting else " as long as the store is out of reach"
+
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
+
+def find_for(crawler: Crawler) -> Found:
+    """The store whose rules a process heeds that has said nothing of the throttle. Makes none; may block."""
+    settings = crawler.settings
+    try:
+        where = "" if is_pulling(settings) or (is_worker(settings) and Job.from_settings(settings)) else _own(settings)
+        if where and not is_url(where) and not Path(where).exists():
+            return Found()
+        return Found(store=_open(settings))
+    except OutOfReach as error:
+        return Found(why=str(error), lasting=error.lasting)
+    except ConfigError as error:
+        return Found(why=str(error), lasting=True)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a process that asked for nothing goes on without it
+        return Found(why=f"{type(error).__name__}: {error}")
+
+
+def why_not_heeded(settings: BaseSettings) -> str:
+    """What in these settings keeps a process from heeding the rules of a store; empty when nothing does."""
+    try:
+        _check(settings)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def tell_of_rules(crawler: Crawler, problem: str) -> None:
+    """Where there are rules that this process cannot heed, say so in its log. May block."""
+    found = find_for(crawler)
+    if found.store is None:
+        return
+    with closing(found.store) as store:
+        try:
+            rules = store.rules().rules
+        except DistError:
+            return
+    if rules:
+        logger.warning("The rules of `sdist throttle` do not hold for this process. %s", problem)
+
+
+def _check(settings: BaseSettings) -> None:
     if settings.getbool("TWISTED_REACTOR_ENABLED", True) and not is_asyncio_reactor_installed():
         raise ConfigError(
             f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and the throttle needs Scrapy's"
-            " default one. Remove TWISTED_REACTOR from the settings, or DISTRIBUTED_THROTTLE."
+            " default one. Remove TWISTED_REACTOR from the settings, or set DISTRIBUTED_THROTTLE = False."
         )
-    if not issubclass(load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), ThrottledQueue):
-        raise ConfigError(
-            f"SCHEDULER_PRIORITY_QUEUE is {settings['SCHEDULER_PRIORITY_QUEUE']}, and the throttle has to be the"
-            " scheduler's queue itself. Take one of the two out of the settings."
-        )
+    check_queue(settings)
+
+
+def check_queue(settings: BaseSettings) -> None:
+    """Refuse settings that leave the throttle no queue.
+
+    Raises:
+        ConfigError: they do.
+    """
+    from .queue import HeedingQueue, ThrottledQueue
+
     if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
         raise ConfigError(
             "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
-            " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead."
+            " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DISTRIBUTED_THROTTLE = False."
         )
+    if not issubclass(load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), (ThrottledQueue, HeedingQueue)):
+        raise ConfigError(
+            f"SCHEDULER_PRIORITY_QUEUE is {settings['SCHEDULER_PRIORITY_QUEUE']}, and the throttle has to be the"
+            " scheduler's queue itself. Take it out of the settings, or set DISTRIBUTED_THROTTLE = False."
+        )
+
+
+def tell_of_scheduler(settings: BaseSettings) -> None:
+    """Say what one of another make does to limits."""
     if not issubclass(load_object(settings["SCHEDULER"]), Scheduler):
         logger.warning(
             "SCHEDULER is %s, which may not keep its requests in the throttle's queue: limits hold, but a request that"
@@ -91,17 +163,16 @@ def _open(settings: BaseSettings) -> Store:
     pushed = Job.from_settings(settings) if is_worker(settings) else None
     if pushed is not None:
         return reach(asdict(pushed), crawl=pushed.crawl, home=pushed.home)
-    return open_store(_own_store(settings), durable=False)
+    return open_store(_own(settings), durable=False)
 
 
-def _own_store(settings: BaseSettings) -> str:
+def _own(settings: BaseSettings) -> str:
     """Where the store of the project is, as a producer of it would find it."""
     root, said = config.find_root(), settings.get("DISTRIBUTED_STORE")
     if root is None and not said and not os.environ.get(VARIABLE):
         raise ConfigError(
-            "The throttle is on (DISTRIBUTED_THROTTLE), and nothing says where its store is: there is no scrapy.cfg"
-            f" here. Set DISTRIBUTED_STORE, or {VARIABLE} in the environment, to the address that all who share the"
-            " limits have."
+            "Nothing says where the store of the throttle is: there is no scrapy.cfg here. Set DISTRIBUTED_STORE, or"
+            f" {VARIABLE} in the environment, to the address that all who share the limits have."
         )
     named = config.load(root).options.get("store") if root is not None else None
     return chosen(root or Path.cwd(), said, named)

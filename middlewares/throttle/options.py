@@ -53,6 +53,7 @@ class ThrottleOptions:
     """The settings of the throttle. Seconds and counts as in `docs/settings.md`."""
 
     on: bool = False
+    heeds: bool = False  #: nothing was said of the throttle: of all that follows, only the rules of the store hold
     limit: Limit | None = None  #: of a domain without a rule of its own
     moderated: bool = True  #: whether the hits of a rule are spread evenly, where there is no `limit`
     per_spider: bool = False  #: each spider has a budget of its own
@@ -73,7 +74,7 @@ class ThrottleOptions:
         """
         reader = Reader(settings)
         if not reader.yes_no(SWITCH, any(_given(settings, name) for name in ASKS)):
-            return cls()
+            return cls(heeds=not _given(settings, SWITCH))
         return cls(
             on=True,
             limit=_limit(reader),

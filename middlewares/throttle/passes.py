@@ -9,6 +9,8 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from scrapy import Request
+
     from scrapyd_dist.throttle.values import Permit
 
     from .lines import Held, Line
@@ -22,6 +24,11 @@ AGAIN = "distributed_again"
 FREE, OVER = 0, -1
 #: seconds for which a request may come and ask where its permit has gone
 REMEMBERED = 600.0
+
+
+def sent_back(request: Request) -> Request:
+    """The request as it goes into the queue again, past the duplicate filter."""
+    return request.replace(meta={**request.meta, AGAIN: request.dont_filter}, dont_filter=True)
 
 
 class Pass(NamedTuple):

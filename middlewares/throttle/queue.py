@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from scrapy.pqueues import DownloaderAwarePriorityQueue, _path_safe
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 
 from scrapyd_dist.frontier.slotting import site_of
 
@@ -20,6 +20,8 @@ from .lines import Kind
 from .passes import PERMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from scrapy import Request
     from scrapy.crawler import Crawler
 
@@ -57,11 +59,30 @@ class ThrottledQueue(DownloaderAwarePriorityQueue):
         self._gate = Gate.of(crawler)
         self._lanes: dict[Line, dict[str, Lane]] = {}
         self._size = 0
-        for name, queue in list(self.pqueues.items()):  # what an earlier process has left
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """What an earlier process has left, or the queue that was here before."""
+        for name, queue in list(self.pqueues.items()):
             if len(queue):
                 self._entered(Lane.named(name), name, len(queue))
             else:
                 self.pqueues.pop(name).close()
+
+    def take_over(self, own: DownloaderAwarePriorityQueue | ScrapyPriorityQueue) -> None:
+        """All that is in a queue of Scrapy's; in its order, as far as that is one of a site's requests."""
+        if isinstance(own, DownloaderAwarePriorityQueue):
+            self.pqueues, own.pqueues = own.pqueues, {}
+            self._take_in()
+        else:
+            for request in reversed(list(_taken_from(own))):  # the last one in is the first one out
+                self.push(request)
+
+    def hand_over(self, own: ScrapyPriorityQueue) -> None:
+        """All that is left goes into a queue of Scrapy's."""
+        for queue in self.pqueues.values():
+            for request in reversed(list(_taken_from(queue))):
+                own.push(request)
 
     def push(self, request: Request) -> None:
         self._gate.forget(request)
@@ -132,3 +153,68 @@ class ThrottledQueue(DownloaderAwarePriorityQueue):
 
     def __len__(self) -> int:
         return self._size
+
+
+def _taken_from(queue: ScrapyPriorityQueue) -> Iterator[Request]:
+    while (request := queue.pop()) is not None:
+        yield request
+
+
+class HeedingQueue:
+    """Scrapy's own queue until the store has a rule, and the throttled one from then on.
+
+    Until then its methods are those of Scrapy's queue themselves: a crawl without rules pays nothing here.
+    """
+
+    own: ClassVar[type[DownloaderAwarePriorityQueue | ScrapyPriorityQueue]] = DownloaderAwarePriorityQueue
+    push: Callable[[Request], None]
+    pop: Callable[[], Request | None]
+    peek: Callable[[], Request | None]
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        downstream_queue_cls: Any,
+        key: str,
+        startprios: Any = None,
+        *,
+        start_queue_cls: Any = None,
+    ) -> None:
+        self._crawler, self._kinds, self.key = crawler, (downstream_queue_cls, start_queue_cls), key
+        self._own = self.own(crawler, downstream_queue_cls, key, startprios or (), start_queue_cls=start_queue_cls)
+        self._throttled: ThrottledQueue | None = None
+        self._use(self._own)
+        Gate.of(crawler).join(self)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> HeedingQueue:
+        return cls(crawler, *args, **kwargs)
+
+    def _use(self, queue: Any) -> None:
+        self._now = queue
+        self.push, self.pop, self.peek = queue.push, queue.pop, queue.peek
+
+    def wake(self) -> None:
+        """There is a rule: what is here waits for its permits from now on."""
+        if self._throttled is None:
+            lasting, start = self._kinds
+            self._throttled = ThrottledQueue(self._crawler, lasting, self.key, start_queue_cls=start)
+            self._throttled.take_over(self._own)
+            self._use(self._throttled)
+
+    def close(self) -> Any:
+        if self._throttled is not None and isinstance(self._own, ScrapyPriorityQueue):
+            if self.key:  # the next process reads the files of Scrapy's own queue
+                self._throttled.hand_over(self._own)
+            self._throttled.close()
+            return self._own.close()
+        return self._now.close()
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+
+class HeedingPlainQueue(HeedingQueue):
+    """The same in the place of the queue that knows no sites."""
+
+    own = ScrapyPriorityQueue

@@ -51,15 +51,17 @@ class SiteWatch:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> SiteWatch:
         gate = Gate.of(crawler)
-        if not gate.options.on:
+        if not gate.in_force:
             raise NotConfigured
         return cls(gate, gate.options)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
         """Report the answer; whoever comes next decides what becomes of the request."""
-        if "cached" in response.flags:
+        if not self._gate.awake or "cached" in response.flags:
             return response
         domain = site_of(request.url)
+        if not self._gate.is_ruled(domain):
+            return response
         latency = float(request.meta.get("download_latency") or 0.0)
         if response.status in SLOW_DOWN:
             rest = retry_after(response.headers.get("Retry-After"), time.time())

@@ -37,7 +37,13 @@ KEPT = 10_000
 
 
 class Listener(Protocol):
-    """Who asks, and hears the answers; called in the event loop."""
+    """Who asks, and hears the answers; called in the event loop.
+
+    Attributes:
+        awake: whether requests may have to wait for answers.
+    """
+
+    awake: bool
 
     def questions(self) -> list[Ask]:
         """What is to be asked now."""
@@ -51,6 +57,9 @@ class Listener(Protocol):
     def heed(self, changed: Collection[str]) -> None:
         """The rules, or the pace, of these domains have changed; of all of them, with `ALL` among them."""
 
+    def ruled(self, domains: frozenset[str]) -> None:
+        """These domains have rules, and no others; `ALL` is one of them."""
+
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""
 
@@ -59,10 +68,20 @@ class Listener(Protocol):
 
 
 class Talk:
-    """All that one process says to the store of the throttle."""
+    """All that one process says to the store of the throttle.
 
-    def __init__(self, store: Store, listener: Listener, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        store: a connection of its own.
+        listener: who asks.
+        clock: seconds, never turned back.
+        rules: the listener wants to know which domains have rules.
+    """
+
+    def __init__(
+        self, store: Store, listener: Listener, clock: Callable[[], float] = time.monotonic, *, rules: bool = False
+    ) -> None:
         self._store, self._listener, self._clock = store, listener, clock
+        self._wants_rules, self._ruled_at = rules, -1  #: the version of the rules that the listener knows
         self._thread = StoreThread(store)
         self._back: deque[Permit] = deque(maxlen=KEPT)
         self._news: list[SiteNews] = []
@@ -157,14 +176,20 @@ class Talk:
         news, self._news = self._news[:AT_ONCE], self._news[AT_ONCE:]
         self._look = bool(self._news)
         try:
-            look = await self._say(self._told, news)
+            look, ruled = await self._say(self._told, news)
         except BaseException:
             self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
             raise
         self._heed(look.version, look.changed)
+        if ruled is not None:
+            self._ruled_at = look.version
+            self._listener.ruled(ruled)
 
-    def _told(self, news: Sequence[SiteNews]) -> Look:
-        return self._store.tell_sites(news, self._known)
+    def _told(self, news: Sequence[SiteNews]) -> tuple[Look, frozenset[str] | None]:
+        look = self._store.tell_sites(news, self._known)
+        # Read after the version: newer rules under an older version are only read once more.
+        is_new = self._wants_rules and look.version != self._ruled_at
+        return look, frozenset(self._store.rules().rules) if is_new else None
 
     async def _say(self, verb: Callable[[A], T], words: A) -> T:
         slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")
@@ -175,12 +200,16 @@ class Talk:
         self._pause = 0.0
         if self._away:
             self._away = False
-            logger.info("The store answers again: requests leave as they may.")
+            logger.info("The store answers again: requests leave as its rules say.")
             self._listener.set_away(False)
         return answer
 
     def _missed(self, why: str) -> None:
-        if not self._away:
-            self._away = True
-            logger.warning("The store does not answer, and no request leaves without its permit: %s", why.rstrip("."))
-            self._listener.set_away(True)
+        if self._away:
+            return
+        self._away, why = True, why.rstrip(".")
+        if self._listener.awake:
+            logger.warning("The store does not answer, and no request leaves without its permit: %s", why)
+        else:
+            logger.info("The store does not answer; no rule of `sdist throttle` was known here: %s", why)
+        self._listener.set_away(True)

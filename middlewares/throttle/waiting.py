@@ -45,6 +45,9 @@ class Owner(Protocol):
     def wake(self) -> None:
         """A request may leave now."""
 
+    def is_ruled(self, domain: str) -> bool:
+        """Whether the store is to be asked for this domain."""
+
     def count(self, name: str, number: float = 1) -> None:
         """For the statistics."""
 
@@ -68,13 +71,15 @@ class Lines:
     def is_free(self, kind: Kind) -> bool:
         """Whether this kind is known to have no limit."""
         line = self._lines.get(kind)
-        return line is not None and line.standing is Standing.FREE and not self._away
+        if line is None or line.standing is Standing.OPEN:
+            return not self._owner.is_ruled(kind.domain)
+        return line.standing is Standing.FREE and not self._away
 
     def of(self, kind: Kind) -> Line:
         """The line of this kind, made when it is not there."""
         line = self._lines.get(kind)
         if line is None:
-            line = self._lines[kind] = Line(kind)
+            line = self._lines[kind] = Line(kind, ruled=self._owner.is_ruled(kind.domain))
             self._idle[line] = self._clock()
         return line
 
@@ -162,6 +167,7 @@ class Lines:
         """The rules of these domains have changed, or, with `ALL` among them, of all: what lies ahead is asked anew."""
         now, is_all = self._clock(), ALL in changed
         for line in [line for line in self._lines.values() if is_all or line.kind.domain in changed]:
+            line.ruled = self._owner.is_ruled(line.kind.domain)
             self._owner.give_back(line.withdraw(now))
             self.settle(line)
 
@@ -199,7 +205,7 @@ class Lines:
     def _may_leave(self, line: Line, now: float) -> bool:
         if line.standing is Standing.FREE:
             return not self._away
-        return line.standing is Standing.USED_UP or line.due(now)
+        return line.standing in (Standing.OPEN, Standing.USED_UP) or line.due(now)
 
     def _serve_guests(self, line: Line, now: float) -> None:
         while line.guests and self._may_leave(line, now):

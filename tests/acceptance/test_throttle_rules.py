@@ -1,0 +1,130 @@
+"""Rules of `sdist throttle` hold without any setting, wherever the store is reached; at the site's own log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from rig.crawls import ADDON, QUICK, assert_each_page_once, said
+from rig.throttled import mean_gap
+from rig.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rig.commands import Command, Result
+    from rig.nodes import ScrapydNode
+    from rig.projects import Project
+    from rig.sites import SiteProcess
+
+pytestmark = pytest.mark.black_box
+
+HOST = "127.0.0.1"
+HITS, WINDOW = 5, 1
+#: seconds after which a change is heeded, and for which the site is looked at then
+HEEDED, LOOKED = 2.0, 1.5
+PAGES = """
+import scrapy
+
+
+class Pages(scrapy.Spider):
+    name = "pages"
+
+    async def start(self):
+        for number in range(60):
+            yield scrapy.Request(f"{self.site}/echo?n={number}")
+
+    def parse(self, response):
+        yield {"url": response.url}
+"""
+
+
+class Watched:
+    """A site, and the rules of the project whose crawl it sees."""
+
+    def __init__(self, it: Project, there: SiteProcess, run: Callable[..., Result]) -> None:
+        self._it, self._site, self._run = it, there, run
+
+    def throttle(self, *words: object) -> Result:
+        done = self._run(self._it, "throttle", *words)
+        assert done.code == 0, done.err
+        return done
+
+    def hits(self, since: float = 0.0) -> list[float]:
+        return [row["time"] for row in self._site.log() if row["time"] >= since]
+
+    def heeds_a_pause(self) -> None:
+        """Nothing comes while all rests, and a limit holds after that."""
+        self.throttle("pause")
+        heeded = time.monotonic() + HEEDED
+        wait_for(lambda: time.monotonic() >= heeded + LOOKED, 60, "that moment")
+        assert self.hits(heeded) == []
+        self.throttle("set", HOST, "--hits", HITS, "--window", WINDOW)
+        self.throttle("resume")
+        self.limited_since = time.monotonic()
+
+    def kept_the_limit(self) -> None:
+        times = self.hits(self.limited_since)
+        assert len(times) > HITS
+        assert mean_gap(times) >= 0.95 * WINDOW / HITS
+
+
+@pytest.fixture(scope="module")
+def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    return module_fleet(2)
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_a_pause_and_a_limit_hold_for_a_crawl_that_runs(
+    mode: str,
+    project: Callable[..., Project],
+    start_cli: Callable[..., Command],
+    run_cli: Callable[..., Result],
+    nodes_up: list[ScrapydNode],
+    site: Callable[..., SiteProcess],
+) -> None:
+    """Every page comes, once; requests that were in the downloader when the rule came wait, too."""
+    there = site(60)
+    settings = {**QUICK, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url, "DOWNLOAD_DELAY": 0.5}
+    it = project(nodes=nodes_up, settings={**settings, "DISTRIBUTED_BATCH_SIZE": 10})
+    watched = Watched(it, there, run_cli)
+    command = start_cli(it, "crawl", "easy", "-o", "items.jl")
+    wait_for(lambda: len(watched.hits()) >= 12, 90, "pages of workers")
+    watched.heeds_a_pause()
+    done = command.wait()
+    assert done.code == 0, said(done)
+    assert there.differences(it.items("items.jl")) == {}
+    assert_each_page_once(there)
+    watched.kept_the_limit()
+
+
+def test_rules_hold_for_a_plain_crawl(
+    project: Callable[..., Project],
+    start_scrapy: Callable[..., Command],
+    run_scrapy: Callable[..., Result],
+    run_cli: Callable[..., Result],
+    site: Callable[..., Any],
+) -> None:
+    """With the line of the add-on alone; a process that is switched off goes on, whatever is said."""
+    there = site(1)
+    address = f"http://{HOST}:{urlsplit(there.url).port}"
+    it = project(spiders={"pages": PAGES}, settings={"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False})
+    watched = Watched(it, there, run_cli)
+    command = start_scrapy(it, "crawl", "pages", "-a", f"site={address}", "-s", "DOWNLOAD_DELAY=0.5")
+    wait_for(lambda: len(watched.hits()) >= 3, 60, "the first pages")
+    watched.heeds_a_pause()
+    wait_for(lambda: len(watched.hits(watched.limited_since)) >= 2, 30, "pages under the limit")
+    watched.throttle("pause")
+    begun = time.monotonic()
+    free = ("crawl", "pages", "-a", f"site={address}", "-s", "DISTRIBUTED_THROTTLE=False", "-o", "free.jl")
+    done = run_scrapy(it, *free)
+    assert done.code == 0, said(done)
+    assert len(list(it.items("free.jl"))) == 60
+    assert command.running()
+    assert len(watched.hits(begun)) >= 60
+    command.interrupt()
+    command.interrupt()
+    ended = command.wait(60)
+    assert "Traceback" not in ended.err, ended.err
