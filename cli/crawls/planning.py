@@ -39,11 +39,20 @@ def heading(plan: Mapping[str, Any]) -> list[str]:
         *_limit(plan.get("limit")),
         f"Batches: up to {batch}{_bytes(plan.get('bytes_per_batch'))}",
         f"Items: {_output(plan.get('output'))}",
+        *_rules(plan.get("throttle")),
     ]
 
 
 def _limit(limit: object) -> list[str]:
     return [f"Limited to the first {counted(int(str(limit)), 'target request')}"] if limit else []
+
+
+def _rules(throttle: object) -> list[str]:
+    """Which processes would heed the rules of the throttle; nothing where there are none."""
+    if not isinstance(throttle, dict) or not throttle.get("rules"):
+        return []
+    who = "every process heeds them" if throttle.get("heeded") else f"heeded by none: {throttle.get('reason')}"
+    return [f"Throttle: {counted(int(throttle['rules']), 'rule')} in the store; {who}"]
 
 
 def _bytes(estimate: object) -> str:

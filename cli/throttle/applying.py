@@ -11,7 +11,7 @@ import typer
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..choosing import Json
-from .rules import NOTICE, change, named
+from .rules import change, named
 
 if TYPE_CHECKING:
     from .rules import Changed
@@ -83,4 +83,4 @@ def _tell(changed: Changed, file: str, *, dry_run: bool) -> None:
     elif dry_run:
         say(f"Nothing was changed; without --dry-run the rules would be those of {file}.")
     else:
-        say(f"The rules are those of {file} now. {NOTICE}")
+        say(f"The rules are those of {file} now. {changed.notice}")

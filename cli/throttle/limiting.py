@@ -12,7 +12,7 @@ from scrapyd_dist.throttle.checks import check_hits, check_scale, check_window
 from scrapyd_dist.throttle.values import ALL, Rule
 
 from ..choosing import Json
-from .rules import NOTICE, Domains, OneDomain, change, is_held, limit_of, named, names_of
+from .rules import Domains, OneDomain, change, is_held, limit_of, named, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,8 +48,8 @@ def set_(
     if as_json:
         put_json(changed.document())
         return
-    rule = changed.after(name)
-    say(f"{named([name]).capitalize() if name == ALL else name}: {limit_of(rule)}.{_rests(name, rule)} {NOTICE}")
+    rule, whose = changed.after(name), named([name]).capitalize() if name == ALL else name
+    say(f"{whose}: {limit_of(rule)}.{_rests(name, rule)} {changed.notice}")
 
 
 def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
@@ -100,7 +100,7 @@ def unset(domain: Domains, as_json: Json = False) -> None:
         put_json(changed.document())
         return
     if changed.changes:
-        say(f"No limit of its own any more: {named(list(changed.changes))}. {NOTICE}")
+        say(f"No limit of its own any more: {named(list(changed.changes))}. {changed.notice}")
     others = [name for name in names if name not in changed.changes]
     if others:
         say(f"Had no limit of its own: {named(others)}.")

@@ -17,15 +17,17 @@ from scrapyd_dist.throttle.checks import domain_of
 from scrapyd_dist.throttle.standing import Standing, terms_of
 from scrapyd_dist.throttle.values import ALL, Answer, Ask, Rule
 
+from .heeding import notice, running
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrapyd_dist.store import Store
 
+    from .heeding import Heeding
+
     Changes = Mapping[str, Rule | None]
 
-#: how long it takes until every worker heeds a change
-NOTICE = "Running workers heed it within 2 seconds."
 #: domains that are named in a sentence
 _NAMED = 10
 
@@ -44,6 +46,12 @@ class Changed:
     version: int  #: of the rules as they are now
     before: Mapping[str, Rule]
     changes: Changes  #: domain -> its new rule; None where it has none any more
+    crawls: Sequence[Heeding] = ()  #: those that run
+
+    @property
+    def notice(self) -> str:
+        """When, and where, it is heeded."""
+        return notice(self.crawls)
 
     def document(self) -> dict[str, Any]:
         """The same in JSON."""
@@ -53,6 +61,7 @@ class Changed:
                 {"domain": domain, "was": _rule(self.before.get(domain)), "is": _rule(rule)}
                 for domain, rule in self.changes.items()
             ],
+            "crawls": [one.document() for one in self.crawls],
         }
 
     def after(self, domain: str) -> Rule:
@@ -76,7 +85,7 @@ def change(plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run:
         now = store.rules()
         changes = _needed(plan(now.rules), now.rules)
         version = store.change_rules(changes) if changes and not dry_run else now.version
-    return Changed(version=version, before=now.rules, changes=changes)
+        return Changed(version=version, before=now.rules, changes=changes, crawls=running(store))
 
 
 def opened(*, make: bool = False) -> Store | None:

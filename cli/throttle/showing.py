@@ -11,12 +11,15 @@ from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.throttle.values import ALL, DomainState, Rule
 
 from ..choosing import Json
+from .heeding import running
 from .rules import SomeDomains, is_held, limit_document, limit_of, names_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.store import Store
+
+    from .heeding import Heeding
 
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")
@@ -117,7 +120,8 @@ def show(domain: SomeDomains = None, as_json: Json = False) -> None:
     or resting, because its site asked for that. GRANTED are the requests of its
     last window, over all workers; LATEST is the last moment that was given out,
     SLOWER BY what makes it slower than its limit: refusals (pace), its robots.txt
-    (delay), the wanted concurrency (gap).
+    (delay), the wanted concurrency (gap). Below it stands which of the crawls that
+    run heed the rules, and which cannot.
 
     Example: sdist throttle show example.com
     """
@@ -126,12 +130,13 @@ def show(domain: SomeDomains = None, as_json: Json = False) -> None:
     from ..speaking import put_json, say
 
     names = names_of(domain or [])
-    rows, version = _known()
+    rows, version, crawls = _known()
     if names:
         rows = _only(rows, names)
     total = _total(rows)
     if as_json:
-        put_json({"version": version, "domains": [row.document() for row in rows], "totals": total})
+        told = [one.document() for one in crawls]
+        put_json({"version": version, "domains": [row.document() for row in rows], "totals": total, "crawls": told})
     elif not rows:
         say("No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit.")
     else:
@@ -139,14 +144,16 @@ def show(domain: SomeDomains = None, as_json: Json = False) -> None:
         table(headings, [row.cells() for row in rows])
         found = [f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"]
         say(", ".join([counted(total["domains"], "domain"), *found]) + ".")
+        for one in crawls:
+            say(one.said or f"{one.crawl} heeds the rules in all of its processes.")
 
 
-def _known() -> tuple[list[Row], int]:
+def _known() -> tuple[list[Row], int, list[Heeding]]:
     store = opened()
     if store is None:
-        return [], 0
+        return [], 0, []
     with closing(store):
-        return rows_of(store)
+        return *rows_of(store), running(store)
 
 
 def rows_of(store: Store) -> tuple[list[Row], int]:

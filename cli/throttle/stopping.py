@@ -9,7 +9,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.throttle.values import ALL, Rule
 
 from ..choosing import Json
-from .rules import NOTICE, Domains, SomeDomains, change, named, names_of
+from .rules import Domains, SomeDomains, change, named, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ def _set(names: Sequence[str], fields: Mapping[str, Any], *, done: str, already:
         put_json(changed.document())
         return
     if changed.changes:
-        say(f"{done}: {named(list(changed.changes))}. {NOTICE}")
+        say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
     others = [name for name in names if name not in changed.changes]
     if others:
         say(f"{already}: {named(others)}.")

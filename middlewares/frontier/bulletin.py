@@ -28,6 +28,7 @@ class Bulletin:
     manager: AnyManager
     show: Callable[[dict[str, Any]], None]  #: is given each summary
     begun: float  #: by the monotonic clock
+    unheeded: str = ""  #: why its workers heed no rules of the throttle
     message: str = ""  #: one paragraph for people: why it stopped
     delivered: Delivered | None = None
     warnings: list[str] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Bulletin:
                 batches=work.batches or 0,
                 tally=manager.tally,
                 members=manager.members,
+                unheeded=self.unheeded,
                 output=self.delivered.outputs if self.delivered else (),
                 misses=self.delivered.misses if self.delivered else None,
                 warnings=self.warnings,

@@ -31,6 +31,7 @@ from ..producer.parts import check_parts
 from ..producer.preflight import find_project
 from ..producer.produce import check_known
 from ..producer.record import Record
+from ..throttle.install import why_not_heeded
 from .bulletin import Bulletin
 from .holding import Hold
 from .managers import check_staffing, new_manager
@@ -119,7 +120,7 @@ class Consuming:
         if not self._errand.rows:
             check_mode(options, self._settings)
             check_parts(self._settings)
-        self._fleet = fleet = Fleet(options, self._project, spider, self._record.where)
+        self._fleet = fleet = Fleet(options, self._project, spider, self._record.where, self._record.rules)
         prepared = await fleet.prepare(await self._record.nodes())
         spec, members = await self._spec(prepared.version), await fleet.members()
         self._manager = new_manager(
@@ -129,7 +130,13 @@ class Consuming:
         await self._hold.check()
         await self._check_parts()
         await self._manager.recover()
-        bulletin = Bulletin(record=self._record, manager=self._manager, show=self._show, begun=self._begun)
+        bulletin = Bulletin(
+            record=self._record,
+            manager=self._manager,
+            show=self._show,
+            begun=self._begun,
+            unheeded=why_not_heeded(self._settings),
+        )
         await bulletin.begin()
         self._bulletin = bulletin
         for warning in (*await self._record.warnings(), *prepared.warnings):

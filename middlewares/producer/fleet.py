@@ -15,7 +15,7 @@ from .preflight import bring, members_of, prepare
 from .sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from scrapyd_dist.coordination.fleet import Member
     from scrapyd_dist.nodes import Node, NodeRecord
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+#: what makes that workers need the store, where no setting does
+RULES = "rules of `sdist throttle`"
+
 
 class Fleet:
     """Finds nodes, and brings them the crawl's code."""
@@ -34,9 +37,20 @@ class Fleet:
     prepared: Prepared
     ways: Ways  #: to the store, for workers
 
-    def __init__(self, options: Options, project: Project, spider: str, store: str) -> None:
+    def __init__(
+        self, options: Options, project: Project, spider: str, store: str, rules: Callable[[], Awaitable[int]]
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            options: what the crawl was given.
+            project: whose code the nodes get.
+            spider: its name.
+            store: its address.
+            rules: tells how many rules of `sdist throttle` are in the store now.
+        """
         self._options, self._project, self._spider = options, project, spider
-        self._store = store
+        self._store, self._rules = store, rules
         self.warnings: list[str] = []  #: what is to be said of the nodes
         self._sources = Sources(options, project)
         self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
@@ -61,13 +75,19 @@ class Fleet:
     async def members(self) -> list[Member]:
         """The nodes at the start. Where workers need the store, those that do not reach it are not used.
 
+        They need it where a setting says so, and where the store has rules that the crawl is to heed.
+
         Raises:
             ConfigError: no node's workers reach it.
         """
         members = members_of(self.prepared)
-        needs = self._options.why_reach
+        needs, heeds = self._options.why_reach, self._options.heeds
+        if not needs and heeds and await self._rules():
+            needs = RULES
         if needs:
             self.warnings += await in_thread(partial(check_reach, members, self.ways, needs))
+        elif heeds:
+            await in_thread(partial(note_deaf, members, self.ways))
         return members
 
     async def bring(self, member: Member) -> str:
@@ -75,8 +95,10 @@ class Fleet:
         node = member.node
         work = partial(bring, self._options, self._project, node, self.prepared, self._spider)
         wrong = await in_thread(work)
-        if not wrong and self._options.throttled:  # a manager looks for itself
-            wrong = (await in_thread(partial(self.ways, node))).reason
+        if not wrong and (self._options.throttled or self._options.heeds):  # a manager looks for itself
+            member.deaf = (await in_thread(partial(self.ways, node))).reason
+            if self._options.throttled or (member.deaf and await self._rules()):
+                wrong = member.deaf
         return wrong
 
     async def listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
@@ -96,7 +118,7 @@ def check_reach(members: Sequence[Member], ways: Callable[[Node], Way], needs: s
     Args:
         members: the nodes.
         ways: to the store.
-        needs: which settings make that workers need it.
+        needs: which settings make that workers need it, or `RULES`.
 
     Raises:
         ConfigError: that is so with all of them.
@@ -106,11 +128,24 @@ def check_reach(members: Sequence[Member], ways: Callable[[Node], Way], needs: s
         member.unfit = ways(member.node).reason
     if usable and not any(member.able for member in usable):
         why = "; ".join(dict.fromkeys(member.unfit.rstrip(".") for member in usable))
+        if needs == RULES:
+            raise ConfigError(
+                f"The store has rules of `sdist throttle`, and the workers of no node could heed them: {why}. Nothing"
+                " was started. Use a store that all nodes reach, such as a Redis server (SDIST_STORE=redis://…); remove"
+                " the rules, which `sdist throttle show` lists; or crawl without them: DISTRIBUTED_THROTTLE = False."
+            )
         raise ConfigError(
             f"Workers need a store that they reach ({needs}), and from no node they do: {why}. Nothing was started."
             f" Without {needs.partition(',')[0]} the nodes need not reach the store."
         )
     return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
+
+
+def note_deaf(members: Sequence[Member], ways: Callable[[Node], Way]) -> None:
+    """Note the nodes whose workers would not hear of a rule that is made later. Blocking."""
+    for member in members:
+        if member.able:
+            member.deaf = ways(member.node).reason
 
 
 async def in_thread(work: Callable[[], T]) -> T:

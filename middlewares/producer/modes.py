@@ -19,7 +19,7 @@ from scrapyd_dist.managing.manager import Manager
 from ..frontier.slotting import Home, Slotting
 from ..pull.job import uploading_feeds
 from ..throttle.opening import options_of
-from ..throttle.options import PUBLIC_IP
+from ..throttle.options import PUBLIC_IP, SWITCH
 from ..throttle.options import given as throttle_given
 from .capture import Capture
 
@@ -129,7 +129,9 @@ def shared_settings(settings: BaseSettings) -> dict[str, str]:
     """What workers of another project have to heed too: where requests lie, and the limits of this crawl."""
     # Those without a value too: that project's own slots are for its own frontiers.
     slots = {name: _as_text(settings[name] or "") for name in SLOTS}
-    limits = throttle_given(settings) if options_of(settings).on else {}
+    throttle = options_of(settings)
+    # Where nothing was said, that project's own settings hold.
+    limits = throttle_given(settings) if throttle.on else {} if throttle.heeds else {SWITCH: False}
     if "@" in urlsplit(str(limits.get(PUBLIC_IP[0], ""))).netloc:  # a password may stand in settings.py, not here
         del limits[PUBLIC_IP[0]]
     return {**slots, **{name: _as_text(value) for name, value in limits.items()}}

@@ -76,6 +76,7 @@ class Options:
     fair: str = UNFAIR  #: how sites share batches and workers, one of `frontier.values.FAIR`
     staffing: Staffing = field(default_factory=Staffing)  #: of workers that lease
     throttled: bool = False  #: workers ask the store for permits
+    heeds: bool = True  #: nothing was said of the throttle: the rules of the store hold, where it is reached
 
     @property
     def pull(self) -> bool:
@@ -99,7 +100,7 @@ def read_options(settings: BaseSettings) -> Options:
         ConfigError: a value is not of its kind, or two do not go together.
     """
     reader = Reader(settings)
-    feed_url = settings.get("DISTRIBUTED_TARGET_FEED_URL")
+    feed_url, throttle = settings.get("DISTRIBUTED_TARGET_FEED_URL"), ThrottleOptions.from_settings(settings)
     options = Options(
         crawl=check_crawl_name(settings["DISTRIBUTED_CRAWL"]) if settings.get("DISTRIBUTED_CRAWL") else None,
         nodes=tuple(settings.getlist("DISTRIBUTED_NODES")),
@@ -131,7 +132,8 @@ def read_options(settings: BaseSettings) -> Options:
         mode=reader.one_of("DISTRIBUTED_MODE", MODES),
         fair=_fair(reader),
         staffing=_staffing(reader),
-        throttled=ThrottleOptions.from_settings(settings).on,
+        throttled=throttle.on,
+        heeds=throttle.heeds,
     )
     _check_together(options)
     return options

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy.crawler import Crawler
@@ -11,15 +13,19 @@ from scrapyd_dist.deploy.rollout import common_name, present
 
 from scrapyd_dist.coordination.fleet import SLOTS_UNKNOWN
 from scrapyd_dist.coordination.posting import check_args
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.scrapyd.versions import version_name
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.reach import Ways
 
 from ..targets import find_target
+from ..throttle.install import why_not_heeded
 from .asked import check_spider, shards_of
 from .code import TODAYS, Code
-from .fleet import check_reach
+from .fleet import RULES, check_reach, note_deaf
 from .modes import check_mode
 from .options import Options, read_options
 from .parts import check_parts
@@ -82,7 +88,8 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: Code = 
     shards = shards_of(options, made)
     project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
     prepared = prepare(options, project, spider, Sources(options, project).read(), code=code, dry_run=True)
-    warnings = [*prepared.warnings, *_reach_warnings(options, project, prepared)]
+    throttle = _throttle(options, project, crawler.settings)
+    warnings = [*prepared.warnings, *_reach_warnings(options, project, prepared, rules=throttle["rules"])]
     there = present([p.node for p in prepared.probes if p.error is None], project.name)
     version = _version(prepared, code, there)
     nodes = describe(prepared)
@@ -94,6 +101,7 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: Code = 
         "version": version,
         "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
         "nodes": nodes,
+        "throttle": throttle,
         "shards": [_shard(shard) for shard in shards if shard.url],
         "limit": options.limit or None,
         "batch_size": options.batch_size,
@@ -127,10 +135,36 @@ def _shard(shard: Shard) -> dict[str, Any]:
     return {"number": shard.number, "url": shard.url, "first_page": shard.first_page, "last_page": shard.last_page}
 
 
-def _reach_warnings(options: Options, project: Project, prepared: Prepared) -> list[str]:
-    """Of nodes that would get no workers."""
-    ways = Ways(store_address(options, project), prepared.key)
-    return check_reach(members_of(prepared), ways, options.why_reach) if options.why_reach else []
+def _reach_warnings(options: Options, project: Project, prepared: Prepared, *, rules: int) -> list[str]:
+    """Of nodes that would get no workers, or whose workers would not heed a rule that is made later."""
+    ways, members = Ways(store_address(options, project), prepared.key), members_of(prepared)
+    needs = options.why_reach or (RULES if options.heeds and rules else "")
+    if needs:
+        return check_reach(members, ways, needs)
+    if options.heeds:
+        note_deaf(members, ways)
+    return [
+        f"workers on {member.node.name} could not heed rules of `sdist throttle` that are made while they run:"
+        f" {member.deaf}"
+        for member in members
+        if member.deaf
+    ]
+
+
+def _throttle(options: Options, project: Project, settings: BaseSettings) -> dict[str, Any]:
+    """How many rules the store has, and whether the crawl would heed them.
+
+    Raises:
+        ConfigError: it could not, and was not told to go on without them.
+    """
+    where, why = store_address(options, project), why_not_heeded(settings)
+    rules = 0
+    if is_url(where) or Path(where).exists():
+        with closing(open_store(where)) as store:
+            rules = len(store.rules().rules)
+    if rules and why and options.heeds:
+        raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
+    return {"rules": rules, "heeded": not why, "reason": why}
 
 
 def _batch_bytes(options: Options, prepared: Prepared) -> dict[str, Any]:

@@ -99,6 +99,10 @@ class Record:
         """What endangers the record itself."""
         return await self.thread(self._db.warnings)
 
+    async def rules(self) -> int:
+        """How many rules of `sdist throttle` there are."""
+        return len((await self.thread(self._db.rules)).rules)
+
     async def take_row(self, spider: str, asked: Asked) -> None:
         """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
         self.row = row = await self._row(spider, asked)

@@ -25,6 +25,7 @@ from scrapyd_dist.reasons import NOT_MADE, Reason, meaning
 from ..frontier.filling import count_found
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
+from ..throttle.install import why_not_heeded
 from ..worker.closing import close_spider
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
 from .code import runs_here
@@ -41,7 +42,7 @@ from .parts import check_parts
 from .preflight import find_project
 from .record import Record
 from .tasks import Tasks
-from .telling import Scene, Telling
+from .telling import Scene, Telling, heeding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,8 @@ class Run:
         self.record = record = Record(options, project, partial(count_found, self._crawler))
         await record.take_row(spider.name, asked)
         self._telling.warn(*await record.warnings())
-        self.fleet = fleet = Fleet(options, project, spider.name, record.where)
+        await self._look_for_rules()
+        self.fleet = fleet = Fleet(options, project, spider.name, record.where, record.rules)
         code = await record.code()
         self._prepared = prepared = await fleet.prepare(await record.nodes(), code)
         told = await record.keep_code(prepared)
@@ -154,6 +156,20 @@ class Run:
             return []
         why = "This process, which sdist did not start, walks the index with the working tree's code all the same."
         return [f"{why} sdist resume {self.record.id} runs one code for both."]
+
+    async def _look_for_rules(self) -> None:
+        """Say whether this crawl heeds the rules of the store.
+
+        Raises:
+            ConfigError: it cannot, and was not told to go on without them.
+        """
+        self._telling.unheeded = why = why_not_heeded(self._crawler.settings)
+        rules = await self.record.rules()
+        if not rules:
+            return
+        if why and self.options.heeds:
+            raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl cannot heed them. {why}")
+        self._telling.warn(f"rules of `sdist throttle` in the store: {rules}; {heeding(why)}")
 
     async def _spec(self, asked: Asked) -> JobSpec:
         options, settings = self.options, self._crawler.settings

@@ -30,6 +30,11 @@ logger = logging.getLogger(__name__)
 LOG_EVERY = 10.0
 
 
+def heeding(why_not: str) -> str:
+    """Whether the processes of a crawl heed the rules of the throttle, as a part of a sentence."""
+    return f"this crawl heeds none of them: {why_not}" if why_not else "all processes of this crawl heed them"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """What there is to tell of: the parts of a crawl that has begun."""
@@ -54,6 +59,7 @@ class Telling:
     warnings: list[str] = field(default_factory=list)
     code: Sequence[str] = ()  #: what is to be said of the code that runs
     message: str = ""  #: one paragraph for people: why it stopped
+    unheeded: str = ""  #: why no process of the crawl heeds rules of the throttle
     output: Sequence[str] = ()
     misses: str | None = None  #: path of the list of URLs without a result
     scene: Scene = field(init=False)
@@ -139,6 +145,7 @@ class Telling:
                 out=work.out,
                 tally=coordinator.tally,
                 members=coordinator.members,
+                unheeded=self.unheeded,
                 index=IndexProgress(pages=scene.pages, total=index.total, failed=index.failed),
                 own_items=scene.own.count,
                 local_missed=self._local_missed,

@@ -94,11 +94,13 @@ def problem_of(crawler: Crawler) -> str:
 
 
 def why_not_heeded(settings: BaseSettings) -> str:
-    """Why a crawl with these settings, the add-on's among them, heeds no rule of the store; empty when it does."""
+    """Why a crawl with these settings heeds no rule of the store; empty when it does."""
     if is_throttled(settings):
         return ""
     if not may_hold(settings):
         return f"{SWITCH} is False."
+    if settings[QUEUE] in (AWARE, PLAIN) and not settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+        return ""  # the add-on has yet to take its place
     from .opening import check_queue
 
     try:

@@ -166,7 +166,7 @@ class HeedingQueue:
     Until then its methods are those of Scrapy's queue themselves: a crawl without rules pays nothing here.
     """
 
-    own: ClassVar[type[DownloaderAwarePriorityQueue | ScrapyPriorityQueue]] = DownloaderAwarePriorityQueue
+    own: ClassVar[Any] = DownloaderAwarePriorityQueue
     push: Callable[[Request], None]
     pop: Callable[[], Request | None]
     peek: Callable[[], Request | None]

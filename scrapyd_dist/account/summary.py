@@ -53,6 +53,7 @@ class Snapshot:
     out: int | None = None  #: batches that are out; None: one for each job
     tally: Tally
     members: Sequence[Member] = ()
+    unheeded: str = ""  #: why no process of the crawl heeds rules of the throttle; empty when they do
     index: IndexProgress = field(default_factory=IndexProgress)
     own_items: int = 0
     local_missed: Mapping[str, int] = field(default_factory=dict)  #: of locally crawled requests: gone, failed
@@ -108,6 +109,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "index": {"pages": snap.index.pages, "total": snap.index.total, "failed": snap.index.failed},
         "index_failed": snap.index.failed,
         "nodes": [_node(member, snap.progress) for member in snap.members],
+        "throttle": _throttle(snap),
         "stragglers": [_straggler(one) for one in snap.progress.stragglers()],
         "output": list(snap.output),
         "misses": snap.misses,
@@ -121,6 +123,12 @@ def told(crawl: Crawl) -> dict[str, Any]:
     known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
     return {**known, **crawl.summary, **now}
+
+
+def _throttle(snap: Snapshot) -> dict[str, Any]:
+    """Which processes of the crawl heed the rules of the throttle."""
+    deaf = {} if snap.unheeded else {one.node.name: one.deaf for one in snap.members if one.deaf and not one.unfit}
+    return {"heeded": not snap.unheeded and not deaf, "reason": snap.unheeded, "nodes": deaf}
 
 
 def _outlook(snap: Snapshot, found: int, done: int) -> Outlook:

@@ -66,6 +66,8 @@ class Out:
     def heard(self, report: Report, now: float) -> bool:
         """Take in a report; whether it is the first one."""
         first = self.report is None
+        if report.no_lease and not self.member.deaf:  # it knows better than any guess of ours
+            self.member.deaf = report.no_lease
         if first or self.report != report:
             self.changed = now
         self.report = report
@@ -109,6 +111,7 @@ class Member:
     down_reason: str = ""
     prepared: bool = False  #: has the crawl's code
     unfit: str = ""  #: why it gets no work though it answers
+    deaf: str = ""  #: why its workers cannot heed rules of the throttle
     refusals: int = 0  #: jobs it refused that it could have taken
     draining: bool = False  #: a person wants it to get no new work
     retired: int = 0  #: process slots whose workers have done what their settings wanted, and get no other one

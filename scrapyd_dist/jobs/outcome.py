@@ -48,6 +48,7 @@ class Report:
     started: float | None = None  #: when the worker began, by the node's clock
     finish_reason: str = ""
     problem: str = ""
+    no_lease: str = ""  #: of a worker that was sent its batch: why it does not reach the store
     unreached: bool = False  #: of a worker that leases: its node has no way to the store
     public: str | None = None  #: of one that introduces itself: the public half of its code's key
     part: Part | None = None
@@ -114,6 +115,7 @@ def _report(document: Mapping[str, Any]) -> Report:
         started=None if document.get("started") is None else _moment(document["started"]),
         finish_reason=str(document.get("finish_reason", "")),
         problem=str(document.get("problem", "")),
+        no_lease=str(document.get("no_lease", "")),
         unreached=bool(document.get("unreached", False)),
         public=None if document.get("public") is None else str(document["public"]),
         part=None

@@ -29,6 +29,7 @@ SUMMARY: dict[str, Any] = {
     "index": {"pages": int, "total": (int, None), "failed": int},
     "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "running": int, "jobs": int, "items": int,
                "pages": int, "failed": int, "per_s": _RATES}],
+    "throttle": {"heeded": bool, "reason": str, "nodes": {str: str}},
     "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int}],
     "output": [str],
     "misses": TEXT,
@@ -49,7 +50,8 @@ _SLOT = {"slot": str, "requests": _KINDS, "batches": _KINDS}
 _WALKED = {"batches": int, "requests": int, "left": [int], "interrupted": bool}
 _LIMIT = {"hits": (int, None), "window": (int, float, None), "scale": NUMBER}
 _RULE = ({**_LIMIT, "blocked": bool, "paused": bool}, None)
-_RULES = {"version": int, "changes": [{"domain": str, "was": _RULE, "is": _RULE}]}
+_HEEDING = [{"crawl": str, "heeded": bool, "reason": str, "nodes": {str: str}}]
+_RULES = {"version": int, "changes": [{"domain": str, "was": _RULE, "is": _RULE}], "crawls": _HEEDING}
 _BARS = {"names": [str], "values": [NUMBER], "median": (int, float, None)}
 
 #: the command, as it is typed -> its document
@@ -70,7 +72,7 @@ DOCUMENTS: dict[str, Any] = {
         "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "logs": bool}],
         "shards": [{"number": int, "url": str, "first_page": (int, None), "last_page": (int, None)}],
         "bytes_per_batch": {"form": str, "bytes": int, "per_url": NUMBER, "targets": {str: int}},
-        "output": [str], "warnings": [str],
+        "output": [str], "warnings": [str], "throttle": {"rules": int, "heeded": bool, "reason": str},
     },
     "batches": {
         "crawl": str,
@@ -110,6 +112,7 @@ DOCUMENTS: dict[str, Any] = {
         "totals": dict.fromkeys(
             ("domains", "limited", "open", "blocked", "paused", "resting", "slowed", "granted"), int
         ),
+        "crawls": _HEEDING,
     },
     "throttle apply": {"file": str, "dry_run": bool, **_RULES},
     **dict.fromkeys(

@@ -9,7 +9,7 @@ import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.throttle.charging import ORDER, Charging
-from scrapyd_dist.middlewares.throttle.install import QUEUES, is_throttled, put_in
+from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, is_throttled, put_in
 from scrapyd_dist.middlewares.throttle.opening import open_for
 from scrapyd_dist.middlewares.throttle.queue import ThrottledQueue
 
@@ -36,7 +36,7 @@ def problem(**values: Any) -> str:
 
 def test_the_usual_queue_is_one_whose_place_it_can_take() -> None:
     """So it is in each Scrapy that is supported."""
-    assert Settings()[QUEUE] in QUEUES
+    assert Settings()[QUEUE] in (AWARE, PLAIN)
 
 
 def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
@@ -76,7 +76,7 @@ def test_without_a_project_or_an_address_there_is_no_store(tmp_path: Path, monke
     """A store of its own would be a limit of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SDIST_STORE", raising=False)
-    assert "nothing says where its store is" in problem()
+    assert "Nothing says where the store of the throttle is" in problem()
     assert list(tmp_path.iterdir()) == []
 
 

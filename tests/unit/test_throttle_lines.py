@@ -130,4 +130,4 @@ def test_a_page_that_came_back_is_used() -> None:
 def test_what_leaves_for_no_site_is_free() -> None:
     it = Line(Kind(""), waiting=1)
     it.withdraw(1.0)
-    assert it.standing is Standing.FREE
+    assert it.standing is Standing.OPEN

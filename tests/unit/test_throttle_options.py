@@ -18,9 +18,14 @@ def options(values: dict[str, Any] | None = None, **ours: Any) -> ThrottleOption
     return ThrottleOptions.from_settings(Settings({**said, **(values or {})}))
 
 
-def test_without_settings_it_is_off() -> None:
-    assert options() == ThrottleOptions()
-    assert not ThrottleOptions().on
+def test_without_settings_it_heeds_the_rules_of_the_store_and_nothing_else() -> None:
+    assert options() == ThrottleOptions(heeds=True)
+    assert not options().on
+
+
+@pytest.mark.parametrize("said", [False, "False", "0", 0])
+def test_who_says_no_is_out_of_it(said: object) -> None:
+    assert options({"DISTRIBUTED_THROTTLE": said}) == ThrottleOptions()
 
 
 @pytest.mark.parametrize("asks", [{"HITS": 5}, {"MAX_PAGES": "9"}, {"CONCURRENCY": 0.5}])

@@ -27,6 +27,11 @@ class StubGate:
         self.options = ThrottleOptions(on=True, **options)
         self.told: list[SiteNews] = []
 
+    awake = True
+
+    def is_ruled(self, domain: str) -> bool:
+        return True
+
     def tell(self, news: SiteNews) -> None:
         self.told.append(news)
 

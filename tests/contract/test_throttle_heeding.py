@@ -1,0 +1,168 @@
+"""Rules that come and go in a store, and the queue of a process that has said nothing of the throttle."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy.signalmanager import SignalManager
+from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue, PickleLifoDiskQueue
+from scrapyd_dist.middlewares.throttle.charging import Charging
+from scrapyd_dist.middlewares.throttle.gate import Gate
+from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
+from scrapyd_dist.middlewares.throttle.passes import AGAIN
+from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQueue
+from twisted.internet.defer import Deferred
+from w3lib.url import safe_url_string
+
+from scrapyd_dist.throttle.values import ALL, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from scrapyd_dist.store import Store
+
+RULED, OTHER = "http://ruled.example/", "http://other.example/"
+
+
+class Crawler:
+    """What gate and queue see of a crawler."""
+
+    def __init__(self) -> None:
+        self.settings, self.signals = Settings({"DISTRIBUTED_ENABLED": False}), SignalManager(self)
+        self.stats, self.spider = SimpleNamespace(inc_value=lambda *_: None), SimpleNamespace(name="s")
+        downloader = SimpleNamespace(
+            slots={}, active=set(), total_concurrency=16, domain_concurrency=8, per_slot_settings={}, _delay=0.0,
+            get_slot_key=lambda request: safe_url_string(request.url).split("/")[2],
+        )  # fmt: skip
+        slot = SimpleNamespace(nextcall=SimpleNamespace(schedule=lambda: None), closing=None, inprogress=set())
+        self.engine = SimpleNamespace(downloader=downloader, _slot=slot)
+
+
+class Scene:
+    """A process whose store is this one."""
+
+    def __init__(self, store: Store, kind: type[HeedingQueue] = HeedingQueue, folder: str = "") -> None:
+        self.store, self.crawler = store, Crawler()
+        known: Any = self.crawler
+        self.gate = Gate(known, ThrottleOptions(heeds=True))
+        Gate._all[known] = self.gate
+        self.gate.open(store)
+        lasting: Any = PickleLifoDiskQueue if folder else LifoMemoryQueue
+        self.queue = kind(known, lasting, folder, start_queue_cls=None if folder else FifoMemoryQueue)
+
+    async def look(self) -> None:
+        """Until the gate knows the rules as they are now."""
+        assert self.gate._talk
+        self.gate._talk.look()
+        assert self.gate._talk._talking is not None
+        await self.gate._talk._talking
+
+    async def popped(self, *, until: int) -> list[str]:
+        """So many requests, once the store has said that they may leave."""
+        found: list[str] = []
+        while len(found) < until:
+            request = self.queue.pop()
+            if request is not None:
+                found.append(request.url)
+                self.gate.use(request)
+            await asyncio.sleep(0.01)
+        return found
+
+    def push(self, *urls: str) -> None:
+        for url in urls:
+            self.queue.push(Request(url))
+
+
+@pytest.fixture
+def turn() -> Callable[[Coroutine[Any, Any, None]], None]:
+    def run(test: Coroutine[Any, Any, None]) -> None:
+        async def in_time() -> None:
+            await asyncio.wait_for(test, 30)
+
+        with ThreadPoolExecutor(1) as pool:  # the tests' own thread has a loop already
+            pool.submit(lambda: asyncio.run(in_time())).result()
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])
+def test_a_rule_that_comes_is_heeded_and_asks_nothing_for_others(
+    kind: type[HeedingQueue], store: Store, turn: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def test() -> None:
+        it = Scene(store, kind)
+        it.push(RULED + "1", RULED + "2", RULED + "3", OTHER + "1")
+        await it.look()
+        assert not it.gate.awake
+        first = it.queue.pop()
+        assert first is not None
+        store.change_rules({"ruled.example": Rule(paused=True)})
+        await it.look()
+        assert it.gate.awake
+        left = await it.popped(until=4 - 1 - (2 if first.url.startswith(RULED) else 3))
+        assert all(url.startswith(OTHER) for url in left)
+        await asyncio.sleep(0.05)
+        assert it.queue.pop() is None
+        assert len(it.queue) == 3 - first.url.startswith(RULED)
+        assert [state.domain for state in store.domain_states()] == []
+        store.change_rules({"ruled.example": None})
+        await it.look()
+        rest = await it.popped(until=len(it.queue))
+        assert {first.url, *left, *rest} == {RULED + "1", RULED + "2", RULED + "3", OTHER + "1"}
+
+    turn(test())
+
+
+def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filter(
+    store: Store, turn: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def test() -> None:
+        it = Scene(store)
+        waiting, other, asking = Request(RULED), Request(OTHER), Request(RULED + "page")
+        pairs: list[tuple[Request, Deferred[Any]]] = [(waiting, Deferred()), (other, Deferred())]
+        came: list[Request] = []
+        for _, answer in pairs:
+            answer.addCallback(came.append)
+        slot: Any = SimpleNamespace(
+            queue=list(pairs), active=set(), delay=0.0, concurrency=8, free_transfer_slots=lambda: 8
+        )
+        it.crawler.engine.downloader.slots["ruled.example"] = slot
+        it.crawler.engine._slot.inprogress.add(asking)
+        await it.look()
+        store.change_rules({ALL: Rule(hits=1, window=60.0), "other.example": Rule(paused=True)})
+        store.change_rules({ALL: None, "other.example": None, "ruled.example": Rule(paused=True)})
+        await it.look()
+        assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [(RULED, False, True)]
+        assert slot.queue == [pairs[1]]
+        charging = Charging(it.gate)
+        back = charging.process_request(asking)
+        assert isinstance(back, Request)
+        assert (back.url, back.dont_filter) == (RULED + "page", True)
+
+    turn(test())
+
+
+@pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])
+def test_files_of_a_queue_that_was_woken_are_those_of_scrapys_own(
+    kind: type[HeedingQueue], store: Store, tmp_path: Path, turn: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def test() -> None:
+        it = Scene(store, kind, str(tmp_path / "jobs"))
+        it.push(RULED + "1", RULED + "2")
+        store.change_rules({ALL: Rule(paused=True)})
+        await it.look()
+        it.push(RULED + "3")
+        state = it.queue.close()
+        crawler: Any = Crawler()
+        again = kind.own(crawler, PickleLifoDiskQueue, str(tmp_path / "jobs"), state)
+        assert len(again) == 3
+        assert {again.pop().url for _ in range(3)} == {RULED + "1", RULED + "2", RULED + "3"}
+
+    turn(test())
