@@ -32,6 +32,8 @@ from rig.commands import SCRAPY, Command
 from rig.projects import Project
 from rig.redis import RedisServer
 
+from scrapyd_dist.store import open_store
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -65,8 +67,9 @@ class OnceSpider(scrapy.Spider):
         yield scrapy.Request(f"http://host0000.test:{self.port}/first", callback=self.find)
 
     def find(self, response):
-        for number in range(int(self.hosts)):
-            yield scrapy.Request(f"http://host{number:04d}.test:{self.port}/")
+        hosts = int(self.hosts)
+        for number in range(hosts * int(self.each)):
+            yield scrapy.Request(f"http://host{number % hosts:04d}.test:{self.port}/?{number // hosts}")
 
     def parse(self, response):
         yield {"url": response.url}
@@ -99,6 +102,7 @@ class Way:
 
 LIMITED = {"DISTRIBUTED_THROTTLE_HITS": 60, "DISTRIBUTED_THROTTLE_WINDOW": 60}
 WAYS = {
+    "unset": Way(says="nothing said of the throttle, a store without rules", settings={}),
     "off": Way(says="without the throttle", settings={"DISTRIBUTED_THROTTLE": False}),
     "free": Way(says="no limit, SQLite", settings={"DISTRIBUTED_THROTTLE": True}),
     "sqlite": Way(says="60 hits per 60 s, SQLite", settings=LIMITED),
@@ -113,8 +117,8 @@ WAYS = {
 class Track:
     """The site, a Redis server and the project."""
 
-    def __init__(self, folder: Path, hosts: int) -> None:
-        self._folder, self._hosts, self._stack, self._runs = folder, hosts, ExitStack(), 0
+    def __init__(self, folder: Path, hosts: int, each: int) -> None:
+        self._folder, self._hosts, self._each, self._stack, self._runs = folder, hosts, each, ExitStack(), 0
         self._site = subprocess.Popen(
             [sys.executable, str(_SITE), "--law=at-once", f"--hosts={hosts}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -163,9 +167,10 @@ class Track:
         out = self._folder / f"run{self._runs}"
         out.mkdir()
         store = f"{self._redis.url}?prefix=run{self._runs}:" if way.engine == "redis" else str(out / "store.db")
+        open_store(store).close()
         settings = {"DISTRIBUTED_STORE": store, **way.settings}
         line = [*SCRAPY, "crawl", "once", "-a", f"port={self._port}", "-a", f"hosts={self._hosts}",
-                "-a", f"out={out / 'told.json'}"]  # fmt: skip
+                "-a", f"each={self._each}", "-a", f"out={out / 'told.json'}"]  # fmt: skip
         line += [word for name, value in settings.items() for word in ("-s", f"{name}={value}")]
         command = Command(line, cwd=self._project.path, folder=out, home=self._project.home)
         with closing(command):
@@ -173,20 +178,21 @@ class Track:
         if done.code or not (out / "told.json").exists():
             raise RunError(f"a crawl ended with {done.code}:\n{done.err[-3000:]}")
         told: dict[str, float] = json.loads((out / "told.json").read_text(encoding="utf-8"))
-        if told["pages"] != self._hosts:
-            raise RunError(f"{told['pages']} of {self._hosts} pages came:\n{done.err[-3000:]}")
+        if told["pages"] != self._hosts * self._each:
+            raise RunError(f"{told['pages']} of {self._hosts * self._each} pages came:\n{done.err[-3000:]}")
         return told
 
 
 Found = dict[str, list[dict[str, float]]]
 
 
-def measure(ways: Sequence[str], hosts: int, rounds: int) -> Found:
-    """Each way in turn, so many times."""
+def measure(ways: Sequence[str], hosts: int, rounds: int, each: int = 1) -> Found:
+    """Each way in turn, so many times; the one that begins changes."""
     found: Found = {name: [] for name in ways}
-    with TemporaryDirectory(prefix="sdist-bench-") as folder, closing(Track(Path(folder), hosts)) as track:
-        for _ in range(rounds):
-            for name in ways:
+    with TemporaryDirectory(prefix="sdist-bench-") as folder, closing(Track(Path(folder), hosts, each)) as track:
+        for number in range(rounds):
+            turn = number % len(ways)
+            for name in [*ways[turn:], *ways[:turn]]:
                 told = track.crawl(WAYS[name])
                 found[name].append(told)
                 print(f"{name:8} {told['cpu']:6.2f} s CPU {told['wall']:6.2f} s {told}", file=sys.stderr, flush=True)
@@ -240,22 +246,26 @@ def main() -> int:
     """Run the program; 0 when all crawls could be measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="few domains, once: to see that everything works")
-    parser.add_argument("--ways", default=",".join(WAYS), help="with commas; the first one is what others compare with")
+    usual = ",".join(name for name in WAYS if name != "unset")
+    parser.add_argument("--ways", default=usual, help="with commas; the first one is what others compare with")
     parser.add_argument("--hosts", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose throttle.md is written")
     parser.add_argument("--json", type=Path, help="file that gets all figures")
+    parser.add_argument(
+        "--each", type=int, default=1, help="pages of each domain; with more than one, nothing is written"
+    )
     given = parser.parse_args()
     hosts, rounds = (300, 1) if given.short else (given.hosts, given.rounds)
     try:
-        found = measure(given.ways.split(","), hosts, rounds)
+        found = measure(given.ways.split(","), hosts, rounds, given.each)
     except (RunError, AssertionError) as error:
         print(f"The benchmark stopped: {error}", file=sys.stderr)
         return 1
-    print(table(found, hosts))
+    print(table(found, hosts * given.each))
     if given.json:
         given.json.write_text(json.dumps({"machine": machine(), "hosts": hosts, "ways": found}, indent=1), "utf-8")
-    if not given.short:
+    if not given.short and given.each == 1:
         put_section(given.docs / "throttle.md", "What a broad crawl pays", section(found, hosts))
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -59,6 +60,7 @@ class Watched:
         """Nothing comes while all rests, and a limit holds after that."""
         self.throttle("pause")
         heeded = time.monotonic() + HEEDED
+        self.heedings = json.loads(self.throttle("show", "--json").out)["crawls"]
         wait_for(lambda: time.monotonic() >= heeded + LOOKED, 60, "that moment")
         assert self.hits(heeded) == []
         self.throttle("set", HOST, "--hits", HITS, "--window", WINDOW)
@@ -98,6 +100,14 @@ def test_a_pause_and_a_limit_hold_for_a_crawl_that_runs(
     assert there.differences(it.items("items.jl")) == {}
     assert_each_page_once(there)
     watched.kept_the_limit()
+    assert [(one["heeded"], one["reason"], one["nodes"]) for one in watched.heedings] == [(True, "", {})]
+    told = json.loads(run_cli(it, "plan", "easy", "--json").out)["throttle"]
+    assert told == {"rules": 1, "heeded": True, "reason": ""}
+    it.settings(SCHEDULER_PRIORITY_QUEUE="queuelib.PriorityQueue")
+    for command_line in (("plan", "easy"), ("crawl", "easy")):
+        refused = run_cli(it, *command_line)
+        assert refused.code == 2, said(refused)
+        assert "SCHEDULER_PRIORITY_QUEUE is queuelib.PriorityQueue" in refused.err
 
 
 def test_rules_hold_for_a_plain_crawl(

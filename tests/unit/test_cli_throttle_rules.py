@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import time
 from contextlib import closing
+from socket import gethostname
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ from scrapyd_dist.cli import main
 from scrapyd_dist.cli.completing import choices
 from scrapyd_dist.cli.throttle.showing import Row
 
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.values import ALL, Ask, DomainState, Limit, Rule, SiteNews
 
@@ -226,3 +230,36 @@ def test_one_word_says_how_a_domain_stands(rule: Rule, common: Rule, rest: float
 def test_tab_offers_the_domains_with_rules(sdist: Run) -> None:
     sdist("apply", "limits.yml")
     assert [one.value for one in choices(["throttle", "unblock"], "b").of] == ["b.com"]
+
+
+def running(root: Path, name: str, **throttle: Any) -> None:
+    """A crawl that this process works on."""
+    row = Crawl(id=name, project="shop", spider="s", created=time.time())
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        store.add_crawl(row)
+        mine = {"pid": os.getpid(), "host": gethostname(), "beat": time.time()}
+        store.update_crawl(name, state=CrawlState.WORKING, summary={"crawl": name, **throttle}, **mine)
+
+
+def test_crawls_that_run_and_do_not_heed_the_rules_are_named_with_the_reason(sdist: Run, root: Path) -> None:
+    sdist("set", "a.com", "--hits", 10, "--window", 60)
+    heeds: dict[str, Any] = {"heeded": True, "reason": "", "nodes": {}}
+    running(root, "good", throttle=heeds)
+    _, _, told = sdist("pause")
+    assert told == "Paused: all domains. Running crawls heed it within 2 seconds.\n"
+    running(root, "out", throttle={**heeds, "heeded": False, "reason": "DISTRIBUTED_THROTTLE is False."})
+    running(root, "far", throttle={**heeds, "heeded": False, "nodes": {"web1": "the store is a file of this machine"}})
+    running(root, "old")
+    _, _, told = sdist("resume")
+    assert "but for these:" in told
+    for words in (
+        "out does not: DISTRIBUTED_THROTTLE is False.", "far does not on web1: the store is a file of this machine.",
+        "old does not: it was begun by an older scrapyd-dist.",
+    ):  # fmt: skip
+        assert words in told
+    assert "good" not in told
+    assert {one["crawl"]: one["heeded"] for one in shown(sdist)["crawls"]} == {
+        "good": True, "out": False, "far": False, "old": False,
+    }  # fmt: skip
+    _, _, told = sdist("show")
+    assert "good heeds the rules in all of its processes." in told

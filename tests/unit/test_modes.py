@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.frontier.slotting import Slotting
-from scrapyd_dist.middlewares.producer.fleet import check_reach
+from scrapyd_dist.middlewares.producer.fleet import RULES, check_reach, note_deaf
 from scrapyd_dist.middlewares.producer.modes import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
@@ -171,6 +171,19 @@ def test_without_any_node_that_reaches_the_store_nothing_is_started() -> None:
     with pytest.raises(ConfigError, match="it is another machine") as refused:
         check_reach(members("far1", "far2"), far, "--pull, DISTRIBUTED_MODE")
     assert str(refused.value).count("another machine") == 1
+
+
+def test_where_rules_are_what_needs_the_store_the_ways_out_are_named() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_reach(members("far1"), far, RULES)
+    for words in ("it is another machine", "SDIST_STORE=redis://", "sdist throttle show", "DISTRIBUTED_THROTTLE = False"):
+        assert words in str(refused.value)
+
+
+def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
+    here = members("far1", "near")
+    note_deaf(here, far)
+    assert [(member.able, member.deaf) for member in here] == [(True, "it is another machine."), (True, "")]
 
 
 def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:

@@ -9,9 +9,9 @@ import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.throttle.charging import ORDER, Charging
-from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, is_throttled, put_in
+from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, is_throttled, put_in, why_not_heeded
 from scrapyd_dist.middlewares.throttle.opening import open_for
-from scrapyd_dist.middlewares.throttle.queue import ThrottledQueue
+from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
 
 from scrapyd_dist.payload import START_URLS
 
@@ -85,3 +85,24 @@ def test_a_worker_that_was_told_of_no_store_says_so(monkeypatch: pytest.MonkeyPa
     job = '{"crawl": "c", "batch": 1, "attempt": 1}'
     why = problem(**{START_URLS: "", "DISTRIBUTED_JOB": job})
     assert "its job was told of no store" in why
+
+
+def test_where_nothing_was_said_scrapys_own_queue_is_there_until_there_is_a_rule() -> None:
+    made = settings(DISTRIBUTED_THROTTLE=None)
+    assert not is_throttled(made)
+    assert made[QUEUE] is HeedingQueue
+    assert why_not_heeded(made) == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"DISTRIBUTED_THROTTLE": False}, "DISTRIBUTED_THROTTLE is False"),
+        ({"DISTRIBUTED_THROTTLE": None, QUEUE: "queuelib.PriorityQueue"}, "SCHEDULER_PRIORITY_QUEUE is queuelib"),
+        ({"DISTRIBUTED_THROTTLE": None, "CONCURRENT_REQUESTS_PER_IP": 2}, "CONCURRENT_REQUESTS_PER_IP"),
+    ],
+)
+def test_what_keeps_a_crawl_from_heeding_rules_is_named(values: dict[str, Any], named: str) -> None:
+    made = settings(**values)
+    assert named in why_not_heeded(made)
+    assert made[QUEUE] == values.get(QUEUE, Settings()[QUEUE])
