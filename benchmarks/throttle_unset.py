@@ -49,7 +49,8 @@ class Side:
 
     def __init__(self, store: Path, **settings: Any) -> None:
         given = {"ADDONS": {"scrapyd_dist.Addon": 500}, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_STORE": str(store)}
-        self.crawler: Any = get_crawler(Spider, {**given, **settings})
+        made: Any = get_crawler(Spider, {**given, **settings})
+        self.crawler = made
         self.crawler.spider = self.crawler._create_spider("s")  # noqa: SLF001 - as Scrapy's own tests make one
         self.crawler.engine = self
         self.downloader = self

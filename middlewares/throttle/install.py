@@ -33,6 +33,11 @@ def is_throttled(settings: BaseSettings) -> bool:
         return True
 
 
+def _per_ip(settings: BaseSettings) -> bool:
+    """Whether requests wait by address; `get` would warn of that setting."""
+    return str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0"
+
+
 def may_hold(settings: BaseSettings) -> bool:
     """Whether requests may have to wait here: the throttle is on; or nothing was said of it, and rules hold."""
     return is_throttled(settings) or ThrottleOptions.from_settings(settings).heeds
@@ -50,7 +55,7 @@ def put_in(settings: BaseSettings) -> None:
     from .sites import SiteWatch
 
     ours = {AWARE: HeedingQueue, PLAIN: HeedingPlainQueue}
-    if settings[QUEUE] in ours and not settings.getint("CONCURRENT_REQUESTS_PER_IP"):  # else the gate says why not
+    if settings[QUEUE] in ours and not _per_ip(settings):  # else the gate says why not
         queue = ThrottledQueue if is_throttled(settings) else ours[settings[QUEUE]]
         settings.set(QUEUE, queue, priority="cmdline")
     for middleware, order in ((CrawlDelay, ROBOTS_ORDER), (SiteWatch, SITES_ORDER), (Charging, ORDER)):
@@ -99,7 +104,7 @@ def why_not_heeded(settings: BaseSettings) -> str:
         return ""
     if not may_hold(settings):
         return f"{SWITCH} is False."
-    if settings[QUEUE] in (AWARE, PLAIN) and not settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+    if settings[QUEUE] in (AWARE, PLAIN) and not _per_ip(settings):
         return ""  # the add-on has yet to take its place
     from .opening import check_queue
 

@@ -134,7 +134,7 @@ def check_queue(settings: BaseSettings) -> None:
     """
     from .queue import HeedingQueue, ThrottledQueue
 
-    if settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+    if str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0":  # get() would warn
         raise ConfigError(
             "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
             " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DISTRIBUTED_THROTTLE = False."

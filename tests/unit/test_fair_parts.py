@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Spider
 from scrapy.settings import Settings
+from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.cli.frontier.asking import Wanted
 from scrapyd_dist.cli.frontier.counting import SCREEN, fullest
@@ -23,6 +24,7 @@ from scrapyd_dist.middlewares.producer.options import Options, read_options
 from scrapyd_dist.middlewares.pull.feeding import Feeder
 from scrapyd_dist.middlewares.pull.job import PullJob
 from scrapyd_dist.middlewares.pull.news import News
+from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.coordination.buffers import buffer_for
@@ -149,7 +151,9 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
         return str(settings["SCHEDULER_PRIORITY_QUEUE"])
 
     pull = {"DISTRIBUTED_PULL": '{"crawl": "c"}'}
-    assert queue(**pull) == queue(DISTRIBUTED_START_URLS="[]") == SITE_QUEUE
+    assert queue(**pull) == queue(DISTRIBUTED_START_URLS="[]") == str(HeedingQueue)
+    assert HeedingQueue.own is load_object(SITE_QUEUE)
+    assert queue(**pull, DISTRIBUTED_THROTTLE=False) == SITE_QUEUE
     assert queue(**pull, SCHEDULER_PRIORITY_QUEUE="own") == "own"
     assert queue(**pull, CONCURRENT_REQUESTS_PER_IP=2) == "as.in.2.13"
     assert queue(DISTRIBUTED_ENABLED=False) == "as.in.2.13"
