@@ -26,6 +26,13 @@ HOST = "127.0.0.1"
 HITS, WINDOW = 5, 1
 #: seconds after which a change is heeded, and for which the site is looked at then
 HEEDED, LOOKED = 2.0, 1.5
+OWN_QUEUE = """
+from scrapy.pqueues import ScrapyPriorityQueue
+
+
+class Own(ScrapyPriorityQueue):
+    pass
+"""
 PAGES = """
 import scrapy
 
@@ -103,11 +110,12 @@ def test_a_pause_and_a_limit_hold_for_a_crawl_that_runs(
     assert [(one["heeded"], one["reason"], one["nodes"]) for one in watched.heedings] == [(True, "", {})]
     told = json.loads(run_cli(it, "plan", "easy", "--json").out)["throttle"]
     assert told == {"rules": 1, "heeded": True, "reason": ""}
-    it.settings(SCHEDULER_PRIORITY_QUEUE="queuelib.PriorityQueue")
+    it.write(f"{it.name}/queues.py", OWN_QUEUE)
+    it.settings(SCHEDULER_PRIORITY_QUEUE=f"{it.name}.queues.Own")
     for command_line in (("plan", "easy"), ("crawl", "easy")):
         refused = run_cli(it, *command_line)
         assert refused.code == 2, said(refused)
-        assert "SCHEDULER_PRIORITY_QUEUE is queuelib.PriorityQueue" in refused.err
+        assert f"SCHEDULER_PRIORITY_QUEUE is {it.name}.queues.Own" in refused.err
 
 
 def test_rules_hold_for_a_plain_crawl(
