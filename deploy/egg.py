@@ -85,6 +85,7 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.throttle.waiting",
     "scrapyd_dist.middlewares.worker",
     "scrapyd_dist.middlewares.worker.account",
+    "scrapyd_dist.middlewares.worker.callbacks",
     "scrapyd_dist.middlewares.worker.closing",
     "scrapyd_dist.middlewares.worker.job",
     "scrapyd_dist.middlewares.worker.lease",

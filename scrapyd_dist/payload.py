@@ -37,8 +37,10 @@ OPEN_HEADERS = frozenset(
 )
 #: fields of a request value that anybody may read
 OPEN_FIELDS = frozenset(
-    {"url", "rule", "callback", "errback", "method", "priority", "dont_filter", "encoding", "flags"}
+    {"url", "rule", "callback", "errback", "method", "priority", "dont_filter", "encoding", "flags", "replaces"}
 )
+#: the field of a request that is tried again: the batch in which it failed, and its place there, from 0
+REPLACES = "replaces"
 OPEN_META = frozenset({"link_text"})
 
 #: a request as JSON: at least `url`; see `scrapyd_dist.middlewares.codec` for the fields
@@ -51,6 +53,11 @@ class PayloadError(ValueError):
 
 class TooLarge(PayloadError):
     """These requests do not fit into one job's settings."""
+
+
+def replaced_by(values: Sequence[RequestValue]) -> list[tuple[int, int]]:
+    """Which requests of earlier batches these are: the batch, and the place in it."""
+    return [(batch, place) for batch, place in (value[REPLACES] for value in values if REPLACES in value)]
 
 
 def hidden_by(value: RequestValue) -> str | None:

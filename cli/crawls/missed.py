@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ConfigError
 
 from ..choosing import Json
@@ -19,7 +21,7 @@ from ..frontier.naming import key_of, requests_in
 from .crawl import CrawlId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.batches import Miss
@@ -33,6 +35,19 @@ class Kind(Enum):
     failed = "failed"
     dead = "dead"
     index = "index"
+
+
+#: batches that are named in a sentence
+_LISTED = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Requests of one batch that are tried again."""
+
+    batch: int
+    requests: int
+    unknown: bool  #: some of its items may be theirs, and which is not known
 
 
 def register(app: typer.Typer) -> None:
@@ -96,8 +111,8 @@ def _all(store: Store, root: Path, crawl: str) -> Iterator[Miss]:
 
 def try_again(
     store: Store, root: Path, crawl: str, kinds: Collection[str], *, numbers: Collection[int] = ()
-) -> dict[int, int]:
-    """Requests of batches that are done wait again, in new batches.
+) -> list[Again]:
+    """Requests of batches that are done wait again, in new batches; what they yield takes the place of what they did.
 
     Args:
         store: where they are.
@@ -106,9 +121,6 @@ def try_again(
         kinds: of the misses that are tried again.
         numbers: only those of these batches; none: of all.
 
-    Returns:
-        Batch -> how many requests of it.
-
     Raises:
         ConfigError: those of a batch cannot be read here.
     """
@@ -116,23 +128,48 @@ def try_again(
     for miss in store.misses(crawl):
         if miss.kind in kinds and miss.batch and (not numbers or miss.batch in numbers):
             missed.setdefault(miss.batch, []).append(miss)
-    counts = {number: _retry(store, root, crawl, number, its) for number, its in missed.items()}
-    return {number: count for number, count in counts.items() if count}
+    reports = {one.batch: one.report for one in store.attempts(crawl, {AttemptState.ACCEPTED})} if missed else {}
+    tried = [_retry(store, root, crawl, number, its, reports.get(number, {})) for number, its in missed.items()]
+    return [one for one in tried if one.requests]
 
 
-def _retry(store: Store, root: Path, crawl: str, number: int, missed: list[Miss]) -> int:
-    from scrapyd_dist.payload import fit
+def told_doubles(tried: Sequence[Again]) -> str:
+    """What is to be said of items that may come twice; empty where none can."""
+    unknown = [one for one in tried if one.unknown]
+    if not unknown:
+        return ""
+    numbers = [str(one.batch) for one in unknown]
+    what = f"batch {numbers[0]}" if len(numbers) == 1 else f"batches {', '.join(numbers[:_LISTED])}"
+    what += f" and {len(numbers) - _LISTED:,} more" if len(numbers) > _LISTED else ""
+    return (
+        f"Which items of {what} are those of the requests that are tried again is not known: the code that crawled"
+        " them was older than this, or a feed took only some of its items. What these requests yielded before they"
+        " failed stays beside what they yield now; `sdist items merge CRAWL -o FILE --key FIELD` leaves out the second"
+        " item with the same value."
+    )
+
+
+def _retry(store: Store, root: Path, crawl: str, number: int, missed: list[Miss], report: Mapping[str, Any]) -> Again:
+    from scrapyd_dist.items.replaced import places
+    from scrapyd_dist.payload import REPLACES, fit
+
+    known = places(report)
 
     by_url: dict[str, list[Miss]] = {}
     for miss in missed:
         by_url.setdefault(miss.url, []).append(miss)
     values, again = [], []
-    for value in requests_in(store, root, crawl, store.batch(crawl, number)):
+    requests = list(enumerate(requests_in(store, root, crawl, store.batch(crawl, number))))
+    requests.sort(key=lambda one: one[0] not in known)  # where two have the same URL, the one that failed
+    again_places = []
+    for place, value in requests:
         its = by_url.get(str(value["url"]))  # two requests may have the same one; what the batch led to is not in it
         if its:
-            values.append(value)
+            values.append({**value, REPLACES: [number, place]})
             again.append(its.pop())
+            again_places.append(place)
     if values:
         parts = [(settings, len(piece)) for piece, settings in fit(values, key=key_of(root))]
         store.retry(crawl, number, parts, misses=again, now=time.time())
-    return len(values)
+    doubles = any(known.get(place) is None for place in again_places) and bool(report.get("items"))
+    return Again(batch=number, requests=len(values), unknown=doubles)

@@ -18,13 +18,15 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from ..frontier.naming import requests_in
 from ..grouping import asks
 from .crawl import CrawlId, Detach, Json, NewCode, Watched
-from .missed import try_again
+from .missed import told_doubles, try_again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapyd_dist.batches import Attempt, Batch, Crawl
     from scrapyd_dist.store import Store
+
+    from .missed import Again
 
 #: seconds in which a producer takes notice of what is asked of it
 NOTICE = 15.0
@@ -145,16 +147,18 @@ def retry(
     """Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs.
 
     A dead batch gets as many attempts as a new one. URLs of batches that are
-    done go into new batches. What came home stays, and the merged file is written
-    anew with what comes in addition. Pages that are gone (404) are left alone.
-    `sdist misses` lists all of these. As with `sdist resume`, the code is that which
-    the crawl began with.
+    done go into new batches; what a URL yields now takes the place of what it
+    yielded before it failed, as soon as its new batch is done. All else that came
+    home stays, and the merged file is written anew. Pages that are gone (404) are
+    left alone.
+    `sdist misses` lists all of these. As with `sdist resume`, the
+    code is that which the crawl began with.
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
     from scrapyd_dist.config import load
 
-    from ..speaking import say
+    from ..speaking import complain, say
     from ..storing import existing_store
     from . import producing, watching, words
     from .crawl import leave
@@ -167,7 +171,10 @@ def retry(
         if not row.state.ended and producing.lives(row):
             raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
         store.update_crawl(crawl, options=_anew(row))
-        dead, urls = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
+        dead, tried = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
+    urls = sum(one.requests for one in tried)
+    if doubles := told_doubles(tried):
+        complain(doubles)
     if not watched.quiet:
         batches, others = words.counted(dead, "dead batch", "dead batches"), words.counted(urls, "URL")
         say(f"Trying again: {batches}, {others} of others.")
@@ -196,8 +203,8 @@ def _anew(row: Crawl) -> dict[str, Any]:
 
 def _give_new_attempts(
     store: Store, root: Path, crawl: Crawl, numbers: Sequence[int], *, failed_urls: bool
-) -> tuple[int, int]:
-    """How many dead batches, and URLs of batches that are done, wait again.
+) -> tuple[int, list[Again]]:
+    """How many dead batches, and which URLs of batches that are done, wait again.
 
     Raises:
         NothingMatched: there is nothing to try again.
@@ -207,7 +214,7 @@ def _give_new_attempts(
     dead = [row.number for row in store.batches(crawl.id, {BatchState.DEAD}) if not numbers or row.number in numbers]
     requeued = store.requeue(crawl.id, dead) if dead else []
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
-    urls = sum(try_again(store, root, crawl.id, kinds, numbers=numbers).values())
+    urls = try_again(store, root, crawl.id, kinds, numbers=numbers)
     if not requeued and not urls:
         hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
         raise NothingMatched(f"The crawl {crawl.id} has nothing to try again: no batch of it is dead.{hint}")

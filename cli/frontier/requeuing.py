@@ -36,9 +36,9 @@ def requeue(
     """
     from scrapyd_dist.config import load
 
-    from ..crawls.missed import try_again
+    from ..crawls.missed import told_doubles, try_again
     from ..crawls.words import counted
-    from ..speaking import put_json, say
+    from ..speaking import complain, put_json, say
 
     root, kinds = load().root, {"dead", "failed"} if failed_urls else {"dead"}
     with opened(root, frontier) as (store, _):
@@ -47,7 +47,10 @@ def requeue(
         _check(frontier, {one.number for one in dead} | missed, batch or [])
         wanted = [one for one in dead if not batch or one.number in batch]
         back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
-        urls = sum(try_again(store, root, frontier, kinds, numbers=batch or ()).values())
+        tried = try_again(store, root, frontier, kinds, numbers=batch or ())
+    urls = sum(one.requests for one in tried)
+    if doubles := told_doubles(tried):
+        complain(doubles)
     again = [one for one in wanted if one.number in back]
     requests = sum(one.size for one in again)
     if as_json:

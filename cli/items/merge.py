@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.items.collect import Output
     from scrapyd_dist.items.lines import Found
+    from scrapyd_dist.items.replaced import Runs
 
     from .sources import Stored
 
@@ -60,7 +61,8 @@ def merge(
     outputs = _outputs(output or (), overwrite or ())
     crawls, files, problems = _asked(name)
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
-    items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files))
+    skip = {file.path: file.skip for file in files if file.skip}
+    items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files), skip=skip)
     count = write(items, outputs)
     problems += _judged(files, items.found) or _totals(crawls, files, items.found, problems)
     _show(count, outputs, items.found, problems, as_json=as_json)
@@ -73,6 +75,7 @@ class _File:
     label: str
     crawl: str = ""  #: where it is one of a crawl
     said: int | None = None  #: items, by the worker's report
+    skip: Runs = field(default_factory=list)  #: items of it that count no more
     foreign: bool = False  #: what nobody has checked yet
 
 
@@ -128,14 +131,15 @@ def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
     """The files of a crawl's items; one that is not there any more is a problem."""
     crawl = one.crawl.id
     files += [_File(path=path, label=f"{crawl}, {path.name}", crawl=crawl) for path in one.own]
+    out = one.left_out
     for attempt in one.accepted:
         said, part = int(attempt.report.get("items") or 0), one.part(attempt)
         if part is not None and part.is_file():
-            files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said))
+            files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said, skip=out.get(attempt.batch, [])))
         elif part is not None:
             problems.append(f"{attempt.job}: its part {part} is not there any more ({said:,} items)")
     copies, warnings = one.feeds()
-    files += [_File(path=path, label=str(path), crawl=crawl, foreign=True) for path in copies]
+    files += [_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip) for path, skip in copies]
     problems += warnings
 
 
@@ -170,7 +174,9 @@ def _totals(
     wrong = []
     for one in () if problems else crawls:
         said = int(one.crawl.summary.get("items") or 0)
-        have = sum(its.whole for file, its in zip(files, found, strict=True) if file.crawl == one.crawl.id)
+        have = sum(
+            its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == one.crawl.id
+        )
         if one.finished and said != have:
             wrong.append(f"{one.crawl.id}: it ended with {said:,} items, and its files have {have:,}")
     return wrong

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.batches import AttemptState, CrawlState
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts
+from scrapyd_dist.items.replaced import left_out
 
 from ..crawls.producing import crawl_folder
 from ..storing import maybe_store
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapyd_dist.batches import Attempt, Crawl
+    from scrapyd_dist.items.replaced import Runs
 
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
 #: seconds that the project's settings may take to load
@@ -63,14 +65,22 @@ class Stored:
         """The part of an accepted attempt on this machine; None where its items went to a feed URL."""
         return self.folder / PARTS / attempt.part if attempt.part else None
 
-    def feeds(self) -> tuple[list[Path], list[str]]:
-        """The accepted feeds read back, and a warning for each that could not be."""
+    @property
+    def left_out(self) -> dict[int, Runs]:
+        """Batch -> runs of its items that count no more, since their requests were tried again."""
+        return left_out(self.accepted)
+
+    def feeds(self) -> tuple[list[tuple[Path, Runs]], list[str]]:
+        """The accepted feeds read back, each with what of it counts no more; a warning for each that could not be."""
         from scrapyd_dist.items.feeds import read_back
 
         if not any(attempt.report.get("feeds") and not attempt.part for attempt in self.accepted):
             return [], []
         feed_url = self._feed_url()
-        return read_back(feeds_of(self.accepted, feed_url), feed_url, self.folder / FEEDS)
+        out = self.left_out
+        runs = {uri: out.get(attempt.batch, []) for attempt in self.accepted for uri in feeds_of([attempt], feed_url)}
+        copies, warnings = read_back(feeds_of(self.accepted, feed_url), feed_url, self.folder / FEEDS)
+        return [(path, runs[uri]) for uri, path in copies], warnings
 
     def _feed_url(self) -> str:
         """The crawl's feed URL, with the password if there is one; it must not be shown."""

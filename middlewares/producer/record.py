@@ -72,7 +72,8 @@ class Record:
         self.where = store_address(options, project)
         self.thread = StoreThread(open_store(self.where, key=state_key(project.state)))
         self._db = self.thread.store
-        self.started = time.time()
+        self.started = self._taken = time.time()
+        self._ran_before = 0.0
         self.counts: dict[str, int] = {}
         self.batches = 0
         self.state = CrawlState.STARTING
@@ -85,6 +86,11 @@ class Record:
     def home(self) -> str:
         """The crawl's folder in the nodes' logs."""
         return home_of(self.id, self.started)
+
+    @property
+    def ran(self) -> float:
+        """Seconds that processes of this crawl have run, this one included; not the time between two of them."""
+        return self._ran_before + time.time() - self._taken
 
     @property
     def parts(self) -> Path:
@@ -108,6 +114,10 @@ class Record:
         self.row = row = await self._row(spider, asked)
         self.started, self.when_refused = row.created, row.when_refused
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
+        if (before := row.summary.get("duration_s")) is not None:
+            self._ran_before = float(before)
+        else:
+            self._taken = row.created
         self.folder = self._project.state / "crawls" / self.id
         self.folder.mkdir(parents=True, exist_ok=True)
         note_pid(self.folder, os.getpid())

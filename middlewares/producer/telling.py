@@ -136,7 +136,7 @@ class Telling:
                 code=self.code,
                 state=state.value,
                 paused=scene.orders.paused,
-                duration=time.time() - record.started,
+                duration=record.ran,
                 counts=record.counts,
                 buffered=scene.capture.buffered,
                 waiting=work.waiting,

@@ -15,10 +15,6 @@ from scrapy import Request, signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
-from scrapy.utils.asyncgen import as_async_generator
-from scrapy.utils.defer import maybe_deferred_to_future
-from scrapy.utils.spider import iterate_spider_output
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
@@ -27,6 +23,7 @@ from ..codec import Watched, own_errback
 from ..frontier.filling import Fate
 from ..targets import MARK, Target
 from ..worker.account import judge
+from ..worker.callbacks import each
 from .leased import BATCH, OURS, LeasedBatch, Mark, attempt_over, mark_of
 
 if TYPE_CHECKING:
@@ -99,17 +96,17 @@ class Carrier:
 
     # requests
 
-    def watched(self, request: Request, begun: Begun, index: int | None = None) -> Request:
+    def watched(self, request: Request, begun: Begun, index: int | None = None, source: int | None = None) -> Request:
         """The request with its mark, and so that its failure is heard of."""
         errback = own_errback(request)
         if BATCH in request.meta:  # it is handed over a second time, or has the whole meta of its response
             request = request.replace()
-        mark = begun.begin(index)
+        mark = begun.begin(index, source)
         request.meta[BATCH] = mark
         request.errback = Watched(self._failed, mark, errback)
         return request
 
-    def _sorted(self, request: Request, begun: Begun) -> Request | None:
+    def _sorted(self, request: Request, begun: Begun, source: int | None) -> Request | None:
         """The request as this worker crawls it, or None when it is for the frontier or for nobody."""
         for name in OURS:
             request.meta.pop(name, None)
@@ -125,7 +122,7 @@ class Carrier:
             fate = begun.finds.take(request)
             if fate is not Fate.LOCAL:
                 return None
-        return self.watched(request, begun)
+        return self.watched(request, begun, source=source)
 
     def _leads_away(self, request: Request) -> bool:
         spider = self._crawler.spider
@@ -161,7 +158,7 @@ class Carrier:
             return
         try:
             async for one in each(output):
-                if (kept := self._carried(begun, one)) is not None:
+                if (kept := self._carried(begun, mark, one)) is not None:
                     yield kept
         finally:
             self._ended(begun, mark)
@@ -181,7 +178,7 @@ class Carrier:
         self._in_output.add(mark)
         try:
             async for output in result:
-                if (kept := self._carried(begun, output)) is not None:
+                if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
             begun.missed(mark, "failed", _in_callback(error))
@@ -206,9 +203,9 @@ class Carrier:
         self._ended(begun, mark)
         return None
 
-    def _carried(self, begun: Begun, output: Any) -> Any:
+    def _carried(self, begun: Begun, mark: Mark, output: Any) -> Any:
         if isinstance(output, Request):
-            return self._sorted(output, begun)
+            return self._sorted(output, begun, mark.source)
         if output is not None:
             begun.item_in()
         return output
@@ -282,14 +279,3 @@ class Carrier:
 
 def _in_callback(error: Exception) -> str:
     return f"{type(error).__name__} in the callback: {str(error)[:200]}"
-
-
-async def each(output: Any) -> AsyncIterator[Any]:
-    """What an errback, or a method of the spider, has returned, one by one."""
-    if isinstance(output, Deferred):
-        output = await maybe_deferred_to_future(output)
-    several = iterate_spider_output(output)
-    if isinstance(several, Deferred):
-        several = await maybe_deferred_to_future(several)
-    async for one in as_async_generator(several):
-        yield one

@@ -12,6 +12,8 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scrapyd_dist.payload import REPLACES
+
 from ..worker.account import Account
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Mark(NamedTuple):
     attempt: int
     position: int | None  #: which request of the batch; None for one that followed
     serial: int  #: one for each request that was handed to Scrapy
+    source: int | None = None  #: which request of the batch it is, or has followed from
 
     @property
     def key(self) -> tuple[int, int]:
@@ -66,9 +69,9 @@ class Begun:
         self._items = 0
         self._serials = count()
 
-    def begin(self, index: int | None = None) -> Mark:
-        """One more request is open."""
-        mark = Mark(self.crawl, *self.key, index, next(self._serials))
+    def begin(self, index: int | None = None, source: int | None = None) -> Mark:
+        """One more request is open; one that is none of the batch's own has followed from the `source`."""
+        mark = Mark(self.crawl, *self.key, index, next(self._serials), source if index is None else index)
         self._open.add(mark.serial)
         return mark
 
@@ -145,7 +148,8 @@ class LeasedBatch(Begun):
         self.slot = leased.batch.slot
         self._size = leased.batch.size
         self.values = values
-        self.account = Account([value["url"] for value in values])
+        again = any(REPLACES in value for value in values)
+        self.account = Account([value["url"] for value in values], again=again)
         self.part = part
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
         self.problem = ""  #: what makes its result useless
@@ -186,4 +190,4 @@ class LeasedBatch(Begun):
             else:
                 self.problem = self.problem or f"An item was lost: {reason}."
             return
-        self.account.items += 1
+        self.account.item(mark.source)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 
 from ..frontier.filling import count_found
-from .carrying import each
+from ..worker.callbacks import each
 from .leased import REPEATED, SESSION, OwnPages
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Login:
         return True
 
     def _repeat_later(self, begun: Begun, mark: Mark, request: Request) -> Callable[[], object]:
-        again = self._carrier.watched(_afresh(request), begun, mark.position)
+        again = self._carrier.watched(_afresh(request), begun, mark.position, mark.source)
 
         def repeat() -> None:
             if begun.key in self._carrier.begun:

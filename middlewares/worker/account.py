@@ -5,6 +5,7 @@ Part of the worker half: imports Scrapy and the standard library only.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -21,8 +22,17 @@ NOT_NOW = frozenset({408, 429})
 class Account:
     """What became of each request of the batch."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], *, again: bool = False) -> None:
+        """Nothing has ended.
+
+        Args:
+            urls: of the requests.
+            again: whether some of them were made in an earlier batch, and failed there.
+        """
         self._urls = urls
+        self._again = again
+        self._items: dict[int, array[int]] = {}  #: request -> first, end, first, end, … of its items
+        self.located = True  #: whether the items are where they are counted, one behind the other
         self._done: set[int] = set()
         self._missed: dict[int, tuple[str, str]] = {}
         self._redirected: dict[int, str] = {}
@@ -41,6 +51,20 @@ class Account:
     def redirected(self, index: int, url: str) -> None:
         self._redirected[index] = url
 
+    def item(self, index: int | None) -> None:
+        """One more item was written; it came of this request, or of one that followed from it."""
+        place = self.items
+        self.items += 1
+        if index is None:
+            return
+        places = self._items.get(index)
+        if places is None:
+            self._items[index] = array("Q", (place, place + 1))
+        elif places[-1] == place:
+            places[-1] += 1
+        else:
+            places.extend((place, place + 1))
+
     def progress(self) -> dict[str, int]:
         return {
             "requests": len(self._urls),
@@ -56,6 +80,7 @@ class Account:
         kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": []}
         for index, (kind, reason) in sorted(self._missed.items()):
             kinds[kind].append({"url": self._urls[index], "reason": reason})
+        unended: list[int] = []
         for index, url in enumerate(self._urls):
             if index in self._done or index in self._missed:
                 continue
@@ -65,7 +90,23 @@ class Account:
             else:
                 kind, reason = self.rest
                 kinds[kind].append({"url": url, "reason": reason})
-        return {**self.progress(), **kinds}
+                if kind != "gone":
+                    unended.append(index)
+        found = [[index, kind, self._places(index)] for index, (kind, _) in self._missed.items() if kind != "gone"]
+        found += [[index, "failed", self._places(index)] for index in unended]
+        return {**self.progress(), **kinds, "missed_requests": sorted(found, key=_first), "replaces": self._again}
+
+    def _places(self, index: int) -> list[list[int]] | None:
+        """Where the items of a request are: the number of the first, from 0, and how many follow without a gap."""
+        places = self._items.get(index, ())
+        if places and not self.located:
+            return None
+        return [[first, end - first] for first, end in zip(places[::2], places[1::2], strict=True)]
+
+
+def _first(row: list[Any]) -> int:
+    index: int = row[0]
+    return index
 
 
 def judge(failure: Failure) -> tuple[str, str]:

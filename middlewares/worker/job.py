@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scrapy.spiders import CrawlSpider
 
 import scrapyd_dist
-from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.payload import REPLACES, PayloadError, RequestValue, decode
 from scrapyd_dist.sealing import SealError, unseal
 
 from ..codec import from_value
@@ -97,6 +97,7 @@ class Made(NamedTuple):
     url: str
     request: Request | None
     reason: str = ""  #: why it cannot, in words
+    again: bool = False  #: it was made in an earlier batch, and failed there
 
 
 def requests_of(crawler: Crawler) -> tuple[list[Made], str]:
@@ -109,10 +110,11 @@ def requests_of(crawler: Crawler) -> tuple[list[Made], str]:
 
 def _made(value: RequestValue, crawler: Crawler) -> Made:
     assert crawler.spider
+    again = REPLACES in value
     try:
-        return Made(value["url"], from_value(with_target(value, crawler), crawler.spider))
+        return Made(value["url"], from_value(with_target(value, crawler), crawler.spider), again=again)
     except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
-        return Made(value["url"], None, f"it cannot be made here: {error}")
+        return Made(value["url"], None, f"it cannot be made here: {error}", again=again)
 
 
 def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:

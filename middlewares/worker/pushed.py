@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from scrapy import Request, signals
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
+from twisted.python.failure import Failure
 
 import scrapyd_dist
 from scrapyd_dist.errors import DistError
@@ -25,6 +26,7 @@ from scrapyd_dist.reasons import Reason, meaning, not_made
 from ..codec import Watched
 from ..throttle.install import problem_of as throttle_problem
 from .account import Account, judge
+from .callbacks import each
 from .closing import close_spider, looping_call
 from .job import Job, Made, requests_of
 from .part import FilesFolder, Part, ReportFile, crawl_folder, remove_old
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from twisted.python.failure import Failure
 
     from .lease import Leases
 
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: request meta: which request of the batch this is
 INDEX = "distributed_index"
+#: request meta: from which of them it followed, itself included
+SOURCE = "distributed_source"
 #: seconds between two looks at the folder with the part, and at the disk
 LOOK = 2.0
 REPORT_SCHEMA = 1
@@ -58,7 +61,8 @@ class Worker:
         self._job = job
         self._problem = problem
         self._row = job.row if job is not None else ""
-        self.account = Account([self._row] if self._row else [one.url for one in made])
+        urls = [self._row] if self._row else [one.url for one in made]
+        self.account = Account(urls, again=any(one.again for one in made))
         self._started = time.time()
         self._reason = ""
         self._feeds: list[str] = []
@@ -116,13 +120,22 @@ class Worker:
 
     def _watched(self, request: Request, index: int) -> Request:
         # Nobody else has this request, and to change it is cheaper than to make another one.
-        request.meta[INDEX] = index
+        request.meta[INDEX] = request.meta[SOURCE] = index
         request.errback = Watched(self._failed, index, request.errback)
         return request
 
     def _failed(self, index: int, errback: Any, failure: Failure) -> Any:
         self.account.missed(index, *judge(failure))
-        return errback(failure) if errback else failure
+        output = errback(failure) if errback else failure
+        return output if output is None or isinstance(output, Failure) else self._from_errback(index, output)
+
+    async def _from_errback(self, index: int, output: Any) -> AsyncIterator[Any]:
+        """What an errback yields; no middleware sees it where it was the download that failed."""
+        async for one in each(output):
+            if isinstance(one, Request):
+                one.meta.pop(INDEX, None)
+                one.meta[SOURCE] = index
+            yield one
 
     # what comes out
 
@@ -130,13 +143,15 @@ class Worker:
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
         self.account.pages += 1
-        index = response.meta.get(INDEX)
+        index, source = response.meta.get(INDEX), response.meta.get(SOURCE)
         try:
             async for output in result:
                 if not isinstance(output, Request):
                     yield output
                 elif not self._leads_away(output):
                     output.meta.pop(INDEX, None)
+                    if source is not None:
+                        output.meta[SOURCE] = source
                     yield output
         except Exception as error:
             self._raised(index, error)
@@ -218,15 +233,16 @@ class Worker:
         self._problem, self._reason = OVER, Reason.SUPERSEDED.value
         close_spider(self._crawler, Reason.SUPERSEDED)
 
-    def _item(self, item: Any, response: Response | None) -> None:
+    def _item(self, item: Any, response: Response | Failure | None) -> None:
+        meta = getattr(getattr(response, "request", None), "meta", None) or {}  # a failure has its request, too
         if self._part is not None:
             try:
                 self._part.add(item)
             except (TypeError, ValueError) as error:
-                self._unwritten(error, None if response is None else response.meta.get(INDEX))
+                self._unwritten(error, meta.get(INDEX))
                 return
             self._look_around()
-        self.account.items += 1
+        self.account.item(meta.get(SOURCE))
 
     def _unwritten(self, error: Exception, index: int | None) -> None:
         """An item that has no JSON form is lost, and that is said: of its URL, or else of the whole batch."""
@@ -259,6 +275,8 @@ class Worker:
             self.account.missed(index, "gone", "the same page as another request of this batch")
 
     def _feed_closed(self, slot: Any) -> None:
+        if slot.itemcount != self.account.items:  # it takes some items only, or is one of several pieces
+            self.account.located = False
         uri = urlsplit(str(slot.uri))
         if uri.netloc:  # the report can be read by whoever may read the node's logs
             uri = uri._replace(netloc=uri.netloc.rpartition("@")[2])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import BatchState
+from scrapyd_dist.items.replaced import AGAIN, number, places
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.batches import Attempt, Batch, Miss
-    from scrapyd_dist.jobs.outcome import Report
 
 
 @dataclass(kw_only=True)
@@ -25,18 +25,28 @@ class Tally:
     cut: int = 0  #: batches that are there because others were cut
     requests_done: int = 0
     pages: int = 0
-    items: int = 0
+    items: int = 0  #: that count: those of a request that was tried again are the later ones
     gone: int = 0  #: URLs
     failed_urls: int = 0
     dead_urls: int = 0
+    #: batch and place of a failed request that has items -> how many
+    _of_failed: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def accepted(self, report: Report, misses: Sequence[Miss]) -> None:
-        """A batch is done."""
+    def accepted(self, batch: int, report: Mapping[str, Any], misses: Sequence[Miss]) -> None:
+        """A batch is done; of its report, this is what the store keeps."""
         self.done += 1
-        self.requests_done += report.done
-        self.pages += report.pages
-        self.items += report.items
+        self._add(batch, report)
         self._missed(misses)
+
+    def _add(self, batch: int, report: Mapping[str, Any]) -> None:
+        self.requests_done += report.get("done", 0)
+        self.pages += report.get("pages", 0)
+        self.items += report.get("items", 0)
+        for earlier, place in report.get(AGAIN) or ():
+            self.items -= self._of_failed.pop((earlier, place), 0)
+        for place, runs in places(report).items():
+            if runs:
+                self._of_failed[batch, place] = number(runs)
 
     def died(self, batch: Batch) -> None:
         """A batch is dead."""
@@ -50,10 +60,8 @@ class Tally:
             self.done += batch.state is BatchState.DONE
             if batch.state is BatchState.DEAD:
                 self.died(batch)
-        for attempt in accepted:
-            self.pages += attempt.report.get("pages", 0)
-            self.items += attempt.report.get("items", 0)
-            self.requests_done += attempt.report.get("done", 0)
+        for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # what is tried again was there before
+            self._add(attempt.batch, attempt.report)
         self._missed([miss for miss in misses if miss.batch])
 
     def _missed(self, misses: Sequence[Miss]) -> None:

@@ -17,6 +17,7 @@ from scrapyd_dist.coordination.poison import Cuts, blames
 from scrapyd_dist.errors import ForeignRow, NodeError, StepRefused
 from scrapyd_dist.items.collect import PartLost, fetch_part
 from scrapyd_dist.jobs.outcome import Report, kept, misses, refusal
+from scrapyd_dist.payload import PayloadError, decode, replaced_by
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,19 +68,29 @@ class Endings:
 
     async def _accept(self, out: Out, report: Report, part: str) -> None:
         found = misses(report, out.batch.number)
+        words = kept(report, await self._replaced(out.batch.number) if report.replaces else ())
         await self.desk.store(
             self.desk.store.store.accept,
             self.desk.spec.crawl,
             out.batch.number,
             out.number,
-            report=kept(report),
+            report=words,
             part=part,
             misses=found,
             now=time.time(),
         )
-        self.desk.tally.accepted(report, found)
+        self.desk.tally.accepted(out.batch.number, words, found)
         out.member.accepted(report)
         self.desk.ended(out.batch.number)
+
+    async def _replaced(self, number: int) -> list[tuple[int, int]]:
+        """Which requests of earlier batches a batch has tried again; by the store, whatever its worker says."""
+        payload = await self.desk.store(self.desk.store.store.payload, self.desk.spec.crawl, number)
+        try:
+            return replaced_by(decode(payload.get, key=self.cuts.key))
+        except PayloadError as error:
+            logger.warning("what batch %d tries again stays beside it: %s", number, error)
+            return []
 
     async def _bring_home(self, out: Out, report: Report) -> str:
         """The name of the fetched part; none when the items went to a feed."""

@@ -10,6 +10,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.items.collect import Output, merge
 from scrapyd_dist.items.feeds import belongs, read_back
 from scrapyd_dist.items.lines import Items
+from scrapyd_dist.items.replaced import left_out, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,13 +54,26 @@ def deliver(
     """
     accepted = accepted_of(attempts)
     parts = [*own, *(folder / PARTS / a.part for a in accepted if a.part)]
+    out = left_out(accepted)
+    skip = {folder / PARTS / a.part: out[a.batch] for a in accepted if a.part and a.batch in out}
     warnings: list[str] = []
     if feed_url is not None:
         feeds = feeds_of(accepted, feed_url)
-        (folder / MANIFEST).write_text(json.dumps({"schema": 1, "feeds": feeds}, indent=1), "utf-8")
+        in_feeds = {
+            uri: runs
+            for attempt in accepted
+            for uri in feeds_of([attempt], feed_url)
+            if (runs := out.get(attempt.batch))
+        }
+        document = {"schema": 1, "feeds": feeds, "replaced": in_feeds}
+        (folder / MANIFEST).write_text(json.dumps(document, indent=1), "utf-8")
         copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if outputs else ([], [])
-        parts += copies
-    items = merge(Items(parts), outputs) if outputs else sum(a.report.get("items", 0) for a in accepted)
+        parts += [path for _, path in copies]
+        skip |= {path: in_feeds[uri] for uri, path in copies if uri in in_feeds}
+    if outputs:
+        items = merge(Items(parts, skip=skip), outputs)
+    else:
+        items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
     return Delivered(
         items=items,
         outputs=tuple(str(output.path) for output in outputs),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FTP_TIMEOUT = 30
 
 
-def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[Path], list[str]]:
+def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     """Fetch the accepted feeds.
 
     Args:
@@ -23,7 +23,7 @@ def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[Pa
         folder: where the copies go.
 
     Returns:
-        The copies, in order, and a warning for each feed that could not be read.
+        Where each was and its copy, in order, and a warning for each feed that could not be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     copies, warnings = [], []
@@ -33,9 +33,9 @@ def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[Pa
             if not belongs(uri, template):
                 warnings.append(f"{uri} is not merged: the project's feed URL does not lead there")
             elif parts.scheme in {"", "file"}:
-                copies.append(_local(parts))
+                copies.append((uri, _local(parts)))
             elif parts.scheme == "ftp":
-                copies.append(_ftp(parts, urlsplit(template), folder / f"{number}.jl"))
+                copies.append((uri, _ftp(parts, urlsplit(template), folder / f"{number}.jl")))
             else:
                 warnings.append(f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back")
         except (OSError, EOFError, ValueError, ftplib.Error) as error:

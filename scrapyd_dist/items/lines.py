@@ -10,11 +10,16 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.items.replaced import number, without
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from scrapyd_dist.items.replaced import Runs
 
 #: bytes of a key's digest; two keys are taken for one with less than 1e-20 of a chance in 1e9 items
 _DIGEST = 16
@@ -29,6 +34,7 @@ class Found:
     path: Path
     items: int = 0  #: passed on
     duplicates: int = 0  #: items that were left out, since an earlier one has their key
+    replaced: int = 0  #: items that were left out, since their requests were tried again
     torn: int = 0  #: bytes of a last line that is no whole item, as a killed process leaves it
     bad: int = 0  #: other lines that are no item
     first_bad: int = 0  #: the number of the first of these, from 1
@@ -36,7 +42,7 @@ class Found:
     @property
     def whole(self) -> int:
         """Items that are in the file, passed on or not."""
-        return self.items + self.duplicates
+        return self.items + self.duplicates + self.replaced
 
 
 class Items:
@@ -47,10 +53,18 @@ class Items:
         key: fields which together tell one item from another; of several with the same values the first counts. An
             item that lacks one of the fields is always kept. Empty: nothing is left out.
         check: whether every line is looked into. Parts whose hash was right need not be.
+        skip: of some of the files, runs of items that are left out.
     """
 
-    def __init__(self, paths: Sequence[Path], *, key: Sequence[str] = (), check: bool = False) -> None:
-        self._paths, self._key, self._check = paths, tuple(key), check
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        key: Sequence[str] = (),
+        check: bool = False,
+        skip: Mapping[Path, Runs] = MappingProxyType({}),
+    ) -> None:
+        self._paths, self._key, self._check, self._skip = paths, tuple(key), check, skip
         #: what each file gave when they were gone through the last time
         self.found: list[Found] = []
 
@@ -79,7 +93,11 @@ class Items:
     def _of_file(self, found: Found) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         look = self._check or bool(self._key)
         with found.path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+            lines: Iterator[tuple[int, bytes]] = enumerate(file, 1)
+            if runs := self._skip.get(found.path):
+                lines = without(lines, runs)
+                found.replaced = number(runs)
+            for at, raw in lines:
                 line = raw.rstrip(b"\r\n")
                 if not line.strip():
                     continue
@@ -91,7 +109,7 @@ class Items:
                     found.torn = len(raw)
                 else:
                     found.bad += 1
-                    found.first_bad = found.first_bad or number
+                    found.first_bad = found.first_bad or at
 
     def _known(self, value: dict[str, Any], seen: _Seen) -> bool:
         if not self._key or not all(name in value for name in self._key):

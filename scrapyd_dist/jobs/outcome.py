@@ -11,7 +11,7 @@ from scrapyd_dist.errors import DistError
 from scrapyd_dist.scrapyd.reply import LARGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: seconds since the epoch, in the year 9000
 LAST_MOMENT = 221_845_392_000.0
@@ -58,6 +58,10 @@ class Report:
     failed: tuple[tuple[str, str], ...] = ()
     dead: tuple[tuple[str, str], ...] = ()  #: that this worker's spider cannot make
     unended: tuple[tuple[str, str], ...] = ()
+    #: of each request that failed: its place in the batch, its kind, its runs of items (first and count) or None where
+    #: these are not known; None: the worker does not tell
+    missed_requests: tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None = None
+    replaces: bool = False  #: requests of it had failed in earlier batches
     stats: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
 
@@ -129,6 +133,8 @@ def _report(document: Mapping[str, Any]) -> Report:
         failed=_urls(document.get("failed", ())),
         dead=_urls(document.get("dead", ())),
         unended=_urls(document.get("unended", ())),
+        missed_requests=_missed_requests(document),
+        replaces=bool(document.get("replaces", False)),
         stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
         code=dict(document.get("code", {})),
     )
@@ -153,6 +159,28 @@ def _is_stat(value: object) -> bool:
     if isinstance(value, (int, float)):
         return abs(value) <= LARGEST
     return isinstance(value, str)
+
+
+def _missed_requests(
+    document: Mapping[str, Any],
+) -> tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None:
+    rows = document.get("missed_requests")
+    if rows is None:
+        return None
+    items = _count(document["items"])
+    return tuple((_count(place), str(kind), None if runs is None else _runs(runs, items)) for place, kind, runs in rows)
+
+
+def _runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
+    runs = tuple((_count(first), _count(count)) for first, count in rows)
+    end = 0
+    for first, count in runs:
+        if first < end or count < 1:
+            raise ValueError("its runs of items are not one behind the other")
+        end = first + count
+    if end > items:
+        raise ValueError("it tells of more items than there are")
+    return runs
 
 
 def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
@@ -196,9 +224,17 @@ def misses(report: Report, batch: int) -> list[Miss]:
     return gone + failed + dead
 
 
-def kept(report: Report) -> dict[str, Any]:
-    """What the store keeps of an accepted report: all but the lists of URLs, which have a table of their own."""
+def kept(report: Report, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
+    """What the store keeps of an accepted report: all but the lists of URLs, which have a table of their own.
+
+    Args:
+        report: the worker's last report.
+        replaces: the requests that it has tried again: their earlier batch, and their place in it.
+    """
+    told = {} if report.missed_requests is None else {"missed_requests": report.missed_requests}
     return {
+        **told,
+        **({"replaces": list(replaces)} if replaces else {}),
         "done": report.done,
         "missed": report.missed,
         "errors": report.failed_requests,

@@ -104,12 +104,13 @@ class Returning:
                 ended=True, updated=time.time(), requests=size, done=0, missed=size, pages=0, items=0,
                 finish_reason="finished", errors=0 if kind == "gone" else size,
             )  # fmt: skip
+            told = kept(report)
             missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in self._urls(one)]
             await self.desk.store(
-                self.desk.store.store.accept, self.desk.spec.crawl, number, one.attempt, report=kept(report), part="",
+                self.desk.store.store.accept, self.desk.spec.crawl, number, one.attempt, report=told, part="",
                 misses=missed, now=time.time(),
             )  # fmt: skip
-            self.desk.tally.accepted(report, missed)
+            self.desk.tally.accepted(number, told, missed)
         self.desk.news.set()
 
     def _urls(self, leased: Leased) -> list[str]:

@@ -63,6 +63,12 @@ class Facts:
         """Seconds from its beginning to the last moment that is told of."""
         return max(self.until - self.begun, 0.001)
 
+    @property
+    def ran(self) -> float | None:
+        """Seconds in which a process worked on it, as its summary has it; a retry an hour later adds its own only."""
+        told = self.crawl.summary.get("duration_s")
+        return float(told) if isinstance(told, (int, float)) else None
+
 
 def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
     """Read a crawl from the store.

@@ -65,14 +65,16 @@ def _when(seconds: float) -> str:
         return "an unknown time"
 
 
+#: seconds of standing still that are not told
+STILL = 5.0
+
+
 def _head(facts: Facts) -> str:
     crawl, state = facts.crawl, _state(facts)
     tone = _TONES.get(state, "going")
     version = f", version {crawl.version}{_begun_with(crawl.summary)}" if crawl.version else ""
     told = f"Spider {crawl.spider} of {crawl.project or 'a project'}{version}. Begun {_when(facts.begun)}"
-    so_far = (
-        f"; {span(facts.span)} so far, as of {_when(facts.until)}." if facts.lives else f"; took {span(facts.span)}."
-    )
+    so_far = f"; {span(facts.span)} so far, as of {_when(facts.until)}." if facts.lives else f"; {_took(facts)}."
     return (
         f'<header><h1>{escape(crawl.id)}</h1><p><span class="state {tone}">{escape(state)}</span></p>'
         f'<p class="about">{escape(told + so_far)}</p></header>'
@@ -82,6 +84,14 @@ def _head(facts: Facts) -> str:
 def _begun_with(summary: Mapping[str, Any]) -> str:
     earlier = summary.get("earlier_versions") or ()
     return f", begun with {', '.join(map(str, earlier))}" if earlier else ""
+
+
+def _took(facts: Facts) -> str:
+    """How long it ran; and from its beginning to its end, where it stood still in between."""
+    ran, whole = facts.ran, facts.span
+    if ran is None or whole - ran <= max(STILL, ran / 20):
+        return f"took {span(whole)}"
+    return f"ran for {span(ran)} of the {span(whole)} from its beginning to its end"
 
 
 def _numbers(facts: Facts) -> str:

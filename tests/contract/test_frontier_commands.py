@@ -83,5 +83,5 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
         assert sdist("requeue", "shop", "--failed-urls")["urls"] == 1
         assert store.misses("shop") == [elsewhere]
         again = [decode(store.payload("shop", number).get, key=None) for number in (2, 3)]
-        assert again == [[{"url": urls[1]}], [{"url": urls[2]}]]
+        assert again == [[{"url": urls[at], "replaces": [1, at]}] for at in (1, 2)]
         assert {batch.slot for batch in store.batches("shop")} == {"p0"}

@@ -29,7 +29,7 @@ def test_local_feeds_are_read_where_they_are(shared: Path, tmp_path: Path) -> No
     uris = [f"file://{shared}/c_1_a1_items.jl", f"{shared}/c_1_a1_items.jl", f"file://{shared}/c%202.jl"]
     copies, warnings = read_back(uris, f"file://{shared}/items.jl", tmp_path / "copies")
     assert warnings == []
-    assert [path.read_text() for path in copies] == ['{"a": 1}\n', '{"a": 1}\n', '{"a": 2}\n']
+    assert [path.read_text() for _, path in copies] == ['{"a": 1}\n', '{"a": 1}\n', '{"a": 2}\n']
 
 
 @pytest.mark.parametrize("template", ["file://{0}/%(batch)s.jl", "{0}/%(name)s/%(batch)s.jl", "{0}/x_%(batch)s"])
@@ -43,7 +43,7 @@ def test_what_the_template_leaves_open_may_be_anything_below_its_folder(
 def test_a_feed_that_is_not_there_is_a_warning_and_the_others_are_read(shared: Path, tmp_path: Path) -> None:
     uris = [f"file://{shared}/lost.jl", f"file://{shared}/c%202.jl"]
     copies, warnings = read_back(uris, f"file://{shared}/%(batch)s.jl", tmp_path / "copies")
-    assert [path.name for path in copies] == ["c 2.jl"]
+    assert [path.name for _, path in copies] == ["c 2.jl"]
     assert len(warnings) == 1
     assert "lost.jl is not merged" in warnings[0]
 
@@ -67,7 +67,7 @@ def test_ftp_feeds_are_fetched_with_the_account_of_the_template(
     place = server.url.rpartition("@")[2]
     template = f"ftp://me:p%40ss%2Fword@{place}/%(batch)s.jl"
     copies, warnings = read_back([f"ftp://{place}/1.jl", f"ftp://{place}/2.jl"], template, tmp_path / "copies")
-    assert [path.read_text() for path in copies] == ['{"a": 1}\n']
+    assert [path.read_text() for _, path in copies] == ['{"a": 1}\n']
     assert len(warnings) == 1
     assert "2.jl is not merged" in warnings[0]
     assert "word" not in "".join(warnings)

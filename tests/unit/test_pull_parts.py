@@ -69,7 +69,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     batch = leased(1)
     assert not batch.over
     first = batch.begin(batch.todo.popleft())
-    assert first == Mark("c", 7, 2, position=0, serial=0)
+    assert first == Mark("c", 7, 2, position=0, serial=0, source=0)
     followed = batch.begin()
     batch.item_in()
     batch.end(first)

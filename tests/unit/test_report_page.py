@@ -174,3 +174,10 @@ def test_a_picture_as_a_file_of_its_own() -> None:
     for width in (WIDE, NARROW):
         tree = ET.fromstring(burn_up(data, width).file(style("picture.css")))  # noqa: S314 - our own
         assert tree.tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_crawl_that_stood_still_says_both_how_long_it_ran_and_from_when_to_when() -> None:
+    row = Crawl(id="c", project="p", spider="s", state=CrawlState.FINISHED, created=BEGUN, ended=BEGUN + 3660)
+    assert "took 1:01 h." in Reader(page(Facts(crawl=row, now=BEGUN + 9000))).text
+    told = Reader(page(Facts(crawl=replace(row, summary={"duration_s": 45.0}), now=BEGUN + 9000))).text
+    assert "ran for 45 s of the 1:01 h from" in told

@@ -212,7 +212,12 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     assert own.errback
     assert none.errback
     error = HttpError(Response(URLS[0], status=404))
-    assert own.errback(failed(error)) == "handled"
+
+    async def told() -> list[Any]:
+        assert own.errback
+        return [one async for one in own.errback(failed(error))]
+
+    assert run(told()) == ["handled"]
     failure = failed(TimeoutError("slow"))
     assert none.errback(failure) is failure
     worker.process_spider_exception(Response(own.url, request=own), error)
@@ -389,7 +394,7 @@ def test_a_password_of_a_feed_is_not_in_the_report() -> None:
     worker = worker_of(job={"feed": True})
 
     class Slot:
-        uri = "ftp://me:secret@host:21/1.jl"
+        uri, itemcount = "ftp://me:secret@host:21/1.jl", 0
 
     worker._feed_closed(Slot())
     assert worker._feeds == ["ftp://host:21/1.jl"]
