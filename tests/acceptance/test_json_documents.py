@@ -134,6 +134,7 @@ def _of_a_crawl(sdist: Callable[..., Result], it: Project, pages: SiteProcess, i
     sdist(it, "items merge", crawl, "-o", "merged.jl")
     pages.behave({})
     sdist(it, "retry", crawl, "--failed-urls")
+    sdist(it, "trust", crawl, "--yes")
     sdist(it, "clean", crawl, "--yes")
 
 

@@ -81,6 +81,7 @@ DOCUMENTS: dict[str, Any] = {
                                    "reason": str}]}],
     },
     "misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
+    "trust": {"crawl": str, "batches": int, "options": dict},
     "clean": {
         "dry_run": bool,
         "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],
