@@ -38,6 +38,25 @@ def nodes_of(project: ProjectConfig) -> tuple[Node, ...]:
     return nodes or local.running(project.root / STATE_FOLDER)
 
 
+def unused_local(project: ProjectConfig) -> str:
+    """A note on local nodes that run and get no work, since others are named; empty where there are none."""
+    from scrapyd_dist.deploy import local
+    from scrapyd_dist.deploy.registry import USERNAME, list_path
+
+    state = project.root / STATE_FOLDER
+    urls = {node.url for node in (*project.targets, *added(project.root))}
+    idle = [node for node in local.running(state) if urls and node.url not in urls]
+    if not idle:
+        return ""
+    names = ", ".join(node.name for node in idle)
+    return (
+        f"Note: local nodes run that get no work ({names}): they are used only where scrapy.cfg and `sdist nodes add`"
+        f" name no other. To use both, give each a section in scrapy.cfg, such as [deploy:{idle[0].name}] with url ="
+        f" {idle[0].url}, username = {USERNAME} and its password, which is in {list_path(state)}; or stop them:"
+        " sdist nodes down."
+    )
+
+
 def added(root: Path) -> tuple[Node, ...]:
     """The nodes that `sdist nodes add` put into the store."""
     from contextlib import closing

@@ -52,28 +52,41 @@ def clean(
     from scrapyd_dist.config import load
 
     from ..speaking import put_json, say
-    from ..storing import existing_store
+    from ..storing import existing_store, maybe_store
 
     if bool(crawl) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
     root = load().root
-    with closing(existing_store(root)) as store:
-        rows = _named(store.crawls(), crawl) if crawl else _old(store.crawls(), older_than or 0.0)
-        for row in rows:
-            check_idle(store, row)
-        told = [_told(root, row) for row in rows]
-        if not dry_run:
-            _confirm(told, yes=yes)
-            for row in rows:
-                remove(store, root, row)
-            if older_than is not None:
-                store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
+    found = existing_store(root) if crawl else maybe_store(root)
+    told = _clean(root, found, crawl, older_than, dry_run=dry_run, yes=yes) if found is not None else []
     if as_json:
         put_json({"dry_run": dry_run, "removed": told})
+    elif not told:
+        say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
     else:
         for line in told:
             say(f"{'Would remove' if dry_run else 'Removed'} {_line(line)}")
-    raise typer.Exit(10 if dry_run else 0)
+    raise typer.Exit(10 if dry_run and told else 0)
+
+
+def _clean(
+    root: Path, store: Store, names: Sequence[str] | None, days: float | None, *, dry_run: bool, yes: bool
+) -> list[dict[str, Any]]:
+    """Remove what was named, or is so old; what it was."""
+    with closing(store):
+        rows = _named(store.crawls(), names) if names else _old(store.crawls(), days or 0.0)
+        for row in rows:
+            check_idle(store, row)
+        told = [_told(root, row) for row in rows]
+        if dry_run:
+            return told
+        if rows:
+            _confirm(told, yes=yes)
+        for row in rows:
+            remove(store, root, row)
+        if days is not None:
+            store.forget_permits(time.time() - max(days, DOMAINS_STAY) * DAY)
+        return told
 
 
 def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
@@ -94,10 +107,7 @@ def _old(crawls: Sequence[Crawl], days: float) -> list[Crawl]:
     before = time.time() - days * DAY
     # A frontier may rest for long and be meant: it only goes by its name.
     over = [crawl for crawl in crawls if crawl.kind != "frontier" and not _runs(crawl)]
-    rows = [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
-    if not rows:
-        raise NothingMatched(f"No crawl ended more than {days:g} days ago. `sdist crawls` lists all.")
-    return rows
+    return [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
 
 
 def _runs(crawl: Crawl) -> bool:

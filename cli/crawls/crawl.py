@@ -222,7 +222,7 @@ def crawls(as_json: Json = False) -> None:
             (
                 row.id,
                 row.spider,
-                watching.alive_state(row),
+                watching.shown_state(row),
                 datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
                 f"{words.number(row.summary, 'batches', 'done'):,}/{words.number(row.summary, 'batches', 'total'):,}",
                 words.number(row.summary, "items"),

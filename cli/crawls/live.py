@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scrapyd_dist.account.summary import told
+from scrapyd_dist.account.summary import succeeded, told
 
 from ..speaking import one_line
 from . import words
@@ -63,7 +63,8 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = _NODES) -> Group:
         document: its summary, as `summary.told` gives it.
         most_nodes: of more nodes, those in trouble are drawn, and then the first ones.
     """
-    head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (str(document.get("state")), "cyan"))
+    colour = "yellow" if words.rests(document) else "cyan"
+    head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (words.state_of(document), colour))
     if document.get("duration_s") is not None:
         head.append(f"  {words.clock(float(document['duration_s']))}", "dim")
     parts: list[RenderableType] = [head, *(Text(str(note), style="yellow") for note in document.get("code") or ())]
@@ -96,11 +97,19 @@ def _bars(document: Mapping[str, Any]) -> Table:
     done, batches = words.number(document, "batches", "done"), words.number(document, "batches", "total")
     expected, _ = words.outlook(document)
     ended = words.number(document, "requests", "done")
+    good = succeeded(document)
+    gone, failed = words.number(document, "gone_urls"), words.number(document, "failed_urls")
+    missed = (f" · {gone:,} gone" if gone else "") + (f" · {failed:,} failed" if failed else "")
     found, sent = words.number(document, "urls_found"), words.number(document, "requests", "sent")
     whole = words.number(document, "outlook", "requests")
     rows = (
         ("index", pages, total, _of(pages, total)),
-        ("requests", ended, whole, f"{ended:,} done of {expected} · {sent:,} sent · {found:,} found"),
+        (
+            "requests",
+            ended,
+            whole,
+            f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found",
+        ),
         ("batches", done, batches, _of(done, batches)),
     )
     grid = Table.grid(padding=(0, 1))
@@ -141,12 +150,12 @@ def _is_well(node: Mapping[str, Any]) -> bool:
 
 
 def _cells(node: Mapping[str, Any]) -> list[Text]:
-    rates, slots, state = node.get("per_s"), node.get("slots"), str(node.get("state") or "")
+    rates, state = node.get("per_s"), str(node.get("state") or "")
     failed = words.number(node, "failed")
     return [
         Text(one_line(str(node.get("name")))),
         Text(state, style=_STATES.get(state, "")),
-        Text(f"{words.number(node, 'running')}{f'/{slots}' if slots else ''}"),
+        Text(words.jobs_of(node).replace(" running", "").replace(" waiting", " wait")),
         Text(f"{words.number(node, 'jobs'):,}"),
         Text(f"{words.number(node, 'pages'):,}"),
         Text(words.per_second(rates, "pages").removesuffix("/s"), style="cyan"),

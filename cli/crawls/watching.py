@@ -77,16 +77,17 @@ class PlainView:
 
     def __init__(self, every: float = LINE_EVERY) -> None:
         self._every = every
-        self._said: tuple[float, CrawlState] | None = None
+        self._said: tuple[float, str] | None = None
         self._slow: set[object] = set()
         self._code: set[str] = set()
 
     def show(self, crawl: Crawl, now: float) -> None:
-        last, state = self._said = self._said or (now, CrawlState.STARTING)
+        here = words.state_of(told(crawl))
+        last, state = self._said = self._said or (now, CrawlState.STARTING.value)
         self._tell_code(crawl.summary)
-        if crawl.state.ended or (crawl.state == state and now - last < self._every):
+        if crawl.state.ended or (here == state and now - last < self._every):
             return
-        self._said = (now, crawl.state)
+        self._said = (now, here)
         say(words.progress_line(crawl))
         self._name_slow(crawl.summary)
 
@@ -283,5 +284,14 @@ def misses_of(root: Path, crawl: str) -> Iterator[dict[str, Any]]:
 
 
 def alive_state(row: Crawl) -> str:
-    """The state of a crawl in a word; `died` when no process stands behind it any more."""
+    """The state of a crawl in a word; `died` when no process stands behind it any more.
+
+    One that rests is still in its state here, which scripts read; `words.state_of` tells people.
+    """
     return row.state.value if row.state.ended or lives(row) else "died"
+
+
+def shown_state(row: Crawl) -> str:
+    """The same for people: `paused` of one that rests."""
+    state = alive_state(row)
+    return words.state_of(told(row)) if state == row.state.value else state

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.account.outlook import Sure
+from scrapyd_dist.account.summary import succeeded, told
 from scrapyd_dist.batches import CrawlState
 
 if TYPE_CHECKING:
@@ -34,6 +35,18 @@ def number(summary: Mapping[str, Any], *names: str) -> int:
     return int(value or 0)
 
 
+def state_of(summary: Mapping[str, Any]) -> str:
+    """The state of a crawl that its summary tells, in a word: `paused` of one that rests."""
+    state = str(summary.get("state") or "")
+    return "paused" if rests(summary) else state
+
+
+def rests(summary: Mapping[str, Any]) -> bool:
+    """Whether it is paused, and not at its end."""
+    return bool(summary.get("paused")) and summary.get("state") in _GOES_ON
+
+
+_GOES_ON = {state.value for state in CrawlState if not state.ended}
 _SURE = {Sure.AT_LEAST.value: "≥ ", Sure.ESTIMATE.value: "≈ "}
 
 
@@ -45,7 +58,7 @@ def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
     known = summary.get("outlook") or {}
     mark = _SURE.get(str(known.get("sure")), "")
     expected = number(known, "requests") or number(summary, "requests", "total")
-    eta = known.get("eta_s")
+    eta = None if rests(summary) else known.get("eta_s")
     return f"{mark}{expected:,}", "" if eta is None else f"{mark}{clock(float(eta))} to go"
 
 
@@ -73,7 +86,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 def progress_line(crawl: Crawl) -> str:
     """One line about a crawl that runs."""
-    summary = crawl.summary
+    summary = told(crawl)
     if not number(summary, "urls_found") and crawl.state is CrawlState.STARTING:
         return f"{crawl.id}: starting"
     expected, to_go = outlook(summary)
@@ -81,11 +94,12 @@ def progress_line(crawl: Crawl) -> str:
     up = sum(node.get("state") in USED for node in nodes)
     total = number(summary, "index", "total")
     pieces = [
-        crawl.state.value,
+        state_of(summary),
         f"index {number(summary, 'index', 'pages'):,}{f'/{total:,}' if total else ''}",
         f"found {number(summary, 'urls_found'):,}",
         f"sent {number(summary, 'requests', 'sent'):,}",
-        f"done {number(summary, 'requests', 'done'):,} of {expected}",
+        f"done {succeeded(summary):,} of {expected}",
+        f"gone {number(summary, 'gone_urls'):,}" if number(summary, "gone_urls") else "",
         f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",
         rated(summary, "pages"),
         rated(summary, "items"),
@@ -113,18 +127,25 @@ def standing(crawl: Crawl) -> list[str]:
 
 def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
     """What is shown of a node: name, state, its jobs, what it did and does per second, why it gets no work."""
-    rates, slots = node.get("per_s"), node.get("slots")
+    rates = node.get("per_s")
     failed = f"errors {number(node, 'failed'):,}" if number(node, "failed") else ""
     return (
         str(node.get("name")),
         str(node.get("state") or ""),
-        f"{number(node, 'running')}{f'/{slots}' if slots else ''} running",
+        jobs_of(node),
         counted(number(node, "jobs"), "batch", "batches") + " done",
         f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
         f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
         f"{failed} {per_second(rates, 'failed')}".strip(),
         str(node.get("reason") or ""),
     )
+
+
+def jobs_of(node: Mapping[str, Any]) -> str:
+    """`2/4 running`, and where some wait for a process slot `2/2 running, 3 waiting`."""
+    slots, waiting = node.get("slots"), number(node, "waiting")
+    running = f"{number(node, 'running') - waiting}{f'/{slots}' if slots else ''} running"
+    return f"{running}, {waiting} waiting" if waiting else running
 
 
 def lagging(summary: Mapping[str, Any]) -> list[str]:
@@ -162,7 +183,7 @@ def _account(summary: Mapping[str, Any]) -> list[str]:
     on = f" on {counted(pages, 'index page')}" if pages else ""
     text = (
         f"  {counted(number(summary, 'urls_distinct'), 'URL')} found{on}; "
-        f"{number(summary, 'requests', 'done'):,} done in {counted(batches, 'batch', 'batches')}"
+        f"{succeeded(summary):,} done in {counted(batches, 'batch', 'batches')}"
     )
     aside = {"offsite": "offsite", "duplicate": "found twice", "refused": "refused", "local": "crawled by the producer"}
     rest = [f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name)]

@@ -46,6 +46,7 @@ def add(
     from scrapyd_dist.errors import ConfigError
     from scrapyd_dist.transports.requests import RequestsTransport
 
+    from ..fleet import unused_local
     from ..speaking import complain, put_json, say
     from .listing import exit_code_of, look
     from .looks import row
@@ -64,6 +65,8 @@ def add(
             complain(f"{one.error} It is added all the same.")
         elif not as_json:
             say(f"Added {one.node.name} ({one.node.url}).")
+    if idle := unused_local(found):
+        say(idle)
     raise typer.Exit(exit_code_of(seen))
 
 

@@ -67,7 +67,8 @@ def nodes(
     from scrapyd_dist.transports.requests import RequestsTransport
 
     from ..choosing import chosen, known_times
-    from ..speaking import put_json
+    from ..fleet import unused_local
+    from ..speaking import put_json, say
     from .looks import newest_of, quick_project, row
     from .records import recognise
 
@@ -83,6 +84,8 @@ def nodes(
         put_json({"project": name, "version": newest, "nodes": rows})
     else:
         _show(seen, rows)
+    if idle := unused_local(found):
+        say(idle)
     raise typer.Exit(exit_code_of(seen))
 
 

@@ -34,6 +34,7 @@ def up(
 
     from scrapyd_dist.config import load, state_dir
 
+    from ..fleet import unused_local
     from ..render import table
     from ..speaking import put_json, say
 
@@ -44,8 +45,8 @@ def up(
         put_json({"nodes": rows})
     else:
         table(("name", "url", "slots"), [tuple(row.values()) for row in rows])
-    if project.nodes:
-        say("Note: scrapy.cfg names nodes, so crawls use those.")
+    if idle := unused_local(project):
+        say(idle)
     say("Stop them with: sdist nodes down")
 
 

@@ -190,6 +190,9 @@ def _replace(place: Path, content: bytes) -> None:
 
 
 def _tell(file: Path, new: Sequence[Wanted], there: Sequence[Wanted], timeout: float, *, as_json: bool) -> None:
+    from scrapyd_dist.config import load
+
+    from ..fleet import unused_local
     from ..render import table
     from ..speaking import put_json, say
 
@@ -207,6 +210,8 @@ def _tell(file: Path, new: Sequence[Wanted], there: Sequence[Wanted], timeout: f
                 f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
                 "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."
             )
+    if idle := unused_local(load(file.parent)):
+        say(idle)
     say(
         "Next: sdist doctor looks at the nodes; sdist deploy-all uploads the project; "
         "sdist crawl SPIDER crawls with them."

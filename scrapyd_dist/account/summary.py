@@ -98,9 +98,10 @@ def summary(snap: Snapshot) -> dict[str, Any]:
             "total": account["sealed"],
             "sent": account["sealed"] - snap.waiting_requests,
             "done": done,
+            "succeeded": tally.requests_done + sum(one.succeeded for m in snap.members for one in m.out.values()),
         },
         "outlook": _outlook(snap, account["sealed"], done).document(),
-        "per_s": _rates(snap.progress.rates()),
+        "per_s": _rates(_pace(snap)),
         "pages": snap.index.pages + tally.pages + running["pages"],
         "items": snap.own_items + tally.items + running["items"],
         "gone_urls": tally.gone + snap.local_missed.get("gone", 0),
@@ -108,7 +109,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "dead_urls": tally.dead_urls,
         "index": {"pages": snap.index.pages, "total": snap.index.total, "failed": snap.index.failed},
         "index_failed": snap.index.failed,
-        "nodes": [_node(member, snap.progress) for member in snap.members],
+        "nodes": [_node(member, snap) for member in snap.members],
         "throttle": _throttle(snap),
         "stragglers": [_straggler(one) for one in snap.progress.stragglers()],
         "output": list(snap.output),
@@ -131,15 +132,29 @@ def _throttle(snap: Snapshot) -> dict[str, Any]:
     return {"heeded": not snap.unheeded and not deaf, "reason": snap.unheeded, "nodes": deaf}
 
 
+def succeeded(document: Mapping[str, Any]) -> int:
+    """Of a summary: target requests that gave a result; those that failed or are gone are not done."""
+    requests = document.get("requests") or {}
+    if "succeeded" in requests:
+        return int(requests["succeeded"] or 0)
+    missed = (document.get("gone_urls") or 0) + (document.get("failed_urls") or 0)  # an earlier version wrote it
+    return max(0, int((requests.get("done") or 0) - missed))
+
+
 def _outlook(snap: Snapshot, found: int, done: int) -> Outlook:
     return Outlook.of(
         found=found + snap.buffered,
         done=done,
-        rate=snap.progress.rates()[0] if snap.state in {*_FINDING, "working"} else 0.0,
+        rate=_pace(snap)[0] if snap.state in {*_FINDING, "working"} else 0.0,
         finding=snap.state in _FINDING,
         pages=snap.index.pages,
         total_pages=snap.index.total,
     )
+
+
+def _pace(snap: Snapshot, node: str | None = None) -> tuple[float, float, float, float]:
+    """What is done per second; nothing of a crawl that rests, whatever its last jobs still bring."""
+    return (0.0, 0.0, 0.0, 0.0) if snap.paused else snap.progress.rates(node)
 
 
 def _rates(rates: tuple[float, float, float, float]) -> dict[str, float]:
@@ -160,8 +175,8 @@ def _straggler(one: Straggler) -> dict[str, Any]:
     }
 
 
-def _node(member: Member, progress: Progress) -> dict[str, Any]:
-    counts = progress.counts(member.node.name)
+def _node(member: Member, snap: Snapshot) -> dict[str, Any]:
+    counts = snap.progress.counts(member.node.name)
     _, _, items = member.progress()
     return {
         "name": member.node.name,
@@ -170,11 +185,12 @@ def _node(member: Member, progress: Progress) -> dict[str, Any]:
         "reason": member.unfit or member.down_reason,
         "slots": member.slots,
         "running": len(member.out),
+        "waiting": sum(out.report is None for out in member.out.values()),
         "jobs": member.jobs,
         "items": member.items + items,
         "pages": counts.pages,
         "failed": counts.failed,
-        "per_s": _rates(progress.rates(member.node.name)),
+        "per_s": _rates(_pace(snap, member.node.name)),
     }
 
 

@@ -91,6 +91,11 @@ class Out:
         report = self.report
         return (report.ended_requests, report.pages, report.items) if report else (0, 0, 0)
 
+    @property
+    def succeeded(self) -> int:
+        """Of the requests that ended and count nowhere else yet, those that gave a result; at least so many."""
+        return max(0, self.progress()[0] - self.report.missed) if self.report else 0
+
     def left(self, now: float) -> float:
         """Seconds until it ends, judged by its pace so far; 0 when nothing is known."""
         if self.report is None or not self.report.ended_requests:

@@ -25,11 +25,11 @@ NAMED = 400
 #: lanes that are drawn, at most
 LANES = 240
 
-_LINES = (("found", "found"), ("sent", "sent"), ("done", "done"))
+_LINES = (("found", "found"), ("sent", "sent"), ("done", "ended"))
 
 
 def burn_up(data: BurnUp, width: float) -> Picture:
-    """Found, sent to nodes and done over time, and when it may end."""
+    """Found, sent to nodes and ended over time, and when it may end."""
     wide, height = width >= WIDE, 300.0 if width >= WIDE else 240.0
     forecast = data.forecast
     last = data.at[-1] if forecast is None else max(data.at[-1], min(forecast.latest, data.at[-1] * 3))
@@ -41,9 +41,9 @@ def burn_up(data: BurnUp, width: float) -> Picture:
         name=f"burn-up-{width:g}",
         width=width,
         height=height,
-        title="Requests found, sent to nodes and done, over time",
+        title="Requests found, sent to nodes and ended, over time",
         desc=f"After {span(data.at[-1])}: {data.found[-1]:,.0f} found, {data.sent[-1]:,.0f} sent to nodes, "
-        f"{data.done[-1]:,.0f} done." + (f" At the pace so far {_may_end(data)}." if forecast else ""),
+        f"{data.done[-1]:,.0f} ended." + (f" At the pace so far {_may_end(data)}." if forecast else ""),
     )
     picture.add(_hatch(f"idle-{width:g}", "hatch-idle"))
     for begin, end in data.gaps:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist import __version__
+from scrapyd_dist.account.summary import succeeded
 from scrapyd_dist.batches import BatchState, CrawlState
 from scrapyd_dist.report.document import series
 from scrapyd_dist.report.facts import number, of
@@ -30,7 +31,7 @@ _KINDS = {
     "index": "index pages that failed, so what is on them is unknown",
     "gone": "gone: the site says that they are not there",
 }
-_TONES = {"finished": "good", "stopped": "bad", "incomplete": "bad", "refused": "bad", "died": "bad"}
+_TONES = {"stopped": "bad", "incomplete": "bad", "refused": "bad", "died": "bad"}
 
 
 def page(facts: Facts) -> str:
@@ -69,14 +70,19 @@ def _when(seconds: float) -> str:
 STILL = 5.0
 
 
+def _headline(facts: Facts) -> str:
+    state, code = _state(facts), facts.crawl.exit_code
+    return f"{state}, with exit code {code}" if state == CrawlState.FINISHED.value and code else state
+
+
 def _head(facts: Facts) -> str:
-    crawl, state = facts.crawl, _state(facts)
-    tone = _TONES.get(state, "going")
+    crawl = facts.crawl
+    tone = _tone(facts)
     version = f", version {crawl.version}{_begun_with(crawl.summary)}" if crawl.version else ""
     told = f"Spider {crawl.spider} of {crawl.project or 'a project'}{version}. Begun {_when(facts.begun)}"
     so_far = f"; {span(facts.span)} so far, as of {_when(facts.until)}." if facts.lives else f"; {_took(facts)}."
     return (
-        f'<header><h1>{escape(crawl.id)}</h1><p><span class="state {tone}">{escape(state)}</span></p>'
+        f'<header><h1>{escape(crawl.id)}</h1><p><span class="state {tone}">{escape(_headline(facts))}</span></p>'
         f'<p class="about">{escape(told + so_far)}</p></header>'
     )
 
@@ -94,11 +100,19 @@ def _took(facts: Facts) -> str:
     return f"ran for {span(ran)} of the {span(whole)} from its beginning to its end"
 
 
+def _tone(facts: Facts) -> str:
+    """The colour of the state: of a crawl that is finished, as its exit code says."""
+    state = _state(facts)
+    if state != CrawlState.FINISHED.value:
+        return _TONES.get(state, "going")
+    return {0: "good", 3: "partial", None: "good"}.get(facts.crawl.exit_code, "bad")
+
+
 def _numbers(facts: Facts) -> str:
     summary = facts.crawl.summary
     if not summary:
         return ""
-    done, total = _count(summary, "requests", "done"), _count(summary, "requests", "total")
+    done, total = succeeded(summary), _count(summary, "requests", "total")
     batches = f"{_count(summary, 'batches', 'done'):,} of {_count(summary, 'batches', 'total'):,} batches"
     lost = sum(_count(summary, name) for name in ("failed_urls", "dead_urls", "refused"))
     nodes = summary.get("nodes") or ()

@@ -26,10 +26,11 @@ def pictures(facts: Facts, series: Series) -> str:
 
 
 def _burn_up(series: Series) -> str:
-    title, data = "Found, sent, done", series.burn_up
+    title, data = "Found, sent, ended", series.burn_up
     if data is None:
         return section(title, "Too little is known of how this crawl grew: it ended, or began, within a second or two.")
     hint = "Found and sent should lie close together: where they part, the nodes are the bottleneck."
+    hint += " What failed or is gone has ended, too."
     if data.forecast:
         begin, end = (max(0.0, when - data.at[-1]) for when in (data.forecast.soonest, data.forecast.latest))
         sure = {"estimate": "About ", "at-least": "At least "}.get(data.forecast.sure, "")
@@ -39,7 +40,7 @@ def _burn_up(series: Series) -> str:
     chosen = sorted({*range(0, len(data.at), step), len(data.at) - 1})
     rows = [(span(data.at[i]), int(data.found[i]), int(data.sent[i]), int(data.done[i])) for i in chosen]
     shown = both(lambda width: over_time.burn_up(data, width))
-    return section(title, hint, shown, behind("As a table", table(("after", "found", "sent to nodes", "done"), rows)))
+    return section(title, hint, shown, behind("As a table", table(("after", "found", "sent to nodes", "ended"), rows)))
 
 
 def _heat(series: Series) -> str:

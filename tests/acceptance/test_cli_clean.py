@@ -104,6 +104,8 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
     assert cleaned.code == 0, cleaned.err
     assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
     assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
-    assert run_cli(it, "clean", "--older-than", "30", "--yes").code == 4
+    nothing = run_cli(it, "clean", "--older-than", "30", "--dry-run")
+    assert (nothing.code, "Nothing to remove: no crawl ended more than 30 days ago." in nothing.err) == (0, True)
+    assert run_cli(it, "clean", "no-such-crawl", "--yes").code == 4
     assert run_cli(it, "clean", "a", "--yes").code == 0
     assert left(it) == (["runs"], ["runs"])

@@ -66,7 +66,9 @@ def test_none_lets_us_in(
     assert done.json()["nodes"][0]["state"] == "refused"
 
 
-def test_local_nodes_come_are_listed_and_go(run_cli: Callable[..., Result], project: Callable[..., Project]) -> None:
+def test_local_nodes_come_are_listed_and_go(
+    run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]
+) -> None:
     made = project()
     up = run_cli(made, "nodes", "up", "1", "--slots", "2", "--json")
     try:
@@ -74,6 +76,12 @@ def test_local_nodes_come_are_listed_and_go(run_cli: Callable[..., Result], proj
         assert [(row["name"], row["slots"]) for row in up.json()["nodes"]] == [("local1", 2)]
         assert run_cli(made, "nodes", "up", "1", "--json").json() == up.json()  # it is there already
         assert [row["state"] for row in run_cli(made, "nodes", "--json").json()["nodes"]] == ["up"]
+        for command in (("nodes", "add", pair[0].url, "--name", "far"), ("nodes",), ("nodes", "up", "1")):
+            said = run_cli(made, *command).err
+            for word in ("local nodes run that get no work (local1)", "[deploy:local1]", "nodes.json"):
+                assert word in said, (command, said)
+        run_cli(made, "nodes", "remove", "far")
+        assert "no work" not in run_cli(made, "nodes").err
     finally:
         down = run_cli(made, "nodes", "down")
     assert (down.code, down.err) == (0, "Stopped local1.\n")

@@ -68,9 +68,30 @@ def test_a_rate(rates: object, text: str) -> None:
 
 def test_the_line_while_it_runs() -> None:
     assert words.progress_line(crawl()) == (
-        "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,500 of ≈ 6,000 · batches 3/4"
+        "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,499 of ≈ 6,000 · gone 1 · batches 3/4"
         " · pages 1,600 (41/s) · items 1,499 (12/s) · ≈ 45 s to go · nodes 1/2"
     )
+
+
+def test_a_paused_crawl_has_no_time_to_go() -> None:
+    line = words.progress_line(crawl(paused=True))
+    assert line.startswith("easy-1: paused · ")
+    assert "to go" not in line
+    stopped = crawl(CrawlState.STOPPED, paused=True)
+    assert words.state_of({**stopped.summary, "state": "stopped"}) == "stopped"
+
+
+def test_done_is_what_gave_a_result() -> None:
+    lost = crawl(requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0}, failed_urls=100, gone_urls=20)
+    assert "done 0 of ≈ 6,000 · gone 20 · " in words.progress_line(lost)
+    assert "errors 100 · " in words.progress_line(lost)
+    ended = words.closing(replace(lost, state=CrawlState.FINISHED))
+    assert "; 0 done in 4 batches" in ended[1]
+
+
+def test_waiting_jobs_do_not_run() -> None:
+    assert words.jobs_of({"running": 4, "waiting": 2, "slots": 2}) == "2/2 running, 2 waiting"
+    assert words.jobs_of({"running": 4, "slots": 4}) == "4/4 running"
 
 
 def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
@@ -95,7 +116,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
     assert words.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
-        "  3,000 URLs found on 50 index pages; 1,500 done in 4 batches (7 offsite, 20 found twice).",
+        "  3,000 URLs found on 50 index pages; 1,499 done in 4 batches (7 offsite, 20 found twice).",
         "  1 gone (the site says they are not there):",
         "    http://w/1  404",
         "  All of them: /elsewhere/misses.jsonl",

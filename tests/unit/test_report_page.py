@@ -181,3 +181,15 @@ def test_a_crawl_that_stood_still_says_both_how_long_it_ran_and_from_when_to_whe
     assert "took 1:01 h." in Reader(page(Facts(crawl=row, now=BEGUN + 9000))).text
     told = Reader(page(Facts(crawl=replace(row, summary={"duration_s": 45.0}), now=BEGUN + 9000))).text
     assert "ran for 45 s of the 1:01 h from" in told
+
+
+@pytest.mark.parametrize(("code", "tone"), [(0, "good"), (3, "partial"), (1, "bad")])
+def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(code: int, tone: str) -> None:
+    facts = made_up()
+    requests = {"total": 120, "sent": 120, "done": 120, "succeeded": 7}
+    summary = {**facts.crawl.summary, "requests": requests, "failed_urls": 100, "gone_urls": 13}
+    crawl = replace(facts.crawl, state=CrawlState.FINISHED, exit_code=code, summary=summary)
+    text = page(replace(facts, crawl=crawl))
+    assert f'class="state {tone}"' in text
+    assert (f"with exit code {code}" in text) == bool(code)
+    assert "requests done7of 120 found" in Reader(text).text.replace("\n", "")

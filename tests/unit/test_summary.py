@@ -30,7 +30,7 @@ def test_the_account_balances() -> None:
     parts = ("offsite", "duplicate", "refused", "local", "sealed")
     assert document["urls_found"] == sum(document[name] for name in parts) + 5
     assert document["urls_distinct"] == 20 + 4 + 3 + 5
-    assert document["requests"] == {"total": 20, "sent": 20, "done": 10}
+    assert document["requests"] == {"total": 20, "sent": 20, "done": 10, "succeeded": 8}
     assert summary(snapshot(waiting_requests=12))["requests"]["sent"] == 8
 
 
@@ -64,6 +64,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
             "reason": "",
             "slots": 4,
             "running": 1,
+            "waiting": 0,
             "jobs": 2,
             "items": 13,
             "pages": 7,
@@ -120,3 +121,26 @@ def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
     document = told(row)
     assert (document["state"], document["message"], document["exit_code"]) == ("stopped", "stopped", 3)
     assert (document["crawl"], document["items"]) == ("c", 1499)
+
+
+def test_a_crawl_that_rests_has_no_pace_and_no_end() -> None:
+    progress = Progress()
+    progress._whole.add(0.0, 0, 0, 0, 0)
+    progress._whole.add(10.0, 100, 100, 100, 0)
+    going = summary(snapshot(progress=progress))
+    assert going["per_s"]["requests"] > 0
+    assert going["outlook"]["eta_s"] is not None
+    rests = summary(snapshot(progress=progress, paused=True))
+    assert (rests["paused"], rests["outlook"]["eta_s"], set(rests["per_s"].values())) == (True, None, {0.0})
+
+
+def test_a_job_without_a_report_waits() -> None:
+    member = Member(node=Node.parse("http://one:6800", name="one"))
+    for number in (1, 2):
+        batch = Batch(number=number, size=5)
+        out = Out(batch=batch, number=1, job=f"c.b{number}.a1", member=member, since=0.0, start_by=9.0)
+        member.out[out.job] = out
+    out.report = Report(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
+    document = summary(snapshot(members=[member]))
+    assert (document["nodes"][0]["running"], document["nodes"][0]["waiting"]) == (2, 1)
+    assert document["requests"]["succeeded"] == 8 + 2
