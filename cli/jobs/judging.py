@@ -29,10 +29,10 @@ REPORT_MAX = 16 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What the store knows about one attempt."""
+    """What the store knows about one job of a crawl."""
 
     home: str  #: the crawl's folder in the nodes' logs
-    attempt: Attempt
+    attempt: Attempt | None = None  #: None: a worker, whose word is in that folder only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,8 @@ class Judge:
     def of_store(self, row: Listed) -> Kept | None:
         """What the store knows of this very job."""
         kept = self.kept.get(row.place.job)
-        return kept if kept is not None and kept.attempt.url == row.place.node.url else None
+        elsewhere = kept is not None and kept.attempt is not None and kept.attempt.url != row.place.node.url
+        return None if elsewhere else kept
 
     def _of_ours(self, row: Listed, *, signalled: bool) -> Verdict | None:
         from scrapyd_dist.batches import AttemptState
@@ -98,13 +99,14 @@ class Judge:
         kept = self.of_store(row)
         if kept is None:
             return None
-        if kept.attempt.state is AttemptState.ACCEPTED:
-            return _accepted(kept.attempt.report)
+        attempt = kept.attempt
+        if attempt is not None and attempt.state is AttemptState.ACCEPTED:
+            return _accepted(attempt.report)
         report = self.report(row)
         if report is not None:
             return by_report(row.state, report, signalled=signalled)
-        if kept.attempt.state is AttemptState.FAILED and not signalled:
-            return Verdict(outcome=Outcome.FAILED, reason=kept.attempt.reason)
+        if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
+            return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None
 
     def _of_any(self, row: Listed, *, signalled: bool) -> Judged:
@@ -133,14 +135,18 @@ def kept_of(root: Path, rows: Iterable[Listed]) -> dict[str, Kept]:
 
     from ..storing import maybe_store
 
+    rows = list(rows)
     wanted = {row.place.crawl for row in rows} - {None}
     store = maybe_store(root) if wanted else None
     if store is None:
         return {}
     with closing(store):
         crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
-        return {
-            attempt.job: Kept(home=home_of(crawl.id, crawl.created), attempt=attempt)
+        homes = {crawl.id: home_of(crawl.id, crawl.created) for crawl in crawls}
+        jobs = {row.place.job: row.place.crawl for row in rows}
+        workers = {job: Kept(home=homes[crawl]) for job, crawl in jobs.items() if crawl in homes}
+        return workers | {
+            attempt.job: Kept(home=homes[crawl.id], attempt=attempt)
             for crawl in crawls
             for attempt in store.attempts(crawl.id)
         }

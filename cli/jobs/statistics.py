@@ -78,10 +78,11 @@ def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     from scrapyd_dist.jobs.logreads import look, survey
 
     kept = judge.of_store(row)
-    if kept is not None and kept.attempt.state is AttemptState.FAILED:
+    attempt = kept.attempt if kept is not None else None
+    if attempt is not None and attempt.state is AttemptState.FAILED:
         return None  # its batch has another attempt, or is dead
-    if kept is not None and kept.attempt.report.get("stats"):
-        found: Mapping[str, Any] = kept.attempt.report["stats"]
+    if attempt is not None and attempt.report.get("stats"):
+        found: Mapping[str, Any] = attempt.report["stats"]
         return found
     report = judge.report(row)
     if report is not None and report.stats:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import scrapyd_dist
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from .job import PullJob
     from .leased import LeasedBatch
 
 REPORT_SCHEMA = 1
+#: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
+ANSWERS = ("downloader/response_status_count/", "downloader/request_count", "downloader/exception_count", "retry/count")
 #: what a report counts, and starts from
 NOTHING = {"requests": 0, "done": 0, "missed": 0, "errors": 0, "pages": 0, "items": 0}
 
@@ -31,6 +33,7 @@ class PullReport:
         self._started = time.time()
         self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
         self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
+        self._answers: Counter[str] = Counter()  #: that reports of batches have told
         self.trouble = ""  #: of a batch that could not be ended
         self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
         self.unreached = False  #: the store cannot be used from here, and that will stay so
@@ -41,8 +44,13 @@ class PullReport:
         if fate == "acked":
             self._ended.update(batch.account.progress())
 
-    def of_batch(self, batch: LeasedBatch, part: dict[str, Any] | None, reason: str) -> dict[str, Any]:
-        """The final report of an attempt, as a job that was sent one batch would write it."""
+    def of_batch(
+        self, batch: LeasedBatch, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The final report of an attempt, as a job that was sent one batch would write it.
+
+        What the sites answered is that since the report before, of whichever batch a page was: the sum is right.
+        """
         number, attempt = batch.key
         return {
             **self._head("ended", batch.started),
@@ -54,8 +62,13 @@ class PullReport:
             "part": part,
             "feeds": [],
             "feeds_failed": 0,
-            "stats": {},
+            "stats": self._news(stats),
         }
+
+    def _news(self, stats: Mapping[str, Any]) -> dict[str, int]:
+        now = Counter({name: value for name, value in stats.items() if name.startswith(ANSWERS)})
+        news, self._answers = now - self._answers, now
+        return dict(news)
 
     def progress(self, held: Collection[LeasedBatch]) -> dict[str, Any]:
         """How far the worker is."""

@@ -61,7 +61,7 @@ class Settling:
         fate = "failed"
         try:
             part = await self._whole_part(batch)
-            report = self._report.of_batch(batch, part, reason)
+            report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
             finds = batch.finds
             good = reason == "finished" and not batch.problem
             if good:  # before the ack: told twice is better than never; and as the batch's own, which no walk forgets

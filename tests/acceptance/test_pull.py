@@ -57,6 +57,13 @@ def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(
         "total": 5, "sent": 5, "out": 0, "waiting": 0, "done": 5, "failed": 0, "dead": 0,
     }  # fmt: skip
     assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in pair)
+    for node in pair:  # as `jobs_to_keep` does
+        for log in node.logs_dir.glob("*/*/*.log"):
+            log.unlink()
+    jobs = run_cli(it, "jobs", "--json").json()["jobs"]
+    assert {job["state"] for job in jobs if ".w" in job["job"]} == {"finished"}, jobs
+    answered = run_cli(it, "report", "--json").json()["statuses"]
+    assert sum(one["codes"].get("200", 0) for one in answered) == 90
 
 
 @pytest.mark.black_box

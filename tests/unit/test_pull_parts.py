@@ -156,10 +156,13 @@ def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Call
         batch.item({"n": index}, mark)
         batch.done(mark)
     part = batch.part.close()
-    told = read_report(json.dumps(report.of_batch(batch, part, "finished")).encode())
+    stats = {"downloader/response_status_count/200": 2, "retry/count": 1, "item_scraped_count": 2}
+    told = read_report(json.dumps(report.of_batch(batch, part, "finished", stats)).encode())
+    assert told.stats == {"downloader/response_status_count/200": 2, "retry/count": 1}
     assert refusal(told, 2, feed=False) == ""
     assert (told.requests, told.done, told.items) == (2, 2, 2)
-    early = read_report(json.dumps(report.of_batch(batch, part, "shutdown")).encode())
+    early = read_report(json.dumps(report.of_batch(batch, part, "shutdown", {**stats, "retry/count": 4})).encode())
+    assert early.stats == {"retry/count": 3}, "what the report before has told counts once"
     assert refusal(early, 2, feed=False) == "the worker ended early (shutdown)"
 
 
