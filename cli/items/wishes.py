@@ -112,10 +112,11 @@ class Puller:
 
     def _of_job(self, row: Listed) -> Wish:
         place, over, kept = row.place, row.state is JobState.FINISHED, self._judge.of_store(row)
-        if kept is not None and place.crawl is not None:
+        attempt = kept.attempt if kept is not None else None
+        if attempt is not None and place.crawl is not None:
             target = self._folder / place.crawl / f"{place.job}.jl"
-            home = crawl_folder(self._project.root, place.crawl) / PARTS / (kept.attempt.part or f"{place.job}.jl")
-            accepted = kept.attempt.state is AttemptState.ACCEPTED and home.is_file()
+            home = crawl_folder(self._project.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
+            accepted = attempt.state is AttemptState.ACCEPTED and home.is_file()
             bring = _bind(copy_home, home, target) if accepted else _bind(self._bring_ours, row, target, over=over)
         else:
             # Names of jobs and nodes are foreign: none of them may lead out of the folder.
