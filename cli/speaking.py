@@ -58,7 +58,7 @@ def put_ours(text: str) -> None:
 
 
 def put_raw(head: str, data: bytes) -> None:
-    """A line whose end is foreign bytes, which somebody wants as they are."""
+    """A line that ends in foreign bytes, printed as they are (`--raw`)."""
     sys.stdout.flush()
     sys.stdout.buffer.write(harmless(head).encode() + data + b"\n")
     sys.stdout.buffer.flush()

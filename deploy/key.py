@@ -22,7 +22,7 @@ def state_key(state: Path) -> bytes:
 
 
 def known_key(state: Path) -> bytes | None:
-    """The key, for whoever only looks: None where none was made yet."""
+    """The project's key; None where none was made yet."""
     try:
         return (state / _FILE).read_bytes().strip() or None
     except FileNotFoundError:

@@ -49,7 +49,7 @@ def note_pid(folder: Path, pid: int) -> None:
 
 
 def noted_pid(folder: Path) -> int | None:
-    """The same, back. What a store says of processes may be anybody's word, and nobody is signalled for it."""
+    """The same, back. A process is signalled on the word of this file only, never on that of the store."""
     try:
         text = (folder / _PID_FILE).read_text("ascii")
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""`sdist trust`: what a store says of a crawl is signed by this project, after somebody has looked at it."""
+"""`sdist trust`: show what a store says of a crawl, and sign it with this project's key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def trust(
             for line in _lines({"spider": row.spider, "project": row.project, "version": row.version, **options}):
                 say(line)
             if not can_ask():
-                raise ConfigError(f"Whether {crawl} is to be believed has to be asked, and nobody is here. Add --yes.")
+                raise ConfigError(f"`sdist trust {crawl}` asks for confirmation, and this is no terminal. Add --yes.")
             if not ask(f"Do you know all of this, and shall {crawl} be believed?"):
                 raise typer.Exit(130)
         batches = store.trust(crawl)

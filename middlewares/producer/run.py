@@ -353,7 +353,7 @@ class Run:
         await self._close_row(CrawlState.FINISHED, 1 if too_few or came_to_nothing else code)
 
     def _told_of_limits(self, misses: Sequence[Miss]) -> list[str]:
-        """What was left out because somebody wanted that."""
+        """What was left out on request."""
         told = []
         if self._enough == Reason.LIMITED.value:
             told.append(

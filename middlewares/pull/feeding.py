@@ -261,7 +261,7 @@ def most_of_a_site(crawler: Crawler) -> int:
 
 
 def _unproven(value: RequestValue) -> str:
-    """Why a request is not made that may be anybody's: without a key, nothing shows that it is this project's own."""
+    """Why a request is not made when no key shows that it is this project's own."""
     scheme = value["url"].partition(":")[0].lower()
     if scheme in {"http", "https"} and "proxy" not in str(value.get("meta", "")):
         return ""

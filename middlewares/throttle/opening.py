@@ -148,7 +148,8 @@ def check_queue(settings: BaseSettings) -> None:
 
 def tell_of_scheduler(settings: BaseSettings) -> None:
     """Say what one of another make does to limits."""
-    if not issubclass(load_object(settings["SCHEDULER"]), Scheduler):
+    # Not issubclass(): to Scrapy, whatever has the methods is a scheduler.
+    if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
         logger.warning(
             "SCHEDULER is %s, which may not keep its requests in the throttle's queue: limits hold, but a request that"
             " waits for its permit holds one of CONCURRENT_REQUESTS.",

@@ -258,7 +258,7 @@ class Manager(AtDesk):
         for lane in lanes:
             reasons = self._hiring.retired[lane]
             reason = next((one for one in reasons if not meaning(one).asked_for), reasons[-1])
-            if not self.producer:  # what waits in a frontier is for whoever takes it next
+            if not self.producer:  # what waits in a frontier is for its next consumer
                 self.desk.stop_now(f"The workers have ended as their settings say ({reason.upper()}); the rest waits.")
                 return
             self.enough = reason

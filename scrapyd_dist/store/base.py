@@ -51,7 +51,7 @@ class Store(Protocol):
         """
 
     def own_crawl(self, crawl: str) -> Crawl:
-        """The row, for whoever does what it says.
+        """The row, for a caller that acts on its options.
 
         Raises:
             ForeignRow: this project has not signed it.
@@ -68,14 +68,14 @@ class Store(Protocol):
         """
 
     def unchecked(self, crawl: str) -> dict[str, Any]:
-        """The options that the row has, whoever wrote them: only to be shown.
+        """The options of the row, signed or not: only to be shown.
 
         Raises:
             NothingMatched: there is none of that id.
         """
 
     def trust(self, crawl: str) -> int:
-        """Sign all that is there of a crawl, as it is: somebody has looked at it. Gives the number of its batches."""
+        """Sign the crawl's row and batches as they are. Gives the number of its batches."""
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).

@@ -40,7 +40,7 @@ THERE = ("*",)
 _LARGEST = (1 << 63) - 1
 #: of batches, and of buckets of fingerprints, no crawl has more
 MOST = 100_000_000
-#: tries to change a row that somebody else changes at the same time
+#: tries to change a row that another client changes at the same time
 _TRIES = 20
 _ATTEMPT_NAME = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 #: attempts in one of these are not over; they are listed by it
@@ -62,7 +62,7 @@ def unpacked(words: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 
 def word(name: bytes) -> str:
-    """A name as the server has it; what no version of ours wrote is replaced, and then known to nobody."""
+    """A name as the server has it; what no version of ours wrote is replaced, and then matches no row."""
     return name.decode("utf-8", "replace")
 
 

@@ -155,7 +155,7 @@ def signed_row(signer: Signer, values: Mapping[str, Any], options: Mapping[str, 
 
 
 def unsigned(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a row, whoever wrote them."""
+    """The options of a row, signed or not."""
     what = "a row of a crawl"
     options = judged(what, {"options": from_json(what, row.get("options") or "{}")}, {"options": document})["options"]
     return {name: value for name, value in options.items() if name != FIELD}
@@ -269,7 +269,7 @@ class Door:
         return json.dumps(self.signer.signed(payload, "batch", crawl, batch.slot, batch.size))
 
     def resigned(self, crawl: str, batch: Batch, text: str | bytes) -> str:
-        """What a batch carries with a signature of now, whoever wrote it."""
+        """What a batch carries, signed anew."""
         said = from_json("a batch", text)
         return self.payload_text(crawl, batch, said if isinstance(said, dict) else {})
 

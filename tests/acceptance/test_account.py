@@ -67,7 +67,7 @@ def test_offsite_and_duplicates_are_filtered_once_and_counted(
     account = {name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")}
     assert account == {"offsite": 6, "duplicate": 9, "refused": 0, "local": 0, "sealed": 90}
     assert (summary["urls_found"], summary["urls_distinct"]) == (105, 90)
-    assert summary["requests"] == {"total": 90, "sent": 90, "done": 90}
+    assert summary["requests"] == {"total": 90, "sent": 90, "done": 90, "succeeded": 90}
 
 
 @pytest.mark.black_box

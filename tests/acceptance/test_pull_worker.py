@@ -315,7 +315,7 @@ def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
 def test_a_worker_whose_folder_is_removed_ends_with_that_and_holds_nothing(
     project: Any, site: Any, frontier: Any, start_scrapy: Any
 ) -> None:
-    """A log folder that is wiped: no batch stays out, none is acked whose part nobody can fetch."""
+    """A log folder that is wiped: no batch stays out, none is acked whose part cannot be fetched."""
     shop = site(60, "--latency=0.2")
     queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
     queue.add(values_of(map(shop.detail, range(60)), callback="parse_article"), size=5)

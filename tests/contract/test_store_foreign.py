@@ -110,7 +110,7 @@ def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said
     is_file = where.startswith("sqlite")
     with theirs(where, KEY) as mine:
         row = mine.crawl("c")
-        # Whoever can write the file can write the key beside it.
+        # A program that can write the file can write the key beside it.
         assert (row.options == OPTIONS, bool(row.foreign)) == (is_file, not is_file)
         assert [node.url for node in mine.nodes()] == (["http://spare:6800"] if is_file else [""])
         assert len(mine.shards("c")) == is_file
