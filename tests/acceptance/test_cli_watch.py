@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rig.processes import private_environment
 from rig.waiting import wait_for
+from scrapyd_dist.deploy.processes import note_pid
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
@@ -94,6 +95,9 @@ def producer(made: Project) -> Iterator[subprocess.Popen[str]]:
                 pid=process.pid, summary={"items": 5, "requests": {"total": 10, "done": 5}},
             )
         )  # fmt: skip
+        folder = path.parent / "crawls" / "c"
+        folder.mkdir(parents=True)
+        note_pid(folder, process.pid)
         yield process
         process.kill()
 
