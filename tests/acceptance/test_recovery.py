@@ -118,7 +118,9 @@ def test_a_crawl_rests_and_goes_on(
     asked = sum(pages.hits().values())
     assert crawls(it)[0].summary["paused"]
     assert not crawls(it)[0].state.ended
-    assert run_cli(it, "status", crawl, "--json").code == 0
+    standing = run_cli(it, "status", crawl, "--json").json()
+    assert (standing["paused"], standing["outlook"]["eta_s"], standing["per_s"]["requests"]) == (True, None, 0)
+    assert "paused" in run_cli(it, "crawls").out
     assert sum(pages.hits().values()) == asked, "it went on though it rests"
     assert run_cli(it, "resume", crawl, "--json").code == 0
     assert command.wait(60).code == 0
