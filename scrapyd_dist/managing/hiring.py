@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 class GoneWorker(Protocol):
     """What takes back what a worker had, and says how many batches that were."""
 
-    async def __call__(self, job: str, reason: str, *, blame: bool) -> int: ...
+    async def __call__(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int: ...
 
 
 @dataclass(kw_only=True)
@@ -120,7 +120,7 @@ class Hiring:
         for one in await self.roster.read():
             member = members.get(one.url)
             if member is None:
-                await self.gone(one.job, "its node is not in the fleet any more", blame=False)
+                await self.gone(one.job, "its node is not in the fleet any more")
                 await self.roster.remove(one.job)
                 continue
             worker = Worker(
@@ -264,7 +264,7 @@ class Hiring:
 
     async def cancelled(self, job: str) -> None:
         """What it has leased since it was given up waits again, long before these leases run out."""
-        await self.gone(job, "its worker was given up while its node was away", blame=False)
+        await self.gone(job, "its worker was given up while its node was away", harmless=True)
 
     def hangs(self, job: str, reason: str) -> None:
         """A lease of it has run out, though its node answers: its event loop stands still, whatever its report says."""

@@ -61,20 +61,21 @@ class Returning:
                 if blame and attempt.worker:
                     self.hangs(attempt.worker, reason)
 
-    async def worker_gone(self, job: str, reason: str, *, blame: bool) -> int:
+    async def worker_gone(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int:
         """A worker has ended: what it had and did not ack waits again.
 
         Args:
             job: the worker.
             reason: why, in words.
             blame: whether a batch of these may have done it.
+            harmless: it says nothing of these batches: none is dead for it.
 
         Returns:
             How many batches it had.
         """
         had = [attempt for attempt in await self._attempts(AttemptState.RUNNING) if attempt.worker == job]
         for attempt in had:
-            await self._give_up(attempt, reason, blame=blame)
+            await self._give_up(attempt, reason, blame=blame, harmless=harmless)
         return len(had)
 
     async def take_back_pushed(self) -> None:
@@ -190,14 +191,16 @@ class Returning:
             if one.job == worker:
                 one.came_home(report)
 
-    async def _give_up(self, attempt: Attempt, reason: str, *, blame: bool = False) -> None:
+    async def _give_up(self, attempt: Attempt, reason: str, *, blame: bool = False, harmless: bool = False) -> None:
         member = self._member(attempt)
-        # A worker that lives on where its node does not answer leases on; what it does there is nobody's fault.
+        # A worker that lives on where its node does not answer leases on; no batch is to blame for what it does there.
         alone = member is not None and member.down_since is not None and attempt.sent_at > member.down_since
         batch, number = await self._batch(attempt), attempt.number
         out = attempt.state is not AttemptState.ACKED  # as it was when it was looked at
         try:
-            await self.endings.give_up(batch, number, reason, attempt.node, blame=blame, harmless=alone, out=out)
+            await self.endings.give_up(
+                batch, number, reason, attempt.node, blame=blame, harmless=harmless or alone, out=out
+            )
         except StepRefused as error:  # it was acked, or given back, at the same moment
             logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
 
