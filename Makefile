@@ -1,8 +1,9 @@
 # Two commands do everything: `make demo` and `make test`. The others are parts of them, or run by hand.
 PYTHON ?= python3
-TESTS   = .venv-test/bin/python tests/side_by_side.py
+# Two processes share the test files, the longest first (tests/durations.json): most rows wait for other processes.
+TESTS   = .venv-test/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo servers test acceptance again faults lowest bench pictures docs lint types check clean help
+.PHONY: demo servers test acceptance durations faults lowest bench pictures docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -19,8 +20,8 @@ test: .venv-test/ready servers  ## unit and contract tests, and one acceptance p
 acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (under 40 minutes)
 	$(TESTS) -m black_box
 
-again: .venv-test/ready servers  ## what failed in the last run of either, and nothing else
-	$(TESTS) --again
+durations: .venv-test/ready servers  ## both of them, writing the seconds of each test file into tests/durations.json
+	$(TESTS) --record-durations
 
 faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and counts what was lost (about 15 minutes; root for the full disk)
 	.venv-test/bin/python tests/faults

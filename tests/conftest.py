@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rig.commands import SCRAPY, SDIST, Command, Result
+from rig.durations import DurationRecorder, longest_first
+from rig.environment import VARIABLE
 from rig.environment import node_python as find_node_python
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
@@ -24,16 +27,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", default="1/1", help="the first half of the test modules: 1/2; see side_by_side.py")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json; see rig/durations.py")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test module belongs to one part; those of one folder are dealt out in turn."""
-    number, parts = map(int, config.getoption("part").split("/"))
-    part_of = {path: at % parts + 1 for at, path in enumerate(sorted({item.path for item in items}))}
-    others = [item for item in items if part_of[item.path] != number]
-    items[:] = [item for item in items if part_of[item.path] == number]
-    config.hook.pytest_deselected(items=others)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("record_durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder(config.rootpath))
+    if config.getoption("numprocesses", default=None):
+        # The nodes' interpreter is made here, once, before several workers want it.
+        os.environ[VARIABLE] = str(find_node_python(config.cache.mkdir("node-env")))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)  # after `-m` has taken its part
 
 
 @pytest.fixture(autouse=True)

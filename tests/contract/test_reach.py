@@ -82,7 +82,9 @@ class TestWorker:
     def test_a_server_that_is_not_there(self) -> None:
         assert "failed" in why_not({"store": f"redis://127.0.0.1:{free_port()}/0"})
 
-    @pytest.mark.parametrize(("key", "words"), [(None, "carries no key"), (Fernet.generate_key(), "another key")])
+    @pytest.mark.parametrize(
+        ("key", "words"), [(None, "carries no key"), (Fernet.generate_key(), "another key")], ids=["none", "another"]
+    )
     def test_a_sealed_address_needs_the_key(
         self, key: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -128,7 +128,9 @@ HIDDEN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", HIDDEN)
 @pytest.mark.parametrize(
-    ("key", "stay", "fate"), [(KEY, "local", "sealed"), (None, "local", "local"), (None, "refuse", "refused")]
+    ("key", "stay", "fate"),
+    [(KEY, "local", "sealed"), (None, "local", "local"), (None, "refuse", "refused")],
+    ids=["sealed", "local", "refused"],
 )
 def test_what_must_be_hidden_travels_with_a_key_only(
     fields: dict[str, Any], key: bytes | None, stay: str, fate: str

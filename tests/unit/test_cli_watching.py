@@ -156,6 +156,7 @@ def test_without_a_terminal_nobody_is_asked(capsys: pytest.CaptureFixture[str]) 
         (CrawlState.WORKING, os.getpid(), "working"),
         (CrawlState.WORKING, None, "died"),
     ],
+    ids=["finished", "working", "died"],
 )
 def test_the_state_in_a_word(state: CrawlState, pid: int | None, word: str) -> None:
     row = Crawl(id="c", project="p", spider="s", created=time.time(), beat=time.time(), state=state, pid=pid)

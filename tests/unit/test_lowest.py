@@ -18,6 +18,7 @@ TOOLS = {
     "pytest",
     "pytest-timeout",
     "pytest-twisted",
+    "pytest-xdist",
     "hypothesis",
     "pyftpdlib",
 }
