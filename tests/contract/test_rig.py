@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+import rig.nodes
+from rig.daemons import fork_daemon, start_daemon
 from rig.processes import private_environment, with_home
 from rig.waiting import wait_for
 
@@ -37,6 +40,38 @@ def test_nodes_start_empty_and_come_back_on_their_port(fleet: Callable[..., list
         first.api("daemonstatus.json")
     first.restart()
     assert (first.url, first.api("daemonstatus.json")["status"]) == (url, "ok")
+
+
+PROBE = """
+import json, os, signal, sys
+
+print(json.dumps({
+    "argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "path": sys.path, "executable": sys.executable,
+    "stdin": os.readlink("/proc/self/fd/0"), "umask": os.umask(0),
+    "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+    "the daemon leads a session": os.getsid(os.getppid()) == os.getppid(),
+}))
+"""
+
+
+def test_a_forked_node_is_like_one_that_was_started_by_its_command(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, egg = [], b"PK\5\6" + bytes(18)  # an empty ZIP file
+    for start in (fork_daemon, start_daemon):
+        monkeypatch.setattr(rig.nodes, "fork_daemon", start)
+        node = nodes.make(runner="probe")
+        (node.work / "probe.py").write_text(PROBE, encoding="utf-8")
+        node.start()
+        node.wait()
+        answers = [node.api(f"{name}.json") for name in ("daemonstatus", "listprojects", "listjobs")]
+        added = node.add_version("p", "1", egg)
+        assert added["status"] == "ok", added
+        spiders = node.api("listspiders.json", project="p")
+        files = sorted(str(path.relative_to(node.home.parent)) for path in node.home.parent.rglob("*"))
+        told = json.dumps([answers, spiders, files])
+        seen.append(told.replace(node.name, "NODE").replace(str(node.port), "PORT"))
+    assert json.loads(seen[0]) == json.loads(seen[1])
 
 
 def test_a_paused_node_accepts_and_does_not_answer(scrapyd_node: Callable[..., ScrapydNode]) -> None:

@@ -7,18 +7,20 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from .daemons import fork_daemon, start_daemon
 from .http import Reply, fetch, multipart
 from .processes import end_all, private_environment, with_home
 from .waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .daemons import DaemonProcess
 
 _POSTED = {"schedule.json", "cancel.json", "delversion.json", "delproject.json", "addversion.json"}
 
@@ -52,8 +54,7 @@ class ScrapydNode:
         self.port = 0
         self._python, self._config, self._env = python, config, env or {}
         self._log_path = folder / "scrapyd.log"
-        self._log_file: BinaryIO | None = None
-        self._daemon: subprocess.Popen[bytes] | None = None
+        self._daemon: DaemonProcess | None = None
         self.home.mkdir(parents=True)
         self.work.mkdir()
 
@@ -88,16 +89,9 @@ class ScrapydNode:
         lines = {"bind_address": "127.0.0.1", **self._config, "http_port": str(self.port)}
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
-        self._log_file = self._log_path.open("ab")
-        self._daemon = subprocess.Popen(
-            [self._python, "-m", "scrapyd", "--pidfile="],
-            cwd=self.work,
-            env=private_environment(self.home, self._env),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log_file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        start = start_daemon if self._env else fork_daemon  # a library that is preloaded needs a process of its own
+        environment = private_environment(self.home, self._env)
+        self._daemon = start(self._python, self.work, environment, self._log_path)
 
     def wait(self) -> None:
         """Return when the node answers; another process may have been faster with the port, then take the next."""
@@ -174,9 +168,6 @@ class ScrapydNode:
                 os.kill(self._daemon.pid, number)
             self._daemon.wait(30)
             self._daemon = None
-        if self._log_file is not None:
-            self._log_file.close()
-            self._log_file = None
 
     def kill_jobs(self) -> dict[int, str]:
         """SIGKILL all its jobs, and say which they were."""
