@@ -1,13 +1,13 @@
 """What contract tests share: stores, the transports' senders as one blocking kind, bad peers, and `sdist frontier`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from rig.badpeer import BadPeer
@@ -16,17 +16,12 @@ from scrapyd_dist.cli import main
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.transports import AsyncSender, Sender
 from scrapyd_dist.transports.requests import RequestsTransport
 from scrapyd_dist.transports.threads import ThreadTransport
 from scrapyd_dist.transports.treq import TreqTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
-    from scrapyd_dist.transports import AsyncSender, Sender
 
 T = TypeVar("T")
 

@@ -1,14 +1,13 @@
 """Peers that break the rules: each breakage is its own error, which says whether the job may have been accepted."""
 
-from __future__ import annotations
-
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from rig.badpeer import BadPeer, Connection
+from rig.badpeer import BadPeer, Connection, Play
 from rig.calls import JOB, PASSWORD, SHORT, failure, node_at, says, steps
 
 from scrapyd_dist.errors import (
@@ -28,14 +27,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.badpeer import Play
-
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 #: what the peer does once the request is there, the error, whether the job may have been accepted
 BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {

@@ -1,20 +1,15 @@
 """The throttle that ours is measured against does what it is described to do: so many commands, and hits in vain."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis
 from cluster_rival import ClusterThrottle
+from rig.redis import RedisServer
 
 from scrapyd_dist.throttle.values import Limit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rig.redis import RedisServer
 
 LIMIT = Limit(hits=3, window=60.0)
 

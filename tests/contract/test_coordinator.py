@@ -1,17 +1,17 @@
 """The coordinator places and posts, on nodes in memory that misbehave; real nodes are in the acceptance tests."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
+from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, run, scenario, until
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 
 from scrapyd_dist.batches import AttemptState, job_id
+from scrapyd_dist.coordination.fleet import Member
 from scrapyd_dist.coordination.placement import Placement
 from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import (
@@ -24,13 +24,6 @@ from scrapyd_dist.errors import (
     NotFound,
 )
 from scrapyd_dist.scrapyd.api import JobState
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rig.coordination import Bench
-
-    from scrapyd_dist.coordination.fleet import Member
 
 # the usual way
 

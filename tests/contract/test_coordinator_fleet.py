@@ -1,11 +1,11 @@
 """A fleet that changes under the coordinator: drained, joining, leaving, wedged and busy nodes; all in memory."""
 
-from __future__ import annotations
-
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.coordination import CRAWL, QUICK, Bench, bench, make, run, scenario, until
@@ -15,13 +15,8 @@ from scrapyd_dist.batches import Attempt, AttemptState, job_id
 from scrapyd_dist.coordination import fleet, health
 from scrapyd_dist.coordination.fleet import Member
 from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scrapyd.api import JobState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.nodes import Node, NodeRecord
 
 
 class Listing:

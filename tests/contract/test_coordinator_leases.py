@@ -1,23 +1,15 @@
 """The coordinator and leases: a worker that stands still is replaced, one that is only quiet is waited for."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, HOME, bench, scenario, until
+from rig.coordination import CRAWL, HOME, Bench, bench, scenario, until
 from rig.nodemodel import model
 
 from scrapyd_dist.coordination.posting import JobSpec
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.store.reach import Way
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.coordination import Bench
-
-    from scrapyd_dist.nodes import Node
 
 #: seconds
 LEASE = 0.1

@@ -1,9 +1,8 @@
 """The coordinator loses nodes, workers and results, in memory; real nodes are in the acceptance tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
@@ -14,9 +13,6 @@ from scrapyd_dist.errors import (
     NoReply,
 )
 from scrapyd_dist.jobs.outcome import part_path, report_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # nodes and workers that are lost
 

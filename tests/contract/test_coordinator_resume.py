@@ -1,10 +1,8 @@
 """The coordinator takes up what an earlier one left, and stops in order; all in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rig.coordination import CRAWL, QUICK, Bench, bench, make, run, scenario, until
@@ -13,9 +11,6 @@ from rig.nodemodel import ModelNode, model
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
 from scrapyd_dist.coordination.fleet import Out
 from scrapyd_dist.coordination.posting import JobSpec, call_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # a producer that dies and comes back
 

@@ -1,26 +1,21 @@
 """Our eggs on real Scrapyd nodes that know nothing of us: jobs run, and the egg's copy of us is the one they import."""
 
-from __future__ import annotations
-
 import json
 import os
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.egg import build
 from scrapyd_dist.middlewares.worker.job import KEY_FILE
 
 import scrapyd_dist
 from scrapyd_dist.scrapyd.versions import version_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
 
 #: an interpreter with the lowest Scrapy and Scrapyd that are supported; without it there is no such row
 LOW = "SDIST_LOW_PYTHON"

@@ -1,17 +1,13 @@
 """A list that `sdist frontier add` brings into a frontier, on every store: slots, batches, and what is known again."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 Add: TypeAlias = "Callable[..., tuple[int, int]]"
 

@@ -1,19 +1,19 @@
 """Filling a frontier: several producers at once, one that is killed, one that takes another's place; worklists."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 from rig.waiting import wait_for
+from scrapy import Request
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.frontier import worklist as worklists
 from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
@@ -26,13 +26,7 @@ from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.frontier.producing import FrontierProducer
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scrapy import Request
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 KEY = Fernet.generate_key()
 

@@ -1,13 +1,12 @@
 """Scrapy replaces the reactor's resolver by one that knows no IPv6; calls to nodes are not touched by that."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest_twisted
 from scrapy.resolver import CachingThreadedResolver
@@ -17,9 +16,6 @@ from twisted.internet.defer import Deferred
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.treq import TreqTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 reactor: Any = installed
 

@@ -1,7 +1,5 @@
 """Local nodes as real processes: started once, found again, shielded from what lies around, ended without a rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -10,13 +8,15 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.http import fetch
+from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import local, processes
 from scrapyd_dist.deploy.egg import build
@@ -25,16 +25,10 @@ from scrapyd_dist.deploy.processes import Leader, is_alive, started, stop
 from scrapyd_dist.deploy.rollout import ensure
 
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.transports.requests import RequestsTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.projects import Project
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 LOW = "SDIST_LOW_PYTHON"

@@ -1,13 +1,12 @@
 """The manager keeps workers running at a frontier and brings home what they did, on nodes in memory that misbehave."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rig.coordination import CRAWL, QUICK, scenario, until
-from rig.managing import make, office
+from rig.managing import ModelWorker, Office, make, office
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 
 from scrapyd_dist.batches import Attempt
@@ -16,15 +15,9 @@ from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.values import Lessee, NewBatch
 from scrapyd_dist.managing.staffing import Staffing
 from scrapyd_dist.managing.terms import WorkerTerms
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rig.managing import ModelWorker, Office
-
-    from scrapyd_dist.nodes import Node
 
 #: sends once, and leaves
 LEAVING = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, wait=False)

@@ -1,16 +1,15 @@
 """Work for spiders of other projects, on nodes in memory: who they are is asked first, and every call names theirs."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cryptography.fernet import Fernet
 from rig.coordination import CRAWL, HOME, QUICK, scenario, until
-from rig.managing import OTHERS_KEY, office
+from rig.managing import OTHERS_KEY, ModelWorker, Office, office
 from rig.nodemodel import ModelJob, ModelNode, model
 
 from scrapyd_dist.coordination.posting import JobSpec
@@ -21,11 +20,6 @@ from scrapyd_dist.managing.terms import HARMLESS
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.sealing import unseal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rig.managing import ModelWorker, Office
 
 LANE = "@shop:login"
 KEY = Fernet.generate_key()

@@ -1,17 +1,15 @@
 """A sweep of many nodes, some of them dead: how long it takes, and that the living are told before the dead are."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from rig.badpeer import BadPeer
+from rig.badpeer import BadPeer, Connection
 from rig.manynodes import BlackHole, ManyNodes, refusing
 from rig.tls import Authority
 from scrapyd_dist.cli.nodes.looks import ask_nodes
@@ -23,11 +21,6 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.sweep import MAX_THREADS
 from scrapyd_dist.transports.requests import RequestsTransport
 from scrapyd_dist.transports.threads import ThreadTransport
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rig.badpeer import Connection
 
 CONNECT = 2.0
 #: seconds that a node which never answers is waited for

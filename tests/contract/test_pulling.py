@@ -1,26 +1,20 @@
 """Files of items come home over real connections, whole ones and broken ones: no byte is fetched twice."""
 
-from __future__ import annotations
-
 import hashlib
 import re
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from rig.badpeer import BadPeer
+from rig.badpeer import BadPeer, Connection
 from rig.calls import node_at
 
 from scrapyd_dist.items import pulling
 from scrapyd_dist.items.pulling import Pulled, PullState, Wanted, copy_home, count_lines, mend, pull
 from scrapyd_dist.jobs.outcome import Part
 from scrapyd_dist.transports.requests import RequestsTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rig.badpeer import Connection
 
 DATA = b"".join(b'{"number": %d}\n' % number for number in range(5000))
 PATH = "logs/_sdist/c.12345678/c.b1.a1.jl"

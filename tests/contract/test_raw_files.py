@@ -1,22 +1,16 @@
 """Files of a node's log folder in pieces, over each transport."""
 
-from __future__ import annotations
-
 import gzip
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from rig.badpeer import BadPeer, Connection
 from rig.calls import SHORT, node_at
 
 from scrapyd_dist.errors import AuthRefused, CutReply, NodeError, NoReply, NotJson, ServerFailed
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.badpeer import BadPeer, Connection
-
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 LOG = bytes(range(256)) * 400
 

@@ -1,10 +1,9 @@
 """How a worker gets at the store: the right one or none, and why; and what it is told of it."""
 
-from __future__ import annotations
-
 import socket
+from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
@@ -15,15 +14,10 @@ from scrapyd_dist.middlewares.worker.reach import OutOfReach, reach
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.store import Store
 from scrapyd_dist.store import reach as sender_side
 from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.store.reach import Ways, how_to_reach, is_here
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
 
 HERE, THERE = Node.parse("127.0.0.1"), Node.parse("192.0.2.7", name="far")
 KEY = Fernet.generate_key()

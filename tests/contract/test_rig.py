@@ -1,26 +1,20 @@
 """The rig keeps its word: nodes are real, know nothing of this project, and leave nothing running behind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import rig.nodes
+from rig.commands import Command, Result
 from rig.daemons import fork_daemon, start_daemon
+from rig.ftp import FtpServer
+from rig.nodes import Nodes, ScrapydNode
 from rig.processes import private_environment, with_home
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.ftp import FtpServer
-    from rig.nodes import Nodes, ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 
 def test_a_node_cannot_import_this_project(node_python: Path, tmp_path: Path) -> None:

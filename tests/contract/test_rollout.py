@@ -1,13 +1,15 @@
 """Rolling an egg out over real Scrapyd nodes, some of which refuse, hang or have it already."""
 
-from __future__ import annotations
-
 import socket
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.rollout import RollOut, ensure
 from scrapyd_dist.deploy.talk import BrokenEggError, Step
@@ -17,13 +19,6 @@ from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NoR
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 SPIDER = "import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n"

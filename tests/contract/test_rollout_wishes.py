@@ -1,14 +1,16 @@
 """What may be asked of a roll-out beside the ordinary, on real nodes: names, all or none, repetitions, a dry run."""
 
-from __future__ import annotations
-
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import pruning, survey
 from scrapyd_dist.deploy.egg import Egg, build
@@ -20,13 +22,6 @@ from scrapyd_dist.errors import ConnectionLost
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 SPIDER = "import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n"

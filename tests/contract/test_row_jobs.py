@@ -3,8 +3,6 @@
 On nodes in memory; what a job does with its arguments is seen with real ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
@@ -12,27 +10,19 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
-from rig.nodemodel import ModelNode, model
+from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, run, scenario, until
+from rig.nodemodel import ModelJob, ModelNode, model
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import AttemptState, Batch
 from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.arguments import found, value_of
 from scrapyd_dist.frontier.filling import open_frontier, pack
 from scrapyd_dist.frontier.values import NewBatch
 from scrapyd_dist.managing.rows import RowJobs
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from rig.coordination import Bench
-    from rig.nodemodel import ModelJob
-
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 SPEC = JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"all": "1"}, rows=True)
 

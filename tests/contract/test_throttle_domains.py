@@ -1,16 +1,10 @@
 """Which hosts share one budget: those of one registered domain, by the public suffix list, without a look-up."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from scrapyd_dist.frontier.slotting import site_of
+from scrapyd_dist.store import Store
 from scrapyd_dist.throttle.values import Ask, Limit
-
-if TYPE_CHECKING:
-    from scrapyd_dist.store import Store
 
 LIMIT = Limit(hits=1, window=1000.0)
 

@@ -1,11 +1,11 @@
 """Rules that come and go in a store, and the queue of a process that has said nothing of the throttle."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scrapy import Request
@@ -20,13 +20,8 @@ from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQu
 from twisted.internet.defer import Deferred
 from w3lib.url import safe_url_string
 
+from scrapyd_dist.store import Store
 from scrapyd_dist.throttle.values import ALL, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
 
 RULED, OTHER = "http://ruled.example/", "http://other.example/"
 

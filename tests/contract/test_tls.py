@@ -1,13 +1,13 @@
 """Certificates: trusted, strange, of another host, not looked at."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from rig.badpeer import BadPeer
 from rig.calls import JOB, failure, node_at, says
 from rig.tls import Authority
 from urllib3.exceptions import InsecureRequestWarning
@@ -15,14 +15,7 @@ from urllib3.exceptions import InsecureRequestWarning
 from scrapyd_dist.errors import TlsRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.badpeer import BadPeer
-
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 #: a project's own request, in a process of ours
 THEIRS = "import sys, requests, scrapyd_dist.transports.requests; requests.get(sys.argv[1], verify=False, timeout=20)"

@@ -1,16 +1,17 @@
 """The same promises over requests, treq and threads, against a real Scrapyd, open and with a password."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 import zipfile
+from collections.abc import Callable
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_twisted
+from rig.badpeer import BadPeer, Connection
 from rig.calls import JOB, PASSWORD, node_at, says
+from rig.nodes import ScrapydNode
 from rig.waiting import wait_for
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThread
@@ -18,16 +19,9 @@ from twisted.internet.threads import deferToThread
 from scrapyd_dist.errors import ApiRefused, AuthRefused, NotFound, NotJson
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.transports import Sender
 from scrapyd_dist.transports.treq import TreqTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.badpeer import BadPeer, Connection
-    from rig.nodes import ScrapydNode
-
-    from scrapyd_dist.scrapyd.call import Call
-    from scrapyd_dist.transports import Sender
 
 SPIDERS = """
 import scrapy

@@ -1,10 +1,10 @@
 """The leases of a worker on real stores: renewed while its loop turns, lost when it stands still or is replaced."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from rig.stores import attempt, fail, seal
@@ -14,15 +14,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapyd_dist.middlewares.worker.lease import Leases, Loss, guard
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.store import open_store
-from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.store.sqlite_file import SqliteFile
+from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT, SqliteFile
 
 #: seconds of a lease that a test waits for
 SHORT = 0.6

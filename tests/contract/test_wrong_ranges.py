@@ -1,28 +1,20 @@
 """A node that answers a range wrongly: its log is shown rightly, or the node is named; nothing waits for ever."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
-from rig.badpeer import BadPeer
+from rig.badpeer import BadPeer, Connection, Play
 from rig.calls import node_at
 
 from scrapyd_dist.errors import CutReply, NodeError, NoReply, NotJson
 from scrapyd_dist.jobs.logreads import BLOCK, LogTap, look, survey
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.transports import Sender
 from scrapyd_dist.transports.requests import RequestsTransport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.badpeer import Connection, Play
-
-    from scrapyd_dist.transports import Sender
 
 LINE = b"2026-11-20 20:00:%02d [shop] INFO: line %06d\n"
 LOG = b"".join(LINE % (number // 200, number) for number in range(10_000))

@@ -1,19 +1,14 @@
 """A server that keeps to no rule but the test's: for each connection it plays what it was given, byte for byte."""
 
-from __future__ import annotations
-
 import socket
+import ssl
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-
-    #: what to do with one connection, given the request that came
-    Play = Callable[["Connection", bytes], None]
+#: what to do with one connection, given the request that came
+Play = Callable[["Connection", bytes], None]
 
 
 class Connection:

@@ -1,23 +1,18 @@
 """Calls to peers of this machine, and what their failures must look like."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.transports import Sender
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.scrapyd.call import Call
-    from scrapyd_dist.transports import Sender
-
-    from .badpeer import Connection, Play
+from .badpeer import Connection, Play
 
 PASSWORD = "hush-hush/42:@"
 #: seconds that a test waits for a time-out to pass

@@ -1,14 +1,14 @@
 """A coordinator at work on nodes in memory, with short patience, and what its store and its folder have in the end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +22,7 @@ from scrapyd_dist.items import collect
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from .nodemodel import ModelSender
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-    from pathlib import Path
-
-    from .nodemodel import ModelNode
+from .nodemodel import ModelNode, ModelSender
 
 CRAWL = "c"
 HOME = home_of(CRAWL, 1.0)

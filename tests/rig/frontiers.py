@@ -1,27 +1,21 @@
 """What tests of frontiers share: one that is filled through the store, and how it stands."""
 
-from __future__ import annotations
-
 import hashlib
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.deploy.key import state_key
 
+from scrapyd_dist.batches import Attempt, Batch, Crawl
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.filling import Found, open_frontier, pack
 from scrapyd_dist.frontier.slotting import Slots
-from scrapyd_dist.store import open_store
+from scrapyd_dist.frontier.values import Backlog
+from scrapyd_dist.store import Store, open_store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from scrapyd_dist.batches import Attempt, Batch, Crawl
-    from scrapyd_dist.frontier.values import Backlog
-    from scrapyd_dist.store import Store
-
-    from .projects import Project
+from .projects import Project
 
 
 class Frontier:

@@ -1,7 +1,5 @@
 """The smallest HTTP client that can talk to a node or a site: no proxies, no pool, nothing left open."""
 
-from __future__ import annotations
-
 import http.client
 from base64 import b64encode
 from typing import NamedTuple

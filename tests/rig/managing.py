@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
@@ -18,29 +20,19 @@ from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.coordination import looking
 from scrapyd_dist.coordination.fleet import Member
 from scrapyd_dist.coordination.posting import JobSpec
-from scrapyd_dist.frontier.values import Lessee, NewBatch
+from scrapyd_dist.frontier.values import Leased, Lessee, NewBatch
 from scrapyd_dist.items import collect
 from scrapyd_dist.managing import manager
 from scrapyd_dist.managing.manager import Manager
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.sealing import public_half
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .coordination import CRAWL, HOME, QUICK
-from .nodemodel import ModelSender
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from scrapyd_dist.frontier.values import Leased
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.store import Store
-
-    from .nodemodel import ModelNode
-
+from .nodemodel import ModelNode, ModelSender
 
 #: the key in the egg of another project
 OTHERS_KEY = Fernet.generate_key()

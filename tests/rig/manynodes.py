@@ -3,20 +3,15 @@
 For tests of sweeps alone, where 200 real daemons would measure the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.nodes import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: full queues of connections that were never taken; the kernel then lets further ones wait, as a dead host does
 _FILLERS = 4

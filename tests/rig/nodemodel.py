@@ -6,19 +6,15 @@ import asyncio
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from scrapyd_dist.errors import NoReply
+from scrapyd_dist.errors import NodeError, NoReply
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from scrapyd_dist.errors import NodeError
-    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 

@@ -1,7 +1,5 @@
 """Reads Prometheus' text format by the rules of its documentation, and refuses what `promtool check metrics` would."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A proxy in front of a node, over real TCP, that spoils chosen exchanges; all others go through byte for byte."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct
@@ -9,10 +7,8 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .nodes import ScrapydNode
+from .nodes import ScrapydNode
 
 _RESET = struct.pack("ii", 1, 0)
 

@@ -1,13 +1,12 @@
 """Pulling workers without nodes: a frontier in a store, plain Scrapy processes, and who accepts their parts."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,11 +18,7 @@ from scrapyd_dist.payload import encode
 from scrapyd_dist.store import open_store
 
 from .crawls import ADDON
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from .projects import Project
+from .projects import Project
 
 CRAWL = "shop"
 #: what a worker does with a request that it has leased

@@ -1,17 +1,12 @@
 """A real Redis server of its own: own port, own folder, own password; killed and started again with its file."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 from .waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: with all that has to be percent-encoded in a URL
 PASSWORD = "p:ss/w@rd"

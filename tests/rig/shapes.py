@@ -1,7 +1,5 @@
 """A small checker of JSON documents: shapes are written in Python, and what does not fit is named by its path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 #: what a number may be

@@ -1,25 +1,18 @@
 """What tests of the stores share: an empty store of each engine, and short words for its verbs."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scrapyd_dist.batches import Attempt, BatchState, Crawl, job_id
+from scrapyd_dist.batches import Attempt, BatchState, Crawl, Miss, job_id
 from scrapyd_dist.frontier.values import Leased, Lessee, NewBatch
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 
 from .redis import RedisServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Miss
-    from scrapyd_dist.store import Store
 
 CRAWL = Crawl(id="c", project="p", spider="s", created=1.5, options={"args": {"a": "ü"}}, pid=7)
 LESSEE = Lessee(job="c.w1.a1", node="one", url="http://one:6800")

@@ -1,19 +1,14 @@
 """Ordinary crawls under the throttle: a spider of numbered pages, its processes, and what the site's own log says."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
+from .commands import Command
 from .crawls import ADDON
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from .commands import Command
-    from .projects import Project
-    from .sites import SiteProcess
+from .projects import Project
+from .sites import SiteProcess
 
 #: two spiders of the same pages: `first` to `last` of the site at `base`, in turn from each of the `addresses`
 SPIDERS = """

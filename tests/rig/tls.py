@@ -1,25 +1,19 @@
 """TLS and base paths before a real node: a certificate authority made on the spot, and a proxy that serves with it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
+import socket
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from .nodes import ScrapydNode
 from .proxy import Mishap, Proxy, reply
-
-if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
-
-    from .nodes import ScrapydNode
 
 _DAY = dt.timedelta(days=1)
 _NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "text/html")

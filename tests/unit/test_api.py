@@ -1,12 +1,10 @@
 """What is asked of Scrapyd and how its replies are judged, without a socket."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -28,11 +26,9 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import ARGUMENT_MAX
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply, said
 from scrapyd_dist.transports.intake import Intake
-
-if TYPE_CHECKING:
-    from scrapyd_dist.scrapyd.call import Call
 
 WHERE = "node one (http://web1:6800)"
 

@@ -1,7 +1,5 @@
 """The tables of steps, and names that go into job ids and file names."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -1,7 +1,5 @@
 """The broad crawl's benchmark: the delay law, the order of the links, and its table."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 from broad import table

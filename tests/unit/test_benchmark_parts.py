@@ -1,7 +1,5 @@
 """The benchmark's arithmetic: shares that add up, shards as the product cuts them, ratios taken pair by pair."""
 
-from __future__ import annotations
-
 import pytest
 from bound import shard_starts, shares
 from hypothesis import given

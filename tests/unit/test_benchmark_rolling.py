@@ -1,17 +1,12 @@
 """Counting for the throttle's benchmark: windows, gaps, rates; and the section of a document that it writes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numbers_section import put_section
 from rolling import most_in_window, part_apart, per_second, percentile, within
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: a moment as clocks have it today: there, a float is good for a quarter of a microsecond
 NOW = 1_795_000_000.0

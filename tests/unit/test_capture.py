@@ -1,8 +1,7 @@
 """Every found target request ends in the account: offsite, duplicate, refused, local or sealed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
@@ -15,9 +14,6 @@ from scrapyd_dist.middlewares.producer.capture import Capture
 
 from scrapyd_dist.coordination.cutting import Cutter
 from scrapyd_dist.payload import BATCH_MAX_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 KEY = Fernet.generate_key()
 

@@ -1,7 +1,5 @@
 """Findings of the doctor: what is judged how, and what is to be done. Values in, findings out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any

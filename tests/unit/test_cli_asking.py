@@ -1,19 +1,15 @@
 """The options of `sdist crawl` and `sdist plan` become settings, or are refused before anything starts."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapyd_dist.cli.crawls.asking import SETTINGS, Asked, pairs
 from scrapyd_dist.cli.grouping import asks
 
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_options_that_are_left_out_set_nothing(tmp_path: Path) -> None:

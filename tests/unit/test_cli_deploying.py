@@ -1,7 +1,5 @@
 """How far a roll-out is, what came of it in words, and its exit code; no node is asked."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

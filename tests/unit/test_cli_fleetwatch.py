@@ -1,7 +1,5 @@
 """The fleet as it is drawn and as lines; Ctrl-C while something is watched; exit codes of several."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

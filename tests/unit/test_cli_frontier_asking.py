@@ -1,11 +1,11 @@
 """`sdist consume` before anything is started: what is refused, and how it is told."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapyd_dist.cli import main
@@ -14,13 +14,7 @@ from scrapyd_dist.cli.frontier.asking import Wanted
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.filling import open_frontier
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 
 @pytest.fixture

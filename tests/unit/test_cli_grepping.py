@@ -1,7 +1,5 @@
 """Matches in a log and the lines around them; and which lines a level and a moment leave."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta, timezone
 

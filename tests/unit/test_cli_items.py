@@ -1,7 +1,5 @@
 """`sdist items` on a store and files made here: what counts, what is checked, and what is said about the rest."""
 
-from __future__ import annotations
-
 import csv
 import json
 from contextlib import closing

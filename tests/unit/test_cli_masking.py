@@ -1,7 +1,5 @@
 """What `sdist config` shows holds no secret."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,9 +1,7 @@
 """What `sdist nodes` and `nodes drain` make of what nodes answer: states, drift, when the waiting is over."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from scrapyd_dist.cli.nodes.draining import SILENT_LOOKS, Waited
@@ -14,9 +12,6 @@ from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, NodeError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

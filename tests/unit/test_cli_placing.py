@@ -1,10 +1,9 @@
 """Where plain jobs go and which version they run; and the CSV file that names them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapyd_dist.cli.jobs.jobsfile import JobRow, read_jobs
@@ -13,9 +12,6 @@ from scrapyd_dist.cli.jobs.placing import Fleet, _Seen
 from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NODES = [replace(Node.parse(f"web{number}", slots=slots), project="p") for number, slots in [(1, 2), (2, 2), (3, 8)]]
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)

@@ -1,14 +1,12 @@
 """The producer's process seen from outside: names, signs of life, last words, and what cannot be resumed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rig.waiting import wait_for
@@ -19,9 +17,6 @@ from scrapyd_dist.cli.storing import existing_store
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 

@@ -1,7 +1,5 @@
 """What `sdist init` writes: sections behind what is there, readable by us, without a password."""
 
-from __future__ import annotations
-
 import configparser
 from pathlib import Path
 

@@ -1,17 +1,12 @@
 """Which store a command opens, without running a line of the project's code."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from scrapyd_dist.cli import storing
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """Tables, plans, the fleet's exit code, spans of time, and the judgement of the demo."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,9 +22,6 @@ from scrapyd_dist.errors import (
     NoReply,
     NothingMatched,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAN: dict[str, Any] = {
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],

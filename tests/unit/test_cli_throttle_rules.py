@@ -1,15 +1,15 @@
 """`sdist throttle` on a real store: what each command changes, what it leaves alone, and what is shown."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from pathlib import Path
 from socket import gethostname
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scrapyd_dist.cli import main
@@ -20,12 +20,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.values import ALL, Ask, DomainState, Limit, Rule, SiteNews
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    Run = Callable[..., tuple[int, str, str]]
-
+Run = Callable[..., tuple[int, str, str]]
 FILE = "domains:\n  a.com: {hits: 10, window: 60}\nblacklist: [b.com]\n"
 
 

@@ -1,26 +1,20 @@
 """Watching a row of the store: when the watch ends, and with what."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapyd_dist.cli.crawls import producing, watching
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 QUIET = watching.Manner(progress=False)
 

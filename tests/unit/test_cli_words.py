@@ -1,7 +1,5 @@
 """What is said about a crawl while it runs and when it has ended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A request travels whole, or is refused by name."""
 
-from __future__ import annotations
-
 import json
 import string
 from collections import OrderedDict, defaultdict, namedtuple

@@ -1,11 +1,10 @@
 """Parts become one item file; the fetching of parts is in the coordinator's contract and on real nodes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +13,6 @@ from hypothesis import strategies as st
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.collect import Output, merge
 from scrapyd_dist.items.lines import Items
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ITEMS: list[list[dict[str, Any]]] = [
     [{"title": "ü\u2028\n", "price": 1.5, "tags": ["a", "b"]}, {"title": None, "nested": {"a": [1]}}],

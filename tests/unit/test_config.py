@@ -1,19 +1,14 @@
 """scrapy.cfg: found as Scrapy finds it, read as scrapyd-client reads it, and never quoted in an error."""
 
-from __future__ import annotations
-
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SETTINGS = "[settings]\ndefault = shop.settings\n"
 

@@ -1,18 +1,13 @@
 """Cutting a stream of requests into batches: by count, by age, and by what the fleet can use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.coordination.cutting import FEWEST, HELD, UNTRIED, Cut, Cutter, Demand
 from scrapyd_dist.frontier.filling import Found
-
-if TYPE_CHECKING:
-    from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.payload import RequestValue
 
 
 def value(number: int) -> tuple[RequestValue, bytes]:

@@ -1,7 +1,5 @@
 """The documents name what the code has, and nothing else."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the documents tell to type is what the commands take."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

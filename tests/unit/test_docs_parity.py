@@ -1,7 +1,5 @@
 """docs/parity.md: every row is there once, and names tests that exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

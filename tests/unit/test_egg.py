@@ -1,7 +1,5 @@
 """The egg without a node: what goes in, what stays out, and that the same content gives the same bytes."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os
@@ -9,9 +7,10 @@ import stat
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
@@ -21,9 +20,6 @@ from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, is_dirty, save_egg
 import scrapyd_dist.store
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import hash_in, later_than, version_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 HASH = "0123456789ab"

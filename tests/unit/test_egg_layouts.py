@@ -1,19 +1,14 @@
 """Where people keep their packages, and what a node's refusal is about."""
 
-from __future__ import annotations
-
 import zipfile
 from io import BytesIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.refusals import why
 
 from scrapyd_dist.errors import ApiRefused, ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(root: Path, *names: str) -> None:

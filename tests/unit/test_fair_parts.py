@@ -1,12 +1,12 @@
 """Fair work, part by part: a slot for each site, what is cut when, what batches are made of, how much is taken."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,10 +36,6 @@ from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.frontier.slotting import SITE, Slots, slot_of_site
 from scrapyd_dist.frontier.values import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name
 from scrapyd_dist.payload import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 
 def found(number: int, site: str = "a.com", priority: int = 0) -> Found:

@@ -1,11 +1,11 @@
 """How many batches a pulling worker takes at a time: enough to work, and never all that the others could do."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scrapy import Spider
@@ -17,10 +17,6 @@ from scrapyd_dist.middlewares.pull.news import News
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.values import Leased
 from scrapyd_dist.payload import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 JOB = PullJob(crawl="c", worker=1, home="c.0", node="one", url="http://one")
 

@@ -1,18 +1,12 @@
 """Reading feeds back: only from where the project's feed URL leads, and with a warning for each that cannot be read."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from rig.ftp import FtpServer
 
 from scrapyd_dist.items.feeds import read_back
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.ftp import FtpServer
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """What is found goes into a frontier: its slot, its form for whoever it is for, and once only."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
@@ -26,9 +25,6 @@ from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.frontier.filling import Found, add_unseen, pack
 from scrapyd_dist.frontier.values import NewBatch, SeenBefore
 from scrapyd_dist.payload import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 KEY = Fernet.generate_key()
 HOME = Home(project="shop", spider="links")

@@ -1,10 +1,9 @@
 """What a producer has found stays in its process until the store has it."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from rig.coordination import run
@@ -14,13 +13,9 @@ from scrapyd_dist.middlewares.frontier.fillstore import FrontierWriter
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.frontier.producing import FrontierProducer
-    from scrapyd_dist.store import Store
 
 MISS = Miss(url="http://web/", kind="dead", reason="none such")
 

@@ -1,24 +1,18 @@
 """What is asked of the end of a crawl: enough items, and somebody who is told."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from rig.badpeer import BadPeer
+from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.finishing import read_wishes, refusal, tell
 
 from scrapyd_dist.account.finishing import RUNS, Wishes, earlier_items, environment, shown, too_few, unusual
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rig.badpeer import Connection
 
 DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished", "exit_code": 3, "items": 12}
 

@@ -1,7 +1,5 @@
 """Which node gets the next batch, and what a node tells about its room."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

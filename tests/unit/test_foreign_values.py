@@ -1,9 +1,7 @@
 """Whatever a node answers is a value that the rest can work with, or an error of that node: never one of ours."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +12,8 @@ from scrapyd_dist.jobs.joblog import LogReader
 from scrapyd_dist.jobs.outcome import BadReport, read_report
 from scrapyd_dist.jobs.statsdump import read_dump
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import LARGEST, Reply
-
-if TYPE_CHECKING:
-    from scrapyd_dist.scrapyd.call import Call
 
 LONG = "9" * 5000
 NUMBERS = [

@@ -1,18 +1,13 @@
 """What comes from nodes is printed so that it steers no terminal; JSON and --raw give it exactly."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
+import pytest
 from scrapyd_dist.cli import render
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.speaking import complain, harmless, one_line, put, put_json
 
 from scrapyd_dist.jobs.joblog import Lines
-
-if TYPE_CHECKING:
-    import pytest
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"

@@ -1,7 +1,5 @@
 """When a node is wedged, busy or down: the clock is turned, nothing is asked."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

@@ -1,18 +1,13 @@
 """A worker of a frontier removes the parts that are home from its node, and no other file."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from scrapyd_dist.middlewares.pull.sweeping import sweep
 
 from scrapyd_dist.batches import Batch, BatchState
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 BATCHES = {
     1: Batch(number=1, size=1, state=BatchState.DONE, attempts=2),

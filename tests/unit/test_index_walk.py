@@ -1,7 +1,5 @@
 """The walk over the index pages: who found what, what failed, and where a broken walk goes on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a worker of another project says first: the public half of its key, and whether it could work for the crawl."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

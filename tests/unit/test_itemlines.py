@@ -1,16 +1,11 @@
 """Files of JSON lines as items: what is torn or no item is left out and told, and a key leaves each item once."""
 
-from __future__ import annotations
-
 import tracemalloc
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from scrapyd_dist.items.lines import Items, item_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def made(folder: Path, *texts: bytes) -> list[Path]:

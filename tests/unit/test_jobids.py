@@ -1,7 +1,5 @@
 """The id of a plain job tells which code it runs."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

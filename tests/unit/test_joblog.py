@@ -1,17 +1,12 @@
 """Scrapy logs as 2.13 to 2.19 write them: what is read from them, in pieces of any size."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
 from scrapyd_dist.jobs.joblog import LINE_MAX, Lines, LogFacts, LogReader
 from scrapyd_dist.jobs.statsdump import read_dump
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 START = """\
 2026-11-20 23:05:01 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: shop)

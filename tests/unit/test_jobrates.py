@@ -1,7 +1,5 @@
 """How fast a job gets on, by the lines of its log."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from scrapyd_dist.jobs.joblog import Lines

@@ -1,7 +1,5 @@
 """The judgement on jobs: every outcome, from the end of a log or from a worker's report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Any

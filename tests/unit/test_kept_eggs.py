@@ -1,25 +1,18 @@
 """Names of versions that somebody chose, and which kept egg a roll-back means."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from scrapyd_dist.deploy.egg import build, pack
+from scrapyd_dist.deploy.egg import Egg, build, pack
 from scrapyd_dist.deploy.going_back import choose, egg_of
 from scrapyd_dist.deploy.repacking import unpack
 from scrapyd_dist.deploy.versions import all_eggs, describe, find_egg, kept_eggs, save_egg, write_egg
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised, version_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scrapyd_dist.deploy.egg import Egg
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 

@@ -1,9 +1,8 @@
 """Reading a log takes the same memory for any size; `test_big_logs.py` has a gigabyte on a real node."""
 
-from __future__ import annotations
-
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scrapyd_dist.cli.jobs.grepping import Search, _pattern
@@ -11,12 +10,8 @@ from scrapyd_dist.cli.jobs.grepping import Search, _pattern
 from scrapyd_dist.jobs.jobrates import LogCounts, is_told
 from scrapyd_dist.jobs.logreads import BLOCK, LogTap, survey
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.scrapyd.call import Call
 
 NODE = Node.parse("one:6800")
 LINE = b"2026-11-20 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://web/properties/000000.html> ()\n"

@@ -1,22 +1,17 @@
 """Reading logs by Range: what is asked of the node is bounded whatever the size, and no line is lost or torn."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from scrapyd_dist.jobs.joblog import Line
 from scrapyd_dist.jobs.logreads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.jobs.joblog import Line
-    from scrapyd_dist.scrapyd.call import Call
 
 T = TypeVar("T")
 NODE = Node.parse("web1:6800")

@@ -1,7 +1,5 @@
 """How often a node is looked at where long-lived workers are: each look costs both sides, and the store tells more."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

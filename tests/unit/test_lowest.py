@@ -1,7 +1,5 @@
 """`make lowest` means what pyproject.toml promises: each lower bound there is the version that is installed for it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Push and pull: what is read, what is refused, and what travels to workers that lease."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

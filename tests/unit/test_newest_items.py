@@ -1,8 +1,6 @@
 """The newest lines of growing item files: found from the end, whole ones only, each once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,9 +8,6 @@ from hypothesis import strategies as st
 
 from scrapyd_dist.items import newest
 from scrapyd_dist.items.newest import LocalFile, Tap, shares
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

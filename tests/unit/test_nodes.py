@@ -1,7 +1,5 @@
 """Nodes: what may be written for one, and that a password never shows."""
 
-from __future__ import annotations
-
 from base64 import b64decode
 
 import pytest

@@ -1,7 +1,5 @@
 """The settings of a producer, checked at one door."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A worker's report as a value, and the judgement on it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

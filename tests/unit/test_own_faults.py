@@ -1,9 +1,9 @@
 """A fault of our own is in the log, once, with its traceback; and the user hears of it."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from types import ModuleType
+from typing import Any
 
 import pytest
 from rig.coordination import run as run_async
@@ -12,10 +12,6 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.frontier import filler
 from scrapyd_dist.middlewares.producer import run
 from scrapyd_dist.middlewares.producer.exits import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from types import ModuleType
 
 
 def broken(*_: Any, **__: Any) -> Any:

@@ -1,13 +1,8 @@
 """The files with the producer's own items are told from the parts of batches, whatever the crawl is called."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from scrapyd_dist.items.delivery import own_parts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_crawl_whose_name_begins_like_the_producers_own_files(tmp_path: Path) -> None:

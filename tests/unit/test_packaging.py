@@ -1,7 +1,5 @@
 """The packages that pyproject.toml names are the folders that are there, and a built wheel has every file of them."""
 
-from __future__ import annotations
-
 import configparser
 import importlib.metadata
 import io

@@ -1,13 +1,12 @@
 """A worker's part and report: whole under their final names, and never half of one to be seen."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import time
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.waiting import wait_for
@@ -16,9 +15,6 @@ from scrapyd_dist.middlewares.worker import part as part_module
 from scrapyd_dist.middlewares.worker.part import Part, ReportFile, crawl_folder, free_bytes, remove_old
 
 from scrapyd_dist.jobs.outcome import FOLDER, part_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ITEMS: list[dict[str, Any]] = [{"a": "ü\u2028", "b": [1, None]}, {"a": "\n"}, {}]
 

@@ -1,7 +1,5 @@
 """Parts of a project that cannot work in a distributed crawl, and faults in words."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

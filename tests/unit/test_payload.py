@@ -1,7 +1,5 @@
 """How a batch travels: nothing lost, nothing readable that must not be, and never a byte more than the kernel takes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Placement by what nodes have to do and how fast they are; and on simulated fleets, what it gives."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Shards and the addresses of index pages."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """When a batch is to blame, when it is cut, and into what."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

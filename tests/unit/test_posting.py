@@ -1,11 +1,10 @@
 """What every job of a crawl is given."""
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +20,6 @@ from scrapyd_dist.frontier.filling import pack
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.scrapyd.reply import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SPEC = JobSpec(
     crawl="c", home="c.0", project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "1"},

@@ -1,11 +1,10 @@
 """The profiles: below everything that anybody has set, and nothing of them is left out."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from scrapy import Spider, signals
@@ -27,9 +26,6 @@ from scrapyd_dist.middlewares.profile import (
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import START_URLS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOGGERS = ("", "scrapy", "scrapy.core.engine", "my.spider")
 

@@ -1,7 +1,5 @@
 """How fast a crawl and its nodes get on, how long it will take, and which batch lags behind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,13 +1,13 @@
 """The parts of a pulling worker, each on its own: what is open, what a job was told, when no more work will come."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,10 +31,6 @@ from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.values import Backlog, Leased
 from scrapyd_dist.jobs.outcome import read_report, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
 
 JOB = PullJob(crawl="c", worker=3, home="c.0", node="one", url="http://one")
 ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}

@@ -1,11 +1,9 @@
 """The Redis client that travels in an egg: whole, the same bytes each time, and of use to a Python that has none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from scrapyd_dist.deploy import redis_client as module
@@ -13,9 +11,6 @@ from scrapyd_dist.deploy.egg import build
 from scrapyd_dist.deploy.redis_client import redis_client
 
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URL = "redis://host/0"
 

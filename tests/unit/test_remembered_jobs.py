@@ -1,10 +1,8 @@
 """Jobs that the nodes have forgotten, as the store remembers them: under the project and the spider that they ran."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from scrapyd_dist.cli.jobs.joblist import remembered
 
@@ -13,9 +11,6 @@ from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.values import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_for(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Which items count no more once a request was tried again, and what remains of the files that have them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +14,6 @@ from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.items.delivery import PARTS, deliver
 from scrapyd_dist.items.replaced import left_out, number, without
 from scrapyd_dist.jobs.outcome import BadReport, kept, read_report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RETRIES = 10
 

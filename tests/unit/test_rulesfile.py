@@ -1,7 +1,5 @@
 """A file of limits says exactly what it says, or nothing; and a domain is called as the store's budgets are."""
 
-from __future__ import annotations
-
 import pytest
 
 from scrapyd_dist.errors import ConfigError

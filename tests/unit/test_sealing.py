@@ -1,7 +1,5 @@
 """A crawl's key for another project's code: only the other half opens it, and what is no half is said to be none."""
 
-from __future__ import annotations
-
 import pytest
 from cryptography.fernet import Fernet
 from scrapyd_dist.middlewares.worker import job as job_module

@@ -1,19 +1,14 @@
 """The compact set of fingerprints does what a set does, whatever is put into it."""
 
-from __future__ import annotations
-
 import hashlib
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist.coordination.seen import PER_BUCKET, SIZE, Seen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: few different bytes: one fingerprint is then often found across the border of two others
 CLOSE = st.lists(st.sampled_from([0, 1]), min_size=SIZE, max_size=SIZE).map(bytes)

@@ -1,7 +1,5 @@
 """The checker of documents finds what it should, so that the documents' own test can fail."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

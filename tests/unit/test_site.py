@@ -1,12 +1,12 @@
 """The demo site: what it holds, how it speaks HTTP, and that its pages misbehave as told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -16,10 +16,6 @@ from scrapyd_dist.examples.behaviour import Behaviour, Behaviours
 from scrapyd_dist.examples.hits import Log
 from scrapyd_dist.examples.pages import Site
 from scrapyd_dist.examples.server import BadRequestError, Server, take_request
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 T = TypeVar("T")
 

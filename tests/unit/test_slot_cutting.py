@@ -1,18 +1,11 @@
 """Cutting a stream of requests into the batches of a frontier."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.coordination.cutting import FEWEST
+from scrapyd_dist.coordination.cutting import FEWEST, Cut
 from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.frontier.filling import Found
-
-if TYPE_CHECKING:
-    from scrapyd_dist.coordination.cutting import Cut
 
 
 def found(number: int, slot: str = "0", priority: int = 0) -> Found:

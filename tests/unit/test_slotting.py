@@ -1,7 +1,5 @@
 """Which slot of a frontier a request lies in."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from typing import Any

@@ -1,11 +1,10 @@
 """Where a crawl learns of its nodes, and what it does when a list cannot be read."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapyd_dist.middlewares.producer.options import Options
@@ -15,9 +14,6 @@ from scrapyd_dist.middlewares.producer.sources import Sources, nodes_of
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, NodeRecord
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CFG = "[settings]\ndefault = p.settings\n[deploy:one]\nurl = http://web1:6800/\nslots = 3\n"
 

@@ -1,7 +1,5 @@
 """Which lanes get workers now, and which lose one: the decision alone, by numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a store is, how its address is shown, and on what kind of disk its file lies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

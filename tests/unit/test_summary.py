@@ -1,7 +1,5 @@
 """A crawl in numbers, and the exit code it means."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

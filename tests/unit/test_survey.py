@@ -1,7 +1,5 @@
 """What is in use on a node, what may go, and where nodes differ; all without a node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Many questions side by side: answers come as they are ready, errors of nodes are answers, others are not."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Which requests are for the fleet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

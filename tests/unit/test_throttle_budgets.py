@@ -1,7 +1,5 @@
 """Whose pages are counted together, and how many there may be."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,18 +1,14 @@
 """Where a request leaves from, and what it is called while nobody knows."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.throttle.egress import UNKNOWN, Egress, address_in
 from scrapyd_dist.middlewares.throttle.options import ADDRESSES, ThrottleOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: seconds that no test should take
 LONG = 20.0

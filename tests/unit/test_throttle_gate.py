@@ -1,12 +1,11 @@
 """The gate between queues, downloader and store: who may leave when, by a clock that the test turns."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,9 +24,6 @@ from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, SiteNews, Taken
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 SLOW, FAST, FREE, SHUT, SPENT = "slow.example", "fast.example", "free.example", "shut.example", "spent.example"

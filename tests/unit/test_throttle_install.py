@@ -1,9 +1,8 @@
 """How the throttle comes into a Scrapy process, and what it refuses."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
@@ -14,9 +13,6 @@ from scrapyd_dist.middlewares.throttle.opening import open_for
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
 
 from scrapyd_dist.payload import START_URLS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QUEUE = "SCHEDULER_PRIORITY_QUEUE"
 

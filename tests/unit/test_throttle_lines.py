@@ -1,7 +1,5 @@
 """A line: how many permits it wants, which it may use, and which it gives up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

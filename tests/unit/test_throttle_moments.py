@@ -1,7 +1,5 @@
 """The store's moments by our clock: the answer with the least delay counts, and never too early."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The settings of the throttle, checked at one door; Scrapy Cluster's are taken where ours are not given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How many permits are open at once: as many as the engine has room for, and as leave soon."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,21 +1,17 @@
 """What is told of sites: refusals at once, latencies once a second, the delay of a robots.txt."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from scrapy import Request
 from scrapy.http import Response
+from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 from scrapyd_dist.middlewares.throttle.passes import PERMIT, Pass
 from scrapyd_dist.middlewares.throttle.robots import AGAIN, CrawlDelay, crawl_delay
 from scrapyd_dist.middlewares.throttle.sites import REMEMBERED, Latencies, SiteWatch, retry_after
 
 from scrapyd_dist.throttle.values import SiteNews
-
-if TYPE_CHECKING:
-    from scrapyd_dist.middlewares.throttle.gate import Gate
 
 NOW = 1_000_000_000.0  #: Sun, 09 Sep 2001 01:46:40 GMT
 

@@ -1,7 +1,5 @@
 """What a domain's rules, a worker's limit and the news of its site make of each other."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The arithmetic of rolling windows: whatever is taken and handed back, no window has too much; and nothing is lost."""
 
-from __future__ import annotations
-
 from bisect import insort
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What the names of versions tell, and that Scrapyd sorts ours by time, and those of crawls before all others."""
 
-from __future__ import annotations
-
 import random
 from datetime import datetime, timedelta, timezone
 

@@ -1,11 +1,11 @@
 """What became of each request of a batch: done, gone or failed, and nothing is forgotten."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
+from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
@@ -24,12 +25,6 @@ from twisted.python.failure import Failure
 
 from scrapyd_dist.jobs.outcome import read_report, refusal
 from scrapyd_dist.payload import START_URLS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
-    from pathlib import Path
-
-    from scrapy.settings import BaseSettings
 
 URLS = [f"http://web/{n}" for n in range(3)]
 

@@ -1,17 +1,13 @@
 """Worklists: each row is a request, or is told with its line."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from scrapyd_dist.middlewares.codec import plain_request
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.worklists import BadRow, Row, format_of, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 def read(text: str | bytes, kind: str, column: str | None = None) -> list[Row | BadRow]:
