@@ -1,1 +1,1 @@
-"""The coordinator of one crawl: places batches on nodes, watches them, and decides how each attempt ends."""
+"""Schedules one crawl's batches: places them on nodes, watches them, and decides how each attempt ends."""

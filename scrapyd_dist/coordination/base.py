@@ -1,4 +1,4 @@
-"""What a coordinator and a manager have in common: how a crawl stands at their desk, and how they leave it."""
+"""What all schedulers share: how one crawl stands, and how a scheduler stops."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ if TYPE_CHECKING:
 
 
 class AtDesk:
-    """Sits at a desk."""
+    """Access to the state of one crawl, and an orderly stop."""
 
     desk: Desk
     members: list[Member]
-    #: whether it stopped because all is done but for what nobody looks for any more
+    #: True when it stopped because a producer that still owed requests has disappeared
     incomplete = False
-    #: why nothing more has to be found: workers have ended as their settings say
+    #: reason why no more requests are needed: the workers ended as their settings say
     enough = ""
 
     @property
     def tally(self) -> Tally:
-        """What has become of the batches so far."""
+        """Counters of the batches so far."""
         return self.desk.tally
 
     @property
     def stopped(self) -> str:
-        """Why it stopped before the end, in words."""
+        """Why it stopped before the end; empty when it did not."""
         return self.desk.stopped
 
     @property
     def unreached(self) -> bool:
-        """Whether nothing was done, since workers do not reach the store from any node that answers."""
+        """True when nothing was done because no answering node's workers reach the store."""
         return False
 
     @property
     def fault(self) -> BaseException | None:
-        """An error of ours, never of a node."""
+        """An internal error, never a node's."""
         return self.desk.fault
 
     @property
     def paused(self) -> bool:
-        """Whether no new work leaves for now."""
+        """True while no new work is sent."""
         return self.desk.paused
 
     def credit(self, attempt: Attempt) -> None:
-        """An attempt was accepted in the time of an earlier process."""
+        """Count an attempt that an earlier process accepted."""
         member = next((one for one in self.members if one.node.name == attempt.node), None)
         if member is not None:
             member.jobs += 1
             member.items += attempt.report.get("items", 0)
 
     async def stop(self, reason: str) -> None:
-        """Send nothing that is not on its way, see the posts under way to their end, and leave."""
+        """Stop sending, let posts in flight finish, then cancel all tasks."""
         desk = self.desk
         desk.sending = False
         desk.stopped = desk.stopped or reason

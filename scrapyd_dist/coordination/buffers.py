@@ -1,6 +1,6 @@
-"""Found requests that are in no batch yet: in which order they come into one, as far as their sites decide about it.
+"""Buffers of found requests that are in no batch yet, ordered by site.
 
-The rule it keeps: all that came in is taken out once; requests of one site stay in their order.
+Invariant: each request is taken out once, and requests of one site keep their order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scrapyd_dist.frontier.values import BY_DOMAIN, SPREAD
 if TYPE_CHECKING:
     from scrapyd_dist.frontier.filling import Found
 
-    #: requests, each with the time at which it came
+    #: requests, each with the time at which it was added
     Line = deque[tuple[Found, float]]
 
 
@@ -26,21 +26,21 @@ class Buffer(Protocol):
     def add(self, found: Found, now: float) -> None: ...
 
     def take(self, number: int) -> list[Found]:
-        """So many requests for one batch, fewer when there are fewer."""
+        """Take up to this many requests for one batch."""
 
     def oldest(self) -> float:
-        """When the first of those that are here came; there has to be one."""
+        """The time at which the oldest request was added; the buffer must not be empty."""
 
 
 def buffer_for(fair: str) -> Buffer:
-    """The buffer of a crawl; `fair` is one of `frontier.values.FAIR`."""
+    """The buffer for this value of `DISTRIBUTED_FAIR`, one of `FAIR`."""
     if fair == SPREAD:
         return InTurn()
     return Together() if fair == BY_DOMAIN else AsFound()
 
 
 class AsFound:
-    """The first that came is the first that goes."""
+    """First in, first out."""
 
     def __init__(self) -> None:
         self._line: Line = deque()
@@ -59,7 +59,7 @@ class AsFound:
 
 
 class _BySite:
-    """Requests of each site behind each other; the sites in some order."""
+    """Requests grouped by site."""
 
     def __init__(self) -> None:
         self._sites: dict[str, Line] = {}
@@ -85,7 +85,7 @@ class _BySite:
 
 
 class InTurn(_BySite):
-    """One of each site after the other, so that no batch sits on one slow site while others could be asked."""
+    """One request of each site in turn, so that no batch depends on one slow site."""
 
     def take(self, number: int) -> list[Found]:
         taken: list[Found] = []
@@ -93,12 +93,12 @@ class InTurn(_BySite):
             site = next(iter(self._sites))
             taken += self._take_from(site, 1)
             if site in self._sites:
-                self._sites[site] = self._sites.pop(site)  # it is the last one now
+                self._sites[site] = self._sites.pop(site)  # it moves to the end
         return taken
 
 
 class Together(_BySite):
-    """As few batches as possible for one site: whole sites while they fit, and what is missing then of the largest."""
+    """As few batches per site as possible: whole sites while they fit, then a part of the largest one."""
 
     def take(self, number: int) -> list[Found]:
         whole, room = [], number

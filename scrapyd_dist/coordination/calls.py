@@ -1,4 +1,4 @@
-"""What a coordinator says to the nodes about its attempts, one call each; it decides nothing and keeps nothing."""
+"""The calls that a scheduler makes to the nodes about its attempts. Keeps no state."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Calls:
-    """The calls of one crawl. All raise `NodeError` when the node cannot be asked."""
+    """The calls of one crawl. Each raises `NodeError` when the node cannot be asked."""
 
     spec: JobSpec
     sender: AsyncSender
     timeout: float  #: seconds for one call
 
     async def load(self, member: Member) -> api.Load:
-        """What the node has to do; its clock is compared with ours on the way."""
+        """The node's load; also updates the skew of its clock."""
         before = time.time()
         load = await self.sender.send(member.node, api.daemonstatus(), timeout=self.timeout)
         if load.date is not None:
@@ -41,12 +41,12 @@ class Calls:
         return load
 
     async def post(self, out: Out, payload: Mapping[str, str]) -> None:
-        """Send the attempt."""
+        """Post the attempt."""
         call = call_for(self.spec, out, payload, await self._told(out.member.node))
         await self.sender.send(out.member.node, call, timeout=self.timeout)
 
     async def _told(self, node: Node) -> Mapping[str, str]:
-        """What a job there is told of the store; nothing when it cannot reach it."""
+        """What a job on this node is told of the store; empty when it cannot reach the store."""
         if self.spec.ways is None:
             return {}
         way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
@@ -55,20 +55,20 @@ class Calls:
         return way.told
 
     async def status(self, out: Out) -> api.JobState | None:
-        """What Scrapyd says of the job; None when it does not know it (any more)."""
+        """The job's state by Scrapyd; None when the node does not know the job (any more)."""
         node, project = out.member.node, self._project(out.member, out.project)
         try:
             state = await self.sender.send(node, api.status(out.job, project), timeout=self.timeout)
             if state is not api.JobState.FINISHED or out.report is not None:
                 return state
-            # Of all jobs of an id it tells the one that ended: perhaps that of an earlier crawl of this name.
+            # Scrapyd reports a finished job of this id first: it may belong to an earlier crawl of the same name.
             jobs = await self.sender.send(node, api.listjobs(project), timeout=self.timeout)
             return next((job.state for job in (*jobs.running, *jobs.pending) if job.id == out.job), state)
         except ApiRefused:
-            return None  # a node that does not know the project (any more) does not know the job either
+            return None  # an unknown project has no jobs
 
     async def report(self, out: Out) -> Report | None:
-        """The worker's own word; None when there is none, or none that can be read."""
+        """The worker's report; None when there is none, or it cannot be read."""
         call = api.fetch(report_path(self.spec.home, out.job))
         chunk = await self.sender.send(out.member.node, call, timeout=self.timeout)
         if chunk is None:
@@ -80,15 +80,15 @@ class Calls:
             return None
 
     async def cancel(self, member: Member, given_up: GivenUp) -> None:
-        """INT once ends a job in order; once more ends it at once, and what it has is not wanted."""
+        """Cancel a job. The first signal lets it end in order, the second ends it at once; its results are not used."""
         call = api.cancel(self._project(member, given_up.project), given_up.job)
-        with contextlib.suppress(ApiRefused):  # the node does not know the project (any more), so there is no such job
+        with contextlib.suppress(ApiRefused):  # an unknown project has no jobs
             for _ in range(2):
                 if await self.sender.send(member.node, call, timeout=self.timeout) is not api.JobState.RUNNING:
                     return
 
     async def last_words(self, out: Out) -> str:
-        """The last error in the job's log, ready to be added to a sentence."""
+        """The last error in the job's log, as the end of a sentence."""
         return await last_words(self.sender, out, self.spec, self.timeout)
 
     def _project(self, member: Member, other: str) -> str:

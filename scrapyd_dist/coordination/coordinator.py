@@ -1,8 +1,7 @@
-"""What places, sends, watches, retries and collects the batches of one crawl. It lives in the producer's process.
+"""The push scheduler: sends the batches of one crawl to the nodes, retries them and collects their parts.
 
-Here is what the producer calls; the work is done by `dispatch` (placing and sending), `looking`
-(nodes and jobs) and `ending` (how attempts end), around one `desk`. It runs in an asyncio loop; the
-store and the way calls are sent are given to it.
+It runs in the producer's process, on an asyncio loop. The producer calls `PushScheduler`; the work is done by the
+dispatcher, the node monitor and the collector, around one shared state.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Coordinator(AtDesk):
-    """See the module. `recover`, `start`, then `add` batches, then `no_more`, then `await ended()`."""
+    """Call `recover`, `start`, then `add` for each batch, then `no_more`, then `await ended()`."""
 
-    DESK: ClassVar[type[Desk]] = Desk  #: what its parts work around
+    DESK: ClassVar[type[Desk]] = Desk  #: the type of the shared state
 
     spec: JobSpec
-    members: list[Member]  #: at the start; nodes that join are added
+    members: list[Member]  #: the nodes at the start; nodes that join later are appended
     store: StoreThread
     sender: AsyncSender
-    folder: Path  #: where parts are kept
-    prepare: Callable[[Member], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
+    folder: Path  #: the folder of fetched parts
+    prepare: Callable[[Member], Awaitable[str]]  #: deploys the crawl's code to a node; returns a reason when it cannot
     limits: Limits = field(default_factory=Limits)
     placement: Placement = field(default_factory=lambda: Placement("round-robin"))
-    key: bytes | None = None  #: of batches that travel encrypted
-    listed: Listed | None = None  #: the nodes that are listed now; without it the fleet stays as it is
+    key: bytes | None = None  #: key of encrypted batches
+    listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -65,12 +64,12 @@ class Coordinator(AtDesk):
 
     @property
     def waiting(self) -> int:
-        """Batches that wait for a node."""
+        """Number of batches that wait for a node."""
         return len(self.desk.waiting)
 
     @property
     def work(self) -> WorkAtHand:
-        """The batches that wait or are out."""
+        """The batches that are neither done nor dead."""
         return WorkAtHand(
             waiting=self.waiting,
             waiting_requests=sum(batch.size for batch in self.desk.waiting),
@@ -79,16 +78,16 @@ class Coordinator(AtDesk):
 
     @property
     def failed(self) -> bool:
-        """Whether it stopped in a way that going on alone does not mend."""
+        """True when it stopped and resuming alone does not help."""
         return self.fault is not None
 
     def rest(self, *, paused: bool) -> None:
-        """Send nothing until it is told to go on; jobs that are out are watched to their end."""
+        """Pause or resume sending; running jobs are watched to their end."""
         self.desk.paused = paused
         self.desk.pump()
 
     def demand(self, more: float | None = None) -> Demand:
-        """What the fleet could take now; `more` as there."""
+        """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
         usable = [member for member in self.members if member.usable]
         return Demand(
             slots=sum(member.likely_slots for member in usable),
@@ -98,7 +97,7 @@ class Coordinator(AtDesk):
         )
 
     async def recover(self) -> None:
-        """Take up what people want of the nodes and what an earlier process left: what waits, and what is out."""
+        """Load drained nodes from the store, and take up the batches and jobs of an earlier process."""
         await self.joining.look()
         db, crawl = self.store.store, self.spec.crawl
         batches = await self.store(db.batches, crawl)
@@ -137,7 +136,7 @@ class Coordinator(AtDesk):
         member.out[out.job] = out
 
     def _cancel_again(self, attempts: Sequence[Attempt]) -> None:
-        """Nobody knows which of these jobs were told: the earlier process may have died while their node was away."""
+        """Cancel these jobs again: the earlier process may have died before it could tell their nodes."""
         members = {member.node.url: member for member in self.members}
         for attempt in attempts:
             member = members.get(attempt.url)
@@ -145,26 +144,26 @@ class Coordinator(AtDesk):
             jobs.append(GivenUp(attempt.job))
 
     def start(self) -> None:
-        """Watch every node from now on, and the lists of nodes."""
+        """Start watching the nodes and the lists of nodes."""
         for member in self.members:
             self.looks.begin(member)
         self.desk.pump()
         self.joining.follow()
 
     def add(self, batch: Batch) -> None:
-        """A batch was sealed."""
+        """Schedule a sealed batch."""
         self.desk.open.add(batch.number)
         self.desk.waiting.append(batch)
         self.desk.pump()
 
     def no_more(self) -> None:
-        """The producer has sealed its last batch."""
+        """No batch will be added any more."""
         self.desk.closed = True
         self.desk.check_over()
 
     async def ended(self) -> None:
-        """Wait until every batch is done or dead, or the crawl cannot go on (`stopped`, `fault`)."""
+        """Wait until every batch is done or dead, or the crawl cannot go on (see `stopped`, `fault`)."""
         await self.desk.over.wait()
 
     async def left(self) -> None:
-        """Wait until nothing of the crawl runs on the nodes: a batch that has ended has no job there."""
+        """Wait until no job of the crawl runs on the nodes; in push an ended batch has none."""

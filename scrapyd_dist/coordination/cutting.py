@@ -1,4 +1,4 @@
-"""Cutting a stream of requests into batches: by count, by age, by what the fleet can take. By bytes: `payload.fit`."""
+"""Cuts a stream of requests into batches: by count, by age, and by what the fleet can take."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.payload import RequestValue
 
-#: seconds of work in a batch in the middle of a crawl: a job's start costs a node more than a second of CPU
+#: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a second of CPU
 MIDDLE = 90.0
 #: seconds of work in the smallest batches
 LEAST = 10.0
-#: requests in a batch, at most, while nobody knows how long that takes
+#: most requests in a batch while the time per request is unknown
 UNTRIED = 200
 #: requests in the smallest batches
 FEWEST = 20
-#: a batch takes at most this share of one slot's part of what is left
+#: largest share of one slot's remaining work that one batch may take
 SHARE = 0.5
-#: seconds after which idle slots are given what there is
+#: seconds after which idle slots get whatever is buffered
 FIRST_AFTER = 0.5
-#: full batches that are held back at most, for when the fleet can use them
+#: most full batches that are held back until the fleet can use them
 HELD = 50
-#: the same, where sizes are given, and there have to be several sites to choose from
+#: the same with a fixed batch size, where requests of several sites are needed to choose from
 COMPOSED = 5
-#: requests that are held back at most
+#: most requests that are held back
 HELD_REQUESTS = 50_000
 
 
@@ -46,7 +46,7 @@ class Cut:
 
     @property
     def found(self) -> list[Found]:
-        """The requests one by one, on their way into a frontier."""
+        """The requests one by one, as a frontier takes them."""
         pairs = zip(self.values, self.fingerprints, strict=True)
         slot, priority = self.slot or "", self.priority
         return [Found(value=value, fingerprint=known, slot=slot, priority=priority) for value, known in pairs]
@@ -57,79 +57,79 @@ class Demand:
     """What the fleet could take now."""
 
     slots: int  #: process slots that get work
-    idle: int  #: of them, those for which no batch is out, nor waits; below 0: batches that wait for no free slot
+    idle: int  #: slots without a batch, running or waiting; negative: batches that wait for a slot
     pace: float = 0.0  #: requests per second of one job; 0: not known
-    more: float | None = None  #: requests that will still be found; None: nobody knows
+    more: float | None = None  #: requests that will still be found; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How large batches are: small first, so that every slot starts early, then large, and small at the end."""
+    """Batch sizes: small at first, so that every slot starts early; then large; small again at the end."""
 
-    most: int  #: requests in a batch
+    most: int  #: largest size, in requests
     demand: Demand
-    left: float  #: requests that are in no batch yet, found or not; infinite when nobody knows
+    left: float  #: requests that are in no batch yet, found or not; infinite when unknown
 
     @property
     def least(self) -> int:
-        """Worth a job's start, but so that there is something for every slot."""
+        """The smallest size that is worth a job's start and still leaves something for every slot."""
         if not self.demand.pace:
             return min(self.most, FEWEST)
         fair = self.left / max(1, self.demand.slots)
         return min(self.most, max(FEWEST, math.ceil(min(LEAST * self.demand.pace, fair))))
 
     def next(self, left: float) -> int:
-        """The next batch, when so many requests are in no batch yet: the nearer the end, the smaller."""
+        """The next size when this many requests are in no batch yet: the nearer the end, the smaller."""
         middle = min(self.most, math.ceil(MIDDLE * self.demand.pace) if self.demand.pace else UNTRIED)
         share = left * SHARE / max(1, self.demand.slots)
         return max(middle if share > middle else math.ceil(share), self.least)
 
     def first(self, found: int) -> int:
-        """A batch for a slot that has nothing to do: each idle slot gets some of what there is."""
+        """The size for an idle slot: each idle slot gets a share of what is buffered."""
         fair = math.ceil(found / max(1, self.demand.idle))
         return max(min(fair, self.next(self.left)), min(FEWEST, self.most))
 
     @property
     def reserve(self) -> int:
-        """Requests to keep for small batches at the end, while nobody knows when that is."""
+        """Requests to keep for small batches at the end, while the end is unknown."""
         return 2 * self.demand.slots * self.least if self.demand.more is None else 0
 
 
 class Cutter:
     """Collects requests until a batch is full, or its first request has waited long enough.
 
-    With `demand`, `size` is only the largest batch: one is cut when the fleet can use it, in a size that fits.
+    With `demand`, `size` is the largest batch: a batch is cut when the fleet can use it, in a size that fits.
     """
 
     def __init__(
         self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
     ) -> None:
-        """A cutter without any requests.
+        """An empty batcher.
 
         Args:
-            size: requests in the largest batch.
+            size: most requests in a batch.
             max_age: seconds that a request waits at most.
             demand: what the fleet could take now.
-            fair: how sites share the batches: as they come, `SPREAD` over all, or each in as few as possible.
+            fair: how sites share the batches: in order of arrival, `SPREAD` over all, or each in as few as possible.
         """
         self._size = size
         self._max_age = max_age
         self._demand = demand
         held = HELD if demand is not None else COMPOSED if fair else 1
         self._hold = max(size, min(size * held, HELD_REQUESTS))
-        self._usual = size  #: what a batch is when it has to be cut at once
+        self._usual = size  #: the type of batch that is made
         self._waiting = buffer_for(fair)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, found: Found, now: float) -> Cut | None:
-        """Take a request in; a full batch when it completes one."""
+        """Add a request; returns a full batch when this completes one."""
         self._waiting.add(found, now)
         return self._cut(self._usual) if len(self._waiting) >= self._hold else None
 
     def due(self, now: float) -> list[Cut]:
-        """What has waited longer than the greatest age, and what the fleet can use."""
+        """The batches that are due: too old, or wanted by the fleet."""
         if not self._waiting:
             return []
         if self._demand is None:
@@ -143,7 +143,7 @@ class Cutter:
         return cuts
 
     def take(self) -> list[Cut]:
-        """Whatever is there: nothing comes after it."""
+        """All that is left, when no request will be added."""
         if self._demand is None:
             return self._overdue(math.inf)
         sizes = self._sizes(replace(self._demand(), more=0.0))
@@ -171,7 +171,7 @@ class Cutter:
         return [self._cut(size) for _ in range(count) if self._waiting]
 
     def _for_later(self, sizes: Sizes, now: float) -> list[Cut]:
-        """Batches that may wait for a slot, as many as there are slots; and what has waited long enough."""
+        """One waiting batch per slot, and what has waited long enough."""
         cuts: list[Cut] = []
         room = sizes.demand.slots + min(0, sizes.demand.idle) if sizes.demand.pace else 0
         while self._waiting:

@@ -1,4 +1,4 @@
-"""What the parts of a coordinator share: the batches that wait or are open, the tasks, and how all ends. No calls."""
+"""The state of one crawl's work that the parts of a scheduler share. Makes no calls."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How patient a coordinator is; seconds unless said otherwise."""
+    """Limits and timeouts of a scheduler, in seconds unless noted."""
 
-    poll: float = 1.0  #: between two looks at a job, at most five times that when it has long to go
+    poll: float = 1.0  #: between two polls of a job, up to five times that while its end is far
     request_timeout: float = 15.0  #: for one call to a node
-    node_timeout: float = 30.0  #: after which the work of a node that does not answer goes elsewhere
-    fleet_timeout: float = 300.0  #: after which a crawl stops when no node answers
+    node_timeout: float = 30.0  #: of silence after which a node's work goes elsewhere
+    fleet_timeout: float = 300.0  #: without any answering node after which the crawl stops
     start_timeout: float = 3600.0  #: within which a sent job has to start
-    max_attempts: int = 4  #: of one batch
-    max_jobs: int = 0  #: out over the whole fleet at one time; 0 for no limit
+    max_attempts: int = 4  #: attempts per batch
+    max_jobs: int = 0  #: jobs at one time over all nodes; 0: no limit
     wait: bool = True  #: False: send everything at once and leave
 
 
@@ -44,14 +44,14 @@ class WorkAtHand:
     """The batches of a crawl that are neither done nor dead."""
 
     waiting: int
-    waiting_requests: int  #: in these
-    out: int  #: that somebody works on, or whose part is on its way home
-    batches: int | None = None  #: all there are; None where that is for the producer to count
+    waiting_requests: int  #: in the waiting batches
+    out: int  #: batches that run, or whose part is being fetched
+    batches: int | None = None  #: all batches; None where the producer counts them
 
 
 @dataclass(kw_only=True)
 class Desk:
-    """One crawl's work at hand. Who holds it may put batches back, start tasks and end the whole."""
+    """One crawl's open work. Its holder may put batches back, start tasks and end the crawl."""
 
     spec: JobSpec
     members: list[Member]
@@ -61,14 +61,14 @@ class Desk:
     tally: Tally = field(default_factory=Tally)
     waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
     open: set[int] = field(default_factory=set)  #: numbers of batches that are neither done nor dead
-    avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node that its last attempt was on
-    posts: set[asyncio.Task[None]] = field(default_factory=set)  #: whose end has to be waited for
+    avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node of its last attempt
+    posts: set[asyncio.Task[None]] = field(default_factory=set)  #: posts in flight, which are awaited at the end
     over: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False  #: the producer has sealed its last batch
     sending: bool = True
-    paused: bool = False  #: somebody wants nothing to be sent for now
-    stopped: str = ""  #: why it stopped before the end, in words
-    fault: BaseException | None = None  #: an error of ours, never of a node
+    paused: bool = False  #: a user paused the crawl
+    stopped: str = ""  #: why it stopped before the end
+    fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _wake: dict[int, asyncio.Event] = field(default_factory=dict)
@@ -78,26 +78,26 @@ class Desk:
 
     @property
     def waits(self) -> int:
-        """Batches that wait to be worked on."""
+        """Number of waiting batches."""
         return len(self.waiting)
 
     @property
     def which_work(self) -> str:
-        """Where it waits, in words, if that has a name."""
+        """Where the batches wait, as the end of a sentence; empty when that has no name."""
         return ""
 
     def wake(self, member: Member) -> asyncio.Event:
-        """What ends the pause before the next look at this node."""
+        """The event that ends the pause before this node's next poll."""
         return self._wake.setdefault(id(member), asyncio.Event())
 
     def put_back(self, batch: Batch, avoid: str) -> None:
-        """The batch waits again, before all others; for another node than that one, if there is one."""
+        """Put a batch first in the queue, for another node than `avoid` if there is one."""
         self.avoid[batch.number] = avoid
         self.waiting.appendleft(batch)
         self.pump()
 
     def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:
-        """Smaller batches have taken its requests over; they wait before all others."""
+        """Replace a batch by the smaller ones that took over its requests; they wait first."""
         self.tally.cut += len(pieces) - 1
         self.open.update(piece.number for piece in pieces)
         self.waiting.extendleft(reversed(pieces))
@@ -111,7 +111,7 @@ class Desk:
         self.check_over()
 
     def lost_touch(self, member: Member, error: NodeError) -> None:
-        """The node did not answer."""
+        """Record that the node did not answer."""
         if member.up:
             logger.warning(
                 "%s; its work goes elsewhere if it stays so for %.0f s",
@@ -123,14 +123,14 @@ class Desk:
     # the end
 
     def check_unfit(self) -> None:
-        """Stop when no node takes work, and none of them will."""
+        """Stop when no node takes work and none will."""
         here = [member for member in self.members if not member.left]
         if here and all(member.unfit for member in here):
             reasons = "; ".join(sorted({member.unfit for member in here}))
             self.stop_now(f"No node takes the work{self.which_work}: {reasons}")
 
     def stop_now(self, reason: str) -> None:
-        """End before the end, for this reason; the batches are in the store."""
+        """Stop before the end; the batches stay in the store."""
         if not self.over.is_set():
             logger.error(reason)
             self.stopped = reason
@@ -138,18 +138,18 @@ class Desk:
             self.over.set()
 
     def close(self) -> None:
-        """Nobody sits here any more."""
+        """End all loops."""
         self.over.set()
 
     def check_over(self) -> None:
-        """Whether this was the last batch."""
+        """End the crawl when this was the last batch."""
         if self.closed and not self.open:
             self.over.set()
         if self.closed and not self.limits.wait and not self.waiting and not self.posts:
             self.over.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task; an error in it ends the crawl and is told."""
+        """Start a task; an error in it stops the crawl with a message."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._done)
@@ -159,8 +159,8 @@ class Desk:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # An error of ours must not leave a crawl waiting for ever.
-            logger.error("the coordinator failed: %s", error, exc_info=error)
+            # an internal error must not leave a crawl waiting forever
+            logger.error("the scheduler failed: %s", error, exc_info=error)
             self.fault = self.fault or error
             self.stop_now(f"scrapyd-dist itself failed: {type(error).__name__}: {error}")
         elif not self.limits.wait:

@@ -1,7 +1,6 @@
-"""Placing and sending: a waiting batch gets a node, an attempt and a post.
+"""Gives each waiting batch a node, an attempt and a post.
 
-The rules it keeps: an attempt is in the store before it is posted; what may have been accepted is
-never posted again under the same job id.
+Invariants: an attempt is stored before it is posted; a job id that may have been accepted is never posted again.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Dispatch:
         return self.placement.deal(desk.waiting, desk.members, hand)
 
     def _all_at_once(self) -> list[tuple[Batch, Member]]:
-        """Nobody will come back to send the rest later: every node gets its share now."""
+        """Give every node its share at once: nothing will be sent later."""
         jobs = {member: len(member.out) for member in self.desk.members if member.usable}
         dealt = []
         for batch in self.desk.waiting if jobs else ():
@@ -102,7 +101,7 @@ class Dispatch:
         except (NothingMatched, StepRefused) as error:
             if not desk.spec.rows:
                 raise
-            # At a frontier, somebody may take a row away while it waits here.
+            # at a frontier, a row may be deleted while it waits here
             logger.warning("batch %d is not sent: %s", out.batch.number, error)
             out.member.out.pop(out.job, None)
             desk.ended(out.batch.number)
@@ -141,7 +140,7 @@ class Dispatch:
         desk.check_unfit()
 
     async def _was_accepted(self, out: Out, error: NodeError) -> bool:
-        """After a post whose fate is not known: ask the node for the job id before anything is sent again."""
+        """After a post with an unknown result, ask the node for the job id before anything is sent again."""
         desk, name = self.desk, out.member.node.name
         deadline = time.time() + desk.limits.node_timeout
         logger.warning("%s: it is not known whether job %s was accepted (%s); asking", out.member.node, out.job, error)
@@ -152,7 +151,7 @@ class Dispatch:
             except NodeError as again:
                 desk.lost_touch(out.member, again)
                 if not desk.sending:
-                    return False  # it is in the store as being sent: a resumed crawl asks for it
+                    return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
                     await self.endings.failed(out, f"nobody knows whether {name} took it ({error})")
                     return False
@@ -163,16 +162,18 @@ class Dispatch:
 
 
 def said_no(member: Member, error: NodeError) -> None:
-    """It answers and does not want the job. Once, it may have lost the code; twice, it gets no more work."""
+    """The node answers and refuses. The first time it may have lost the code; the second time it gets no more work."""
     if isinstance(error, ApiRefused) and not member.prepared:
-        return  # said to several posts at the same time: it counts once
+        return  # several posts were refused at once: that counts once
     if isinstance(error, ApiRefused) and not member.refusals:
         member.refusals += 1
         member.prepared = False
         return
     if isinstance(error, AuthRefused) and not member.refusals:
         member.refusals += 1
-        member.missed(str(error), time.time())  # as at a look: the password may be mended; a second time, looks work
+        member.missed(
+            str(error), time.time()
+        )  # the password may be mended; if not, the next poll counts the second refusal
         return
     member.unfit = str(error)
     logger.error("%s gets no more work: %s", member.node, error)

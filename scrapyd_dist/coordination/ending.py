@@ -1,7 +1,6 @@
-"""How attempts end: accepted with their part at home, or given up, and their batch waits again or is dead.
+"""Ends attempts: accepts them with their part, or gives them up and lets the batch wait again, be cut or die.
 
-The rule it keeps: one attempt of a batch is accepted, and its part is home and checked before that
-is written down.
+Invariant: one attempt of a batch is accepted, after its part was fetched and checked.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ FETCHES = 4
 
 @dataclass(kw_only=True)
 class Endings:
-    """Ends attempts, and writes that down."""
+    """Ends attempts, and stores how."""
 
     desk: Desk
-    folder: Path  #: where parts are kept
+    folder: Path  #: the folder of fetched parts
     cuts: Cuts = field(default_factory=Cuts)
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
 
     def end(self, out: Out, report: Report) -> None:
-        """The worker's last report is there."""
-        # Its process slot is free already; the part is fetched beside the next look.
+        """The worker's final report is there."""
+        # its process slot is free already; the part is fetched while the next poll runs
         out.report = report
         out.member.out.pop(out.job, None)
         self.desk.spawn(self._ended(out, report))
@@ -53,7 +52,7 @@ class Endings:
         await self.finish(out, report)
 
     async def finish(self, out: Out, report: Report) -> bool:
-        """Judge an attempt that has ended, and bring its part home; whether it was accepted."""
+        """Judge an ended attempt and fetch its part; True when it was accepted."""
         reason = refusal(report, out.batch.size, feed=self.desk.spec.feed)
         if reason:
             await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blames(report))
@@ -84,7 +83,7 @@ class Endings:
         self.desk.ended(out.batch.number)
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
-        """Which requests of earlier batches a batch has tried again; by the store, whatever its worker says."""
+        """The requests of earlier batches that this batch retried, as the store has them, whatever the worker says."""
         payload = await self.desk.store(self.desk.store.store.payload, self.desk.spec.crawl, number)
         try:
             return replaced_by(decode(payload.get, key=self.cuts.key))
@@ -93,7 +92,7 @@ class Endings:
             return []
 
     async def _bring_home(self, out: Out, report: Report) -> str:
-        """The name of the fetched part; none when the items went to a feed."""
+        """The name of the fetched part; empty when the items went to a feed."""
         spec = self.desk.spec
         if report.part is None or spec.feed:
             return ""
@@ -104,7 +103,7 @@ class Endings:
             )
 
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
-        """Give an attempt up that may still be alive: cancel it before the batch goes elsewhere; `blame` as there."""
+        """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
         member = out.member
         member.out.pop(out.job, None)
         try:
@@ -118,7 +117,7 @@ class Endings:
         await self.give_up(out.batch, out.number, reason, member.node.name, blame=blame)
 
     async def cancelled(self, job: str) -> None:
-        """Its batch has waited for its next attempt since it was given up."""
+        """Nothing to do: the batch was put back when the attempt was given up."""
 
     async def give_up(
         self,
@@ -131,16 +130,16 @@ class Endings:
         harmless: bool = False,
         out: bool = False,
     ) -> None:
-        """Write the end of an attempt down; the batch waits for the next one, is cut, or is dead.
+        """Store the end of a failed attempt; the batch waits for the next one, is cut, or is dead.
 
         Args:
             batch: the batch.
             number: of the attempt.
-            reason: why, in words.
-            node: the name of the node that it was on.
-            blame: whether the batch itself may have done it.
-            harmless: it says nothing of the batch, which is not dead for it, however often it happens.
-            out: only if the attempt was not acked meanwhile.
+            reason: why it failed, for messages.
+            node: name of the attempt's node, which the next attempt avoids.
+            blame: whether the batch itself may have killed its worker.
+            harmless: the failure says nothing about the batch, which never dies of it.
+            out: fail the attempt only if it was not acked meanwhile.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
         most, tried = self.desk.limits.max_attempts, number - batch.forgiven
@@ -154,7 +153,9 @@ class Endings:
             reason=reason,
             now=time.time(),
             out=out,
-            max_attempts=tried + 1 if cut or harmless else most,  # a death in between leaves it waiting, not dead
+            max_attempts=tried + 1
+            if cut or harmless
+            else most,  # a failure that does not count leaves it waiting, not dead
         )
         self.desk.tally.failed += 1
         if cut:
@@ -167,15 +168,15 @@ class Endings:
             self.desk.put_back(replace(batch, state=state, attempts=number, reason=reason), node)
 
     async def _cut(self, batch: Batch, number: int) -> None:
-        """Some request of it kills its workers: smaller batches take its requests over."""
+        """One of its requests kills workers: smaller batches take its requests over."""
         desk, db, crawl = self.desk, self.desk.store.store, self.desk.spec.crawl
         try:
             payload = await desk.store(db.payload, crawl, batch.number)
             pieces = await desk.store(db.split, crawl, batch.number, self.cuts.halves(batch, payload))
-        except StepRefused:  # a worker has leased it in between: it is cut when that one has died as well
+        except StepRefused:  # a worker leased it meanwhile: it is cut if that one dies as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)
             return
-        except ForeignRow as error:  # it was changed since it was sent
+        except ForeignRow as error:  # the stored row was changed by another program
             logger.warning("%s", error)
             desk.put_back(replace(batch, state=BatchState.FAILED, attempts=number), "")
             return

@@ -1,4 +1,4 @@
-"""The nodes of one crawl as they are now, and the attempts that are out on them. Values and decisions, no IO."""
+"""The nodes of one crawl and the jobs that are out on them. Values and decisions, no IO."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Load
 
-#: process slots of a node that does not say: what Scrapyd makes of one processor
+#: process slots assumed for a node that does not state them: Scrapyd's default for one processor
 SLOTS_UNKNOWN = 4
-#: jobs that may wait on a node beyond its process slots, so that a freed slot never waits for us
+#: jobs that may wait on a node beyond its process slots, so that a freed slot is filled at once
 AHEAD = 2
-#: seconds before a job's end in which the one after it is sent: a look of ours, and one of the node into its queue
+#: seconds before a job's end at which the next one is sent: one poll of ours, and one of the node's own queue
 SOON = 12.0
-#: requests of its first job that have to be done until a node's pace can be told
+#: requests of a first job after which a node's pace is known
 TELLING = 10
-#: share of the slots whose pace has to be known before batches are cut by it
+#: share of the slots whose pace must be known before batch sizes follow it
 MOST_SLOTS = 0.8
-#: how much the last job's pace counts for a node's
+#: weight of the last job in a node's pace
 NEWEST = 0.3
-#: seconds after which a node that had started nothing is given one job to see whether it works again
+#: seconds after which a wedged node is given one job as a trial
 TRIAL_AFTER = 60.0
 
 
 class GivenUp(NamedTuple):
-    """A job that nobody wants any more, and that may not know it."""
+    """A job that was given up and may not have been told yet."""
 
     job: str
     project: str = ""  #: where it is not the crawl's own
@@ -50,23 +50,23 @@ class Out:
     since: float  #: seconds since the epoch when it was sent
     start_by: float  #: seconds since the epoch, by our clock, after which it must not start
     at_once: bool = False  #: a process slot was free for it when it was sent
-    posted: bool = False  #: the fate of its post is known; until then only who posts it may end it
+    posted: bool = False  #: its post has been answered; until then only the poster may end it
     report: Report | None = None
     changed: float = 0.0  #: when its report last changed, by our clock
-    unknown_since: float | None = None  #: since when the node says it knows no such job
-    unheard_since: float | None = None  #: since when it has had no report
+    unknown_since: float | None = None  #: since when the node has not known the job
+    unheard_since: float | None = None  #: since when there has been no report
     spider: str = ""  #: where it is not the crawl's own
-    project: str = ""  #: likewise
-    recalled: tuple[int, int, int] = (0, 0, 0)  #: of its requests, pages and items, those of an earlier process's time
+    project: str = ""  #: where it is not the crawl's own
+    recalled: tuple[int, int, int] = (0, 0, 0)  #: requests, pages and items that were counted in an earlier process
     to_do: int = field(init=False)  #: requests that have not ended yet
 
     def __post_init__(self) -> None:
         self.to_do = self.batch.size
 
     def heard(self, report: Report, now: float) -> bool:
-        """Take in a report; whether it is the first one."""
+        """Take in a report; True when it is the first one."""
         first = self.report is None
-        if report.no_lease and not self.member.deaf:  # it knows better than any guess of ours
+        if report.no_lease and not self.member.deaf:  # the worker knows better than any guess made here
             self.member.deaf = report.no_lease
         if first or self.report != report:
             self.changed = now
@@ -78,26 +78,26 @@ class Out:
 
     @property
     def given_up(self) -> GivenUp:
-        """What is to be cancelled of it."""
+        """The job as it is to be cancelled."""
         return GivenUp(self.job, self.project)
 
     @property
     def to_blame(self) -> bool:
-        """Whether its death may be the doing of what it worked on."""
+        """True when its death may be caused by its requests."""
         return blames(self.report)
 
     def progress(self) -> tuple[int, int, int]:
-        """Requests ended, pages and items that count nowhere else yet."""
+        """Requests ended, pages and items that are counted nowhere else yet."""
         report = self.report
         return (report.ended_requests, report.pages, report.items) if report else (0, 0, 0)
 
     @property
     def succeeded(self) -> int:
-        """Of the requests that ended and count nowhere else yet, those that gave a result; at least so many."""
+        """At least this many of the ended requests in `progress` gave a result."""
         return max(0, self.progress()[0] - self.report.missed) if self.report else 0
 
     def left(self, now: float) -> float:
-        """Seconds until it ends, judged by its pace so far; 0 when nothing is known."""
+        """Seconds until it ends at its pace so far; 0: not known."""
         if self.report is None or not self.report.ended_requests:
             return 0.0
         waiting = self.report.requests - self.report.ended_requests
@@ -115,26 +115,28 @@ class Member:
     down_since: float | None = None
     down_reason: str = ""
     prepared: bool = False  #: has the crawl's code
-    unfit: str = ""  #: why it gets no work though it answers
-    deaf: str = ""  #: why its workers cannot heed rules of the throttle
-    refusals: int = 0  #: jobs it refused that it could have taken
-    draining: bool = False  #: a person wants it to get no new work
-    retired: int = 0  #: process slots whose workers have done what their settings wanted, and get no other one
-    left: bool = False  #: it is in no list of nodes any more: no new work, and nobody looks once it has none
-    wedged_since: float | None = None  #: it takes jobs and starts none
+    unfit: str = ""  #: why it gets no work although it answers
+    deaf: str = ""  #: why its workers cannot follow rules of the throttle
+    refusals: int = 0  #: refusals of jobs that it could have taken
+    draining: bool = False  #: a user drains it: no new work
+    retired: int = 0  #: process slots whose workers ended as their settings say, and are not replaced
+    left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
+    wedged_since: float | None = None  #: since when it has taken jobs and started none
     trial: bool = False  #: wedged for so long that one job may try it
-    idle_looks: tuple[float, ...] = ()  #: see `health.looked`
+    idle_looks: tuple[float, ...] = ()  #: see `node_health.looked`
     start_delay: float = 0.0  #: longest time from sent to started where a slot was free, seconds
-    others: int = 0  #: jobs there that are not ours, waiting or running
-    pace: float = 0.0  #: requests per second of one job; the newest count most. 0: not known
-    unproven: bool = True  #: no job has ended there: its pace is that of one that runs
+    others: int = 0  #: jobs of others, waiting or running
+    pace: float = 0.0  #: requests per second of one job, weighted towards the newest; 0: not known
+    unproven: bool = True  #: no job has ended there: its pace is that of a running one
     skew: float = 0.0  #: its clock minus ours, seconds
-    cancel_later: list[GivenUp] = field(default_factory=list)  #: jobs given up while it could not be reached
+    cancel_later: list[GivenUp] = field(
+        default_factory=list
+    )  #: abandoned jobs that could not be cancelled while it was unreachable
     jobs: int = 0  #: accepted attempts
-    items: int = 0  #: of accepted attempts
+    items: int = 0  #: in accepted attempts
     _proven: int = 1  #: process slots that it has shown, or is about to
-    _crowded: int | None = None  #: jobs that ran at the last look while others waited
-    _strange: int = 0  #: jobs at the last look that were not ours
+    _crowded: int | None = None  #: jobs that ran at the last poll while others waited
+    _strange: int = 0  #: jobs of others at the last poll
 
     def __post_init__(self) -> None:
         self.slots = self.slots or self.node.slots or SLOTS_UNKNOWN
@@ -145,12 +147,12 @@ class Member:
 
     @property
     def able(self) -> bool:
-        """Whether it could work, were it not for what people want."""
+        """True when it could work, users' wishes aside."""
         return self.down_since is None and self.prepared and not self.unfit
 
     @property
     def usable(self) -> bool:
-        """Whether it gets work, when it has room."""
+        """True when it gets work while it has room."""
         return (
             self.down_since is None
             and self.prepared
@@ -162,11 +164,11 @@ class Member:
 
     @property
     def crowded_out(self) -> bool:
-        """Whether other people's jobs take all the room it has."""
+        """True when jobs of others take all its room."""
         return not self.out and self.wedged_since is None and self.others >= self.slots + AHEAD
 
     def room(self) -> int:
-        """How many more jobs it may be given now: what it can start soon, and not what others have put there."""
+        """How many more jobs it may get now: those that it can start soon."""
         if not self.usable:
             return 0
         if self.wedged_since is not None:
@@ -175,7 +177,7 @@ class Member:
 
     @property
     def ahead(self) -> int:
-        """Jobs that may wait there: one for each job that ends soon; while its pace is not known, a few."""
+        """Jobs that may wait there: one for each job that ends soon; a few while its pace is unknown."""
         if not self.pace:
             return AHEAD
         soon = SOON * self.pace
@@ -183,25 +185,25 @@ class Member:
 
     @property
     def likely_slots(self) -> int:
-        """Process slots to cut batches for: those that it states or has shown, and as many again that may be there.
+        """Process slots that batches are cut for: those that it states or has shown, and as many again.
 
-        A guess that is too high would make many small batches wait where few large ones could run.
+        Too high a guess would make many small batches wait where few large ones could run.
         """
         return self.slots if self.node.slots is not None else min(self.slots, self._proven)
 
     @property
     def idle_slots(self) -> int:
-        """Of the likely ones, those that nothing of anybody waits for."""
+        """The likely slots that no job runs on or waits for."""
         return max(0, self.likely_slots - len(self.out) - self.others) if self.usable else 0
 
     @property
     def free_slots(self) -> int:
-        """Process slots that nothing of anybody waits for."""
+        """The process slots that no job runs on or waits for."""
         return max(0, self.slots - len(self.out) - self.others) if self.usable else 0
 
     @property
     def state(self) -> str:
-        """One word for a summary."""
+        """Its state in one word, for a summary."""
         if self.left:
             return "left"
         if self.unfit:
@@ -230,7 +232,7 @@ class Member:
         self._crowded = crowded
 
     def weighed(self, load: Load, ours: int | None, now: float) -> None:
-        """Judge what it has to do.
+        """Judge its load.
 
         Args:
             load: its answer.
@@ -239,7 +241,7 @@ class Member:
         """
         if ours is not None:
             strange = max(0, load.pending + load.running - ours)
-            # A job that was given up may still be there for a moment: what two looks agree in is somebody else's.
+            # an abandoned job may still be there for a moment: only what two polls agree on belongs to others
             self.others, self._strange = min(strange, self._strange), strange
         if load.running:
             self.wedged_since, self.trial = None, False
@@ -253,17 +255,17 @@ class Member:
             self.trial = now - self.wedged_since >= TRIAL_AFTER
 
     def gave_up_waiting(self, now: float) -> None:
-        """Its jobs were taken back since it starts none; another trial comes later."""
+        """Its waiting jobs were taken back since it starts none; another trial comes later."""
         self.wedged_since, self.trial, self.idle_looks = now, False, ()
 
     def started(self, out: Out) -> None:
-        """A first report came: how long the node took to start the job."""
+        """A first report came: learn how long the node took to start the job."""
         if out.at_once and out.report is not None and out.report.started:
             self.start_delay = max(self.start_delay, out.report.started - self.skew - out.since)
         self.wedged_since, self.trial, self.idle_looks = None, False, ()
 
     def accepted(self, report: Report) -> None:
-        """An attempt there ended well."""
+        """An attempt there was accepted."""
         self.jobs += 1
         self.items += report.items
         if report.pace:
@@ -278,23 +280,20 @@ class Member:
         self.idle_looks = ()
 
     def progress(self) -> tuple[int, int, int]:
-        """Requests ended, pages and items of the attempts that are out."""
+        """Requests ended, pages and items of the jobs that are out."""
         rows = [(0, 0, 0), *(out.progress() for out in self.out.values())]
         requests, pages, items = (sum(column) for column in zip(*rows, strict=True))
         return requests, pages, items
 
 
 def typical_pace(members: Sequence[Member]) -> float:
-    """Requests per second of one job somewhere in the fleet; 0: not known.
-
-    It is the pace at which a batch takes as long as it does on the average slot: slow nodes count fully.
-    """
+    """Requests per second of one job on the average slot, by time: slow nodes count fully; 0: not known."""
     known = [(member.slots, member.pace) for member in members if member.pace]
     return sum(slots for slots, _ in known) / sum(slots / pace for slots, pace in known) if known else 0.0
 
 
 def settled_pace(members: Sequence[Member]) -> float:
-    """The typical pace, once that of most slots is known: fast nodes are heard of first. 0 until then."""
+    """The typical pace, once that of most slots is known: fast nodes report first. 0 until then."""
     slots = sum(member.slots for member in members if member.usable)
     known = sum(member.slots for member in members if member.usable and member.pace)
     return typical_pace(members) if known >= slots * MOST_SLOTS else 0.0

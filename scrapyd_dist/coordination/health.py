@@ -1,4 +1,4 @@
-"""Whether a node that answers also works, and what keeps one that does not answer. Values and decisions, no IO."""
+"""Judges whether a node that answers also works, and why one does not answer. Values and decisions, no IO."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime, timedelta
 
-#: seconds between two looks of a node into its own queue, unless its poll_interval says otherwise
+#: seconds between two polls of a node's own queue, Scrapyd's default
 POLL = 5.0
-#: looks in a row that have to find work waiting and nothing running
+#: polls in a row that have to find jobs waiting and none running
 LOOKS = 3
-#: looks that are remembered of one node
+#: polls that are kept per node
 KEPT = 12
-#: seconds of difference between two clocks that are worth a word; a Date header counts whole ones
+#: seconds of clock skew that are worth a message; a Date header has whole seconds
 SKEW = 2.0
-#: seconds from accepted to started beyond which a clock is wrong, rather than a node slow
+#: seconds from accepted to started beyond which a clock must be wrong
 DELAY_MAX = 600.0
 
 
 class State(str, Enum):
-    """How a node stands."""
+    """The state of a node."""
 
     UP = "up"
     DOWN = "down"
-    REFUSED = "refused"  #: it does not let us in: user name, password, certificate
-    BUSY = "busy"  #: connected, and no answer in time: it imports a project, or hangs
+    REFUSED = "refused"  #: it refuses us: user name, password, certificate
+    BUSY = "busy"  #: connected, but no answer in time: it imports a project, or hangs
     DRAINING = "draining"
-    WEDGED = "wedged"  #: work waits there, and nothing is ever started
+    WEDGED = "wedged"  #: jobs wait there, and none is ever started
 
 
 def state_of(error: NodeError | None, *, wedged: bool = False, draining: bool = False) -> State:
-    """The one word for a node; that work is stuck there goes before that it is to get no more."""
+    """The state of a node; wedged goes before draining."""
     if error is None:
         return State.WEDGED if wedged else State.DRAINING if draining else State.UP
     if error.exit_code == 6:
@@ -44,10 +44,10 @@ def state_of(error: NodeError | None, *, wedged: bool = False, draining: bool = 
 
 
 def apart(start_delay: float) -> float:
-    """Seconds by which two looks have to differ to be two.
+    """Seconds between two polls below which they count as one.
 
     Args:
-        start_delay: the longest time from accepted to started that was seen on this node.
+        start_delay: longest time from accepted to started that was seen on this node, seconds.
     """
     return max(POLL, start_delay)
 
@@ -55,19 +55,19 @@ def apart(start_delay: float) -> float:
 def looked(
     looks: Sequence[float], *, now: float, pending: int, running: int, start_delay: float = 0.0, moved: bool = False
 ) -> tuple[float, ...]:
-    """The looks in a row that found work waiting and nothing running, after one more look.
+    """The polls in a row that found jobs waiting and none running, after one more poll.
 
     Args:
         looks: the row so far, newest last; seconds since the epoch.
-        now: when this look was.
+        now: the time of this poll.
         pending: jobs that wait.
         running: jobs that run.
         start_delay: as in `apart`.
-        moved: a job was started or ended since the last look, as far as one knows.
+        moved: whether a job is known to have started or ended since the last poll.
     """
     if running or not pending or moved:
         return ()
-    if not looks or now < looks[-1]:  # a clock that was set back tells nothing about what was before
+    if not looks or now < looks[-1]:  # after a clock was set back, earlier polls say nothing
         return (now,)
     if now - looks[-1] <= apart(start_delay):
         return tuple(looks)
@@ -75,15 +75,15 @@ def looked(
 
 
 def is_wedged(looks: Sequence[float], start_delay: float = 0.0) -> bool:
-    """Whether these looks are enough to say that the node starts nothing any more.
+    """True when these polls show that the node starts nothing any more.
 
-    A job may wait for the node's next look into its queue, so looks close together count as one.
+    A job may wait for the node's next poll of its own queue, so polls close together count as one.
     """
     return row_of(looks, start_delay) is not None
 
 
 def row_of(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
-    """When the row of looks began that says so; None while there is no such row."""
+    """When the row of polls began that shows it; None without such a row."""
     chain: list[float] = []
     for at in reversed(looks):
         if not chain or chain[-1] - at > apart(start_delay):
@@ -96,15 +96,15 @@ def row_of(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
 def moved_since(
     started: Iterable[datetime | None], *, span: float, node_now: datetime | None, offsets: Iterable[timedelta]
 ) -> bool:
-    """Whether one of these jobs was started or ended within the last `span` seconds.
+    """True when one of these jobs started or ended within the last `span` seconds.
 
-    A node tells its local times without their zone, so it is true when it holds in one of the zones that may be meant.
+    A node tells local times without their zone: true when it holds in one of the possible zones.
 
     Args:
         started: times of the node's jobs, naive.
         span: seconds.
         node_now: the node's clock, UTC.
-        offsets: what local time may be ahead of UTC by.
+        offsets: possible offsets of local time from UTC.
     """
     if node_now is None:
         return False
@@ -118,17 +118,17 @@ def start_delay_of(sent_and_started: Iterable[tuple[float, float]], skew: float 
 
     Args:
         sent_and_started: for each job, when it was sent by our clock and started by the node's.
-        skew: the node's clock minus ours.
+        skew: the node's clock minus ours, seconds.
     """
     delays = [started - skew - sent for sent, started in sent_and_started]
     return max((delay for delay in delays if 0 < delay <= DELAY_MAX), default=0.0)
 
 
 def skew_of(node_now: datetime | None, ours: float) -> float | None:
-    """The node's clock minus ours, in seconds; None where it does not tell.
+    """The node's clock minus ours, in seconds; None where the node does not tell.
 
     Args:
-        node_now: its Date header, which counts whole seconds: the middle of that second is taken.
-        ours: the middle of our question and its answer, seconds since the epoch.
+        node_now: its Date header; the middle of that second is taken.
+        ours: the middle of our request and its answer, seconds since the epoch.
     """
     return None if node_now is None else round(node_now.timestamp() + 0.5 - ours, 1)

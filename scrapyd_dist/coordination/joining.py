@@ -1,4 +1,4 @@
-"""Nodes come and go while a crawl runs. The rule: one that leaves is drained, never cut off; its jobs end in peace."""
+"""Follows the lists of nodes while a crawl runs: new nodes join, and nodes that leave are drained, never cut off."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ if TYPE_CHECKING:
     from scrapyd_dist.coordination.looking import Looks
     from scrapyd_dist.nodes import Node, NodeRecord
 
-    #: the nodes that are listed now, given what the store has of nodes; None when that cannot be told at the moment
+    #: the nodes that are listed now, given the store's records; None when that cannot be told at the moment
     Listed = Callable[[Sequence[NodeRecord]], Awaitable[Sequence[Node] | None]]
 
 logger = logging.getLogger(__name__)
 
-#: a start delay that is this much longer than the one in the store is written down
+#: factor by which a start delay must exceed the stored one to be stored
 LONGER = 1.5
 
 
 @dataclass(kw_only=True)
 class Joining:
-    """Follows the lists of nodes, and what people want of nodes."""
+    """Follows the lists of nodes, and what users ask of nodes in the store."""
 
     desk: Desk
     looks: Looks
-    listed: Listed | None = None  #: None: the fleet stays what it was at the start
-    given_up: dict[str, list[GivenUp]] = field(default_factory=dict)  #: url of a node -> jobs there that nobody wants
+    listed: Listed | None = None  #: None: the fleet never changes
+    given_up: dict[str, list[GivenUp]] = field(
+        default_factory=dict
+    )  #: URL of a node outside the fleet -> abandoned jobs there
     _begun: bool = False
     _told: bool = False
 
     def follow(self) -> None:
-        """Look at the store and at the lists again and again, until all is over; each in a task of its own."""
+        """Poll the store and the lists until the crawl is over, each in its own task."""
         self._begun = True
         self.desk.spawn(self._again(self._wishes))
         if self.listed:
@@ -53,7 +55,7 @@ class Joining:
                 await asyncio.wait_for(self.desk.over.wait(), self.desk.limits.poll)
 
     async def look(self) -> None:
-        """Take in what the lists and the store say now."""
+        """Read the lists and the store once."""
         await self._lists()
         await self._wishes()
 
@@ -69,7 +71,7 @@ class Joining:
         self._tell()
         self.looks.check_dark()
 
-    # who is there
+    # members
 
     def _compare(self, nodes: Sequence[Node]) -> None:
         known = {member.node.url: member for member in self.desk.members}
@@ -89,7 +91,7 @@ class Joining:
                 )
 
     def join(self, member: Member) -> None:
-        """A node takes part from now on: it is looked at, and brought the crawl's code."""
+        """Add a node: watch it, and deploy the crawl's code to it."""
         if member not in self.desk.members:
             logger.info("%s joins the crawl", member.node)
             self.desk.members.append(member)
@@ -97,9 +99,9 @@ class Joining:
         self._begin(member)
 
     def _update(self, member: Member, node: Node) -> None:
-        """It is still listed, or again; it may have another name, password or number of slots now."""
+        """It is still listed, or again; its name, password or number of slots may have changed."""
         if _entry(node) != _entry(member.node):
-            member.unfit, member.prepared = "", False  # it is looked at anew
+            member.unfit, member.prepared = "", False  # prepare it again
         if node.slots is not None:
             member.slots = node.slots
         member.node = node
@@ -112,7 +114,7 @@ class Joining:
         if self._begun:
             self.looks.begin(member)
 
-    # what people want of them
+    # what users ask of nodes
 
     async def _take_in(self, records: dict[str, NodeRecord]) -> None:
         store = self.desk.store
@@ -129,7 +131,7 @@ class Joining:
             member.start_delay = max(member.start_delay, seen)
 
     def _tell(self) -> None:
-        """Say once when work waits and every node is drained: nothing will happen until somebody acts."""
+        """Warn once when batches wait and every node is drained."""
         idle = [member for member in self.desk.members if member.able and not member.left]
         stuck = bool(self.desk.waits) and bool(idle) and all(member.draining for member in idle)
         if stuck and not self._told:
@@ -141,5 +143,5 @@ class Joining:
 
 
 def _entry(node: Node) -> tuple[object, ...]:
-    """How a node is entered; two nodes with one url are equal otherwise."""
+    """How a node is entered; nodes with the same URL compare equal otherwise."""
     return (node.username, node.password, node.verify, node.ca, node.tls_name, node.project)

@@ -1,4 +1,4 @@
-"""Looking at the nodes and at the jobs on them: each node in a task of its own, so that none delays another."""
+"""Polls nodes and the jobs on them, each node in a task of its own, so that a slow node delays no other."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: seconds a report may stay the same before the node is asked whether the job still runs
+#: seconds without a change in a report after which the node is asked whether the job still runs
 FRESH = 2.5
-#: seconds for which a job that its node does not know (any more) is given the benefit of the doubt
+#: seconds for which a job unknown to its node is not given up
 UNKNOWN_GRACE = 8.0
-#: seconds for which a job that its node calls running may have no report: it has only begun, or its files are gone
+#: seconds for which a running job may have no report: it has just started, or its files are gone
 UNHEARD = 300.0
 
 
 class Ends(Protocol):
-    """Who is told how a job has ended."""
+    """Receives how a job has ended."""
 
     def end(self, out: Out, report: Report) -> None:
-        """Its last report is there."""
+        """Its final report is there."""
 
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
-        """It is given up; `blame`: what it worked on may be the reason."""
+        """It is given up; `blame`: its requests may be the cause."""
 
     async def cancelled(self, job: str) -> None:
-        """It was given up while its node was away, and has now been told to end at once."""
+        """It was given up while its node was unreachable, and has now been cancelled."""
 
 
 @dataclass(kw_only=True)
 class Looks:
-    """Watches nodes, and finds out what has become of the attempts that are out."""
+    """Watches nodes, and finds out how the jobs that are out end."""
 
     desk: Desk
     endings: Ends
-    prepare: Callable[[Member], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
+    prepare: Callable[[Member], Awaitable[str]]  #: deploys the crawl's code to a node; returns a reason when it cannot
     _dark_since: float | None = None
     _watched: set[int] = field(default_factory=set)
 
     def begin(self, member: Member) -> None:
-        """Watch the node from now on; no matter whether somebody does already."""
+        """Watch the node from now on; a second call has no effect."""
         if id(member) not in self._watched:
             self._watched.add(id(member))
             self.desk.spawn(self.watch(member))
 
     async def watch(self, member: Member) -> None:
-        """Look at the node again and again, until all is over, or it has left and has nothing of ours."""
+        """Poll the node until the crawl is over, or the node has left and has no job of ours."""
         desk = self.desk
         while not desk.over.is_set():
             desk.wake(member).clear()
@@ -79,7 +79,7 @@ class Looks:
                 await asyncio.wait_for(desk.wake(member).wait(), self._pause(member))
 
     def _pause(self, member: Member) -> float:
-        """Seconds until the next look: soon when a job is about to end, later when all have long to go."""
+        """Seconds until the next poll: short when a job is about to end, longer when all have far to go."""
         poll = self.desk.limits.poll
         if not member.out:
             return poll * (5 if member.usable else 1)
@@ -91,7 +91,7 @@ class Looks:
         load = await self.desk.calls.load(member)
         was_down = not member.up
         member.seen(load)
-        # While a post is under way nobody knows whether the node has counted its job.
+        # while a post is in flight, its job may or may not be in the node's load
         settled = before == set(member.out) and all(out.posted for out in member.out.values())
         member.weighed(load, len(before) if settled else None, time.time())
         if was_down:
@@ -110,7 +110,7 @@ class Looks:
             await self._take_back(member)
 
     async def _take_back(self, member: Member) -> None:
-        """The node starts nothing: what waits there goes elsewhere."""
+        """The node starts nothing: its waiting jobs go elsewhere."""
         waiting = [out for out in member.out.values() if out.report is None and self._is_ours(out)]
         if not waiting:
             return
@@ -120,7 +120,7 @@ class Looks:
         member.gave_up_waiting(time.time())
 
     def _is_ours(self, out: Out) -> bool:
-        """Whether it is for us to end it: its post is through, and it is the attempt that its batch is out with."""
+        """True when this monitor may end it: its post was answered, and its batch is still open."""
         return out.posted and out.job in out.member.out and out.batch.number in self.desk.open
 
     async def _look_at(self, out: Out) -> None:
@@ -153,7 +153,7 @@ class Looks:
         self.endings.end(out, report)
 
     async def _ask_about(self, out: Out, now: float) -> None:
-        """The job is silent: ask its node what it is doing."""
+        """The report does not change: ask the node about the job."""
         calls, node = self.desk.calls, out.member.node.name
         state = await calls.status(out)
         if state is api.JobState.RUNNING:
@@ -169,12 +169,12 @@ class Looks:
             if now > out.start_by:
                 await self.endings.failed(out, f"it did not start within {self.desk.limits.start_timeout:.0f} s")
             return
-        report = await calls.report(out)  # it may have ended between the two questions
+        report = await calls.report(out)  # it may have ended between the two requests
         if report is not None and report.ended:
             self._ended(out, report)
             return
         if state is None:
-            # A node that was restarted knows none of its jobs; some may still be at work.
+            # a node that was restarted knows none of its jobs; some may still run
             out.unknown_since = out.unknown_since or now
             if now - out.unknown_since < UNKNOWN_GRACE:
                 return
@@ -187,13 +187,13 @@ class Looks:
         await self.endings.failed(out, reason, blame=out.to_blame)
 
     def _unheard(self, out: Out, now: float) -> bool:
-        """Whether a job that runs has had no report for so long that none will come."""
+        """True when a running job has had no report for so long that none will come."""
         if out.unheard_since is None:
             return False
         return now - out.unheard_since > (UNHEARD if out.report is None else self.desk.limits.node_timeout)
 
     async def _stands_still(self, out: Out, now: float) -> bool:
-        """Whether the worker of a job that its node believes to run does nothing: neither its report nor its lease."""
+        """True when a job runs by its node, but neither its report nor its lease is renewed."""
         desk = self.desk
         if not desk.spec.lease or out.report is None or now - out.changed < desk.spec.lease:
             return False
@@ -209,7 +209,7 @@ class Looks:
                 await self.endings.failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
 
     def check_dark(self) -> None:
-        """No node that could work answers: wait a while, then stop; the batches are in the store."""
+        """Stop when no node that could work has answered for `fleet_timeout`; the batches stay in the store."""
         members, patience = self.desk.members, self.desk.limits.fleet_timeout
         if any(member.up and not member.unfit and not member.left for member in members):
             self._dark_since = None

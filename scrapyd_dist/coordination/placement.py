@@ -1,4 +1,4 @@
-"""Which node gets which waiting batch. Decisions only; the rule: no node gets more than it can start soon."""
+"""Decides which node gets which waiting batch. Invariant: no node gets more jobs than it can start soon."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.coordination.fleet import Member
 
-#: by how much a node that is full seems slower than an empty one, so that about equal nodes are filled evenly
+#: how much slower a full node is rated than an empty one, so that similar nodes fill evenly
 SPREAD = 0.25
-#: how much sooner a full node has to be done with a batch for the batch to wait for it
+#: how much sooner a full node must finish a batch for the batch to wait for it
 WORTH_WAITING = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hand:
-    """What is to be known for a deal besides the batches and the nodes."""
+    """What a deal needs besides the batches and the nodes."""
 
     avoid: Mapping[int, str] = field(default_factory=dict)  #: batch -> the node to take only when no other one works
-    limit: int | None = None  #: batches at most
+    limit: int | None = None  #: most batches in this deal
     closing: bool = False  #: no batch comes after these
 
 
@@ -39,7 +39,7 @@ class _Seat:
     turn: int  #: nodes that come before it
     room: int
     ours: int  #: jobs
-    jobs: int  #: of ours and of others
+    jobs: int  #: jobs, ours and others'
     work: float  #: requests in these jobs that have not ended
     pace: float  #: requests per second of one job
 
@@ -50,10 +50,10 @@ _Heap = list[tuple[float, int, _Seat]]
 class Placement:
     """Gives batches to nodes, in one of three ways.
 
-    `by-capacity`: where a batch will be done first, judged by what the node has to do (other people's jobs too), its
-    process slots, and how fast it has been. A slow node gets no batch with which it would hold the end: that batch
-    waits for a faster one that is full now.
-    `round-robin`: the next node with room. `least-loaded`: the one with the fewest jobs of ours per process slot.
+    `by-capacity`: where a batch will be done first, judged by the node's load (jobs of others too), process slots and
+    past speed. A slow node gets no batch that would delay the crawl's end: that batch waits for a faster node that is
+    full now.
+    `round-robin`: the next node with room. `least-loaded`: the node with the fewest jobs of ours per process slot.
     """
 
     KINDS = ("by-capacity", "round-robin", "least-loaded")
@@ -63,19 +63,19 @@ class Placement:
         self._turn = 0
 
     def choose(self, members: Sequence[Member], *, avoid: str = "") -> Member | None:
-        """A node with room for one batch, or None. See `deal`."""
+        """A node with room for one batch, or None; see `deal`."""
         dealt = self.deal([Batch(number=0, size=1)], members, Hand(avoid={0: avoid}))
         return dealt[0][1] if dealt else None
 
     def deal(self, waiting: Collection[Batch], members: Sequence[Member], hand: Hand) -> list[tuple[Batch, Member]]:
-        """Give batches to nodes with room, in the order they wait.
+        """Give batches to nodes with room, in their order.
 
-        A batch that has to avoid a node waits for another one, if there is another one that works.
+        A batch that should avoid a node waits for another one, if another one works.
 
         Args:
             waiting: batches, the next one first.
             members: all nodes, always in the same order.
-            hand: what else is to be known.
+            hand: what else the decision needs.
         """
         if not waiting or hand.limit == 0:
             return []
@@ -92,7 +92,7 @@ class Placement:
             if seat is None:
                 continue
             if too_long(self._done(seat, batch.size)):
-                too_large = batch.size  # a smaller one may do
+                too_large = batch.size  # a smaller batch may still fit
                 heappush(heap, (self._rank(seat, size), seat.turn, seat))
                 continue
             dealt.append((batch, seat.member))
@@ -101,7 +101,7 @@ class Placement:
         return dealt
 
     def _too_long(self, waiting: Collection[Batch], members: Sequence[Member], hand: Hand) -> Callable[[float], bool]:
-        """Tells whether so many seconds are too long for a batch: whether it would hold the end of the crawl."""
+        """A test whether this many seconds for a batch would delay the crawl's end."""
         typical = typical_pace(members) if hand.closing and self._kind == "by-capacity" else 0.0
         if not typical:
             return lambda _: False
@@ -124,14 +124,14 @@ class Placement:
         """The nodes that may be chosen, the best one first."""
         rooms = [member.room() for member in members]
         if max(rooms, default=0) <= 0 and not any(member.out for member in members):
-            # Others have filled the fleet: a place in the line, so that this crawl goes on at all.
+            # jobs of others fill the fleet: queue one job, so that this crawl gets its turn
             rooms = [int(member.usable and member.crowded_out) for member in members]
         typical = typical_pace(members) if self._kind == "by-capacity" else 0.0
         heap: _Heap = []
         for index, (member, most) in enumerate(zip(members, rooms, strict=True)):
             room = most
             if typical and not member.pace and not member.crowded_out:
-                room = min(most, member.free_slots)  # nothing waits on a node of which nobody knows how slow it is
+                room = min(most, member.free_slots)  # no batch waits on a node of unknown speed
             if room > 0:
                 seat = _seat(member, room, (index - self._turn) % len(members), size, typical or 1.0)
                 heap.append((self._rank(seat, size), seat.turn, seat))
@@ -139,7 +139,7 @@ class Placement:
         return heap
 
     def _rank(self, seat: _Seat, size: float) -> float:
-        """The lower, the sooner it is chosen."""
+        """The sort key of a node; the lowest is chosen."""
         if self._kind == "round-robin":
             return 0.0
         if self._kind == "least-loaded":
@@ -154,7 +154,7 @@ class Placement:
         return wait + size / seat.pace
 
     def _push_back(self, heap: _Heap, seat: _Seat, batch: Batch, size: float, nodes: int) -> None:
-        """The node has this batch now."""
+        """Give this batch to the node."""
         seat.room -= 1
         seat.ours += 1
         seat.jobs += 1
@@ -165,7 +165,7 @@ class Placement:
 
 
 def _take(heap: _Heap, avoid: str, members: Sequence[Member]) -> _Seat | None:
-    """The best node but that one; that one when no other works; None when another one is worth waiting for."""
+    """The best node but `avoid`; `avoid` when no other works; None when another one is worth waiting for."""
     first = heappop(heap)
     if not avoid or first[2].member.node.name != avoid:
         return first[2]

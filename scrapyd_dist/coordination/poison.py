@@ -1,7 +1,6 @@
-"""A batch that kills its workers is cut in halves, until the request that does it is alone and has a name.
+"""Bisects a batch that kills its workers, until the request that does it is alone and named.
 
-The rule it keeps: only what the batch itself may have done counts against it; a node that goes away
-never gets a batch cut.
+Invariant: only failures that the batch may have caused count; a lost node never gets a batch cut.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch
     from scrapyd_dist.jobs.outcome import Report
 
-#: attempts of a request that is alone at last
+#: attempts of a single request
 ALONE = 2
-#: cuts of one crawl: a spider that dies on every tenth page is to be corrected, not isolated page by page
+#: most cuts per crawl: a spider that dies on every tenth page has to be corrected
 CUTS = 200
-#: cuts as long as no batch has gone well: code that cannot do any page is not the fault of one
+#: most cuts while no batch has succeeded: code that fails on every page has to be corrected
 BLIND = 10
 
 
 def blames(report: Report | None) -> bool:
-    """Whether a worker's death may be its batch's doing: it had begun, and nothing of ours or of its node ended it."""
+    """True when the batch may have caused its worker's death: it had begun, and no known cause ended it."""
     return report is not None and meaning(report.finish_reason).blames_batch
 
 
@@ -37,11 +36,11 @@ def blames(report: Report | None) -> bool:
 class Cuts:
     """Decides when a batch is cut, and cuts it."""
 
-    key: bytes | None = None  #: of batches that travel encrypted
+    key: bytes | None = None  #: key of encrypted batches
     made: int = 0
 
     def attempts(self, batch: Batch, most: int) -> int:
-        """How many attempts a batch gets that is to blame: a piece of a cut one is cut again at once."""
+        """The attempts of a batch that may kill its workers: a piece of a cut batch is cut again at once."""
         if not batch.parent:
             return most
         return min(most, 1 if batch.size > 1 else ALONE)
@@ -51,7 +50,7 @@ class Cuts:
         return batch.size > 1 and self.made < (CUTS if tally.done else BLIND)
 
     def halves(self, batch: Batch, payload: Mapping[str, str]) -> list[NewBatch]:
-        """Its two halves (more, when a half does not fit into one job), in its slot."""
+        """Its two halves in the same slot; more when a half does not fit into one job."""
         self.made += 1
         values = decode(payload.get, key=self.key)
         middle = (len(values) + 1) // 2

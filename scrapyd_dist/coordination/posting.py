@@ -1,4 +1,4 @@
-"""From a batch to the call that posts it: what every job of a crawl is given. Settings of ours win over the user's."""
+"""Builds the call that starts a job for a batch: what every job of a crawl is given."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from scrapyd_dist.store.reach import Way
     from scrapyd_dist.transports import AsyncSender
 
-#: spider arguments that jobs are given by us
+#: spider arguments that jobs get from scrapyd-dist
 OUR_ARGS = frozenset({"batch"})
 #: settings of the producer's process that its workers must not get
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
-#: characters by which a job knows its row of arguments
+#: characters of a row of arguments that name its job
 ROW_WORDS = 1_000
-#: bytes of a job's log that are read for its last words
+#: bytes of a job's log that are searched for its last error
 LOG_TAIL = 4096
 _LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
-# Nothing but a traceback may follow the level: Twisted's unhandled errors.
+# The level may be followed by a traceback only: Twisted's unhandled errors.
 _LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL):(?: |$)")
 
 
@@ -44,11 +44,11 @@ class JobSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
-    collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may go
-    shared: Mapping[str, str] = field(default_factory=dict)  #: settings that workers of other projects heed as well
-    lease: float = 0.0  #: seconds for which workers that reach the store hold their attempts; 0: they hold none
+    collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may be deleted
+    shared: Mapping[str, str] = field(default_factory=dict)  #: settings that workers of other projects get as well
+    lease: float = 0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
     rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
-    ways: Callable[[Node], Way] | None = None  #: to the store, for the workers of a node; may block
+    ways: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; may block
 
 
 def check_args(args: Mapping[str, str]) -> None:
@@ -75,7 +75,7 @@ def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str], told: Mapping[str, str]) -> api.Call[str]:
-    """The post of one attempt; `told` is what its worker is told of the store."""
+    """The call that posts one attempt; `told` is what its worker is told of the store."""
     node = out.member.node
     job = {
         "crawl": spec.crawl,
@@ -92,7 +92,7 @@ def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str], told: Mapping[
     args = {**spec.args, "batch": str(out.batch.number)}
     if spec.rows:
         words, own = row_in(payload)
-        job["row"] = words[:ROW_WORDS]  # the arguments say the rest; one setting could not
+        job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
         args |= own
     settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
     return api.schedule(
@@ -106,7 +106,7 @@ def call_for(spec: JobSpec, out: Out, payload: Mapping[str, str], told: Mapping[
 
 
 async def last_words(sender: AsyncSender, out: Out, spec: JobSpec, timeout: float) -> str:
-    """The last error in the log of a job that ended without a report, ready to be added to a sentence."""
+    """The last error in the log of a job that ended without a report, as the end of a sentence."""
     node = out.member.node
     path = f"logs/{out.project or node.project or spec.project}/{out.spider or spec.spider}/{out.job}.log"
     try:
@@ -133,5 +133,5 @@ def _last_error(text: str) -> str:
         return f"; the last line of its log: {lines[-1][:300]}"
     at = errors[-1]
     end = next((later for later in range(at + 1, len(lines)) if _LOG_TIME.match(lines[later])), len(lines))
-    what = f" {lines[end - 1][:300]}" if end - 1 > at else ""  # the end of a traceback says what it was
+    what = f" {lines[end - 1][:300]}" if end - 1 > at else ""  # the last line of a traceback names the error
     return f"; the last error in its log: {lines[at][:300]}{what}"

@@ -1,7 +1,7 @@
-"""A set of fingerprints in little memory: exact, some 24 bytes for one of 20, where Python's own set takes 100.
+"""An exact set of fingerprints in little memory: some 24 bytes for a fingerprint of 20, where a Python set takes 100.
 
-The fingerprints of one hash lie side by side in one `bytes`, and the number of these buckets grows with the set, one at
-a time (linear hashing), so that no call ever takes long.
+The fingerprints of one hash lie side by side in one `bytes`. The buckets grow one at a time (linear hashing), so that
+no call takes long.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: bytes of a fingerprint, as Scrapy's own has them; those of another length are kept in a plain set
+#: bytes of Scrapy's own fingerprints; those of another length are kept in a plain set
 SIZE = 20
-#: fingerprints in a bucket, on average: with these, Python's own allocator keeps the bucket
+#: fingerprints per bucket on average: at this size Python's own allocator keeps the bucket
 PER_BUCKET = 16
 
 
@@ -29,7 +29,7 @@ class Seen:
             self.add(fingerprint)
 
     def add(self, fingerprint: bytes) -> bool:
-        """Whether it is new."""
+        """Add it; True when it is new."""
         if len(fingerprint) != SIZE:
             before = len(self._others)
             self._others.add(fingerprint)
@@ -45,7 +45,7 @@ class Seen:
         return True
 
     def discard(self, fingerprint: bytes) -> bool:
-        """Whether it was there."""
+        """Remove it; True when it was there."""
         if len(fingerprint) != SIZE:
             there = fingerprint in self._others
             self._others.discard(fingerprint)
@@ -65,7 +65,7 @@ class Seen:
         return number if number < len(self._buckets) else mixed % self._level
 
     def _split(self) -> None:
-        """Give about half of one bucket to a new one."""
+        """Move about half of one bucket to a new one."""
         old, new, level = len(self._buckets) - self._level, len(self._buckets), self._level
         stay: list[bytes] = []
         go: list[bytes] = []
@@ -91,7 +91,7 @@ class Seen:
 
 
 def _place(bucket: bytes, fingerprint: bytes) -> int:
-    """Where in the bucket it is; -1 if nowhere. What begins in the middle of another one is not it."""
+    """Its offset in the bucket, -1 without one. A match that begins inside another fingerprint is none."""
     place = bucket.find(fingerprint)
     while place > 0 and place % SIZE:
         place = bucket.find(fingerprint, place + 1)
