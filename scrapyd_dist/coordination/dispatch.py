@@ -171,9 +171,7 @@ def said_no(member: Member, error: NodeError) -> None:
         return
     if isinstance(error, AuthRefused) and not member.refusals:
         member.refusals += 1
-        member.missed(
-            str(error), time.time()
-        )  # the password may be mended; if not, the next poll counts the second refusal
+        member.missed(str(error), time.time())  # the password may be mended until the next poll
         return
     member.unfit = str(error)
     logger.error("%s gets no more work: %s", member.node, error)

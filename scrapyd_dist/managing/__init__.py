@@ -1,1 +1,1 @@
-"""The manager of a frontier's workers: how many and where, what they bring home, what becomes of those that fail."""
+"""Keeps the workers of a frontier running: how many and where, their results, and what follows when they fail."""

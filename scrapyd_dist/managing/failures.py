@@ -1,6 +1,6 @@
-"""Workers that fail, counted: which node gets none any more, and which slots. Values and decisions, no IO.
+"""Counts failed workers, and decides which node and which lane get no more. Values and decisions, no IO.
 
-The rule it keeps: what was done in between is forgiven; only failures in a row, without any work done, count.
+Invariant: only failures in a row count; any work that was done resets the counter.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-#: workers in a row that ended on one node before they had done anything
+#: workers in a row that ended on one node without any work done
 OF_A_NODE = 3
-#: workers in a row that ended in one lane without any work done, beyond the attempts that one batch has
+#: workers in a row that ended in one lane without any work done, beyond the attempts of one batch
 OF_A_LANE = 4
 
 
 @dataclass(kw_only=True)
 class Failures:
-    """Remembers them."""
+    """Counts failures per node and per lane."""
 
-    attempts: int  #: of one batch, at most: a batch may kill so many workers
+    attempts: int  #: attempts per batch: one batch may kill this many workers
     closed: dict[str, str] = field(default_factory=dict)  #: lane -> why it gets no more workers
-    unknown: set[str] = field(default_factory=set)  #: of the closed lanes, those whose spider is nowhere
+    unknown: set[str] = field(default_factory=set)  #: the closed lanes whose spider no node has
     unfit: set[str] = field(default_factory=set)  #: names of nodes that get no more workers
-    unreached: set[str] = field(default_factory=set)  #: of these, the ones from which no worker reaches the store
+    unreached: set[str] = field(default_factory=set)  #: of these, the nodes whose workers do not reach the store
     _refusals: Counter[str] = field(default_factory=Counter)
     _nodes: Counter[str] = field(default_factory=Counter)
     _lanes: Counter[str] = field(default_factory=Counter)
 
     def worked(self, lane: str, node: str = "") -> None:
-        """Something was done in this lane, on that node."""
+        """Work was done in this lane on that node."""
         self._lanes.pop(lane, None)
         self._nodes.pop(node, None)
 
@@ -36,13 +36,13 @@ class Failures:
         """A worker has ended without any work done.
 
         Args:
-            lane: what it took from.
+            lane: the worker's lane.
             node: the name of its node.
-            reason: why, in words.
+            reason: why it ended, for messages.
             begun: whether it had a batch to work on.
 
         Returns:
-            Why this node gets no more workers; empty as long as it does.
+            Why this node gets no more workers; empty as long as it gets some.
         """
         self._lanes[lane] += 1
         if self._lanes[lane] >= self.attempts + OF_A_LANE:
@@ -56,22 +56,22 @@ class Failures:
         return f"the last {OF_A_NODE} workers there did nothing; the last one: {reason}"
 
     def out_of_reach(self, node: str) -> None:
-        """Workers on this node do not reach the store: one has said so, or it is known of any."""
+        """Workers on this node do not reach the store."""
         self.unreached.add(node)
         self.unfit.add(node)
 
     def refused(self, lane: str, reason: str) -> bool:
-        """A node refused a worker for another spider; whether that is enough to give up what waits for one."""
+        """A node refused a worker for another spider; True when the lane's batches are to be given up."""
         self._refusals[lane] += 1
         if self._refusals[lane] > 1:
             self.nowhere(lane, reason)
         return lane in self.unknown
 
     def nowhere(self, lane: str, reason: str) -> None:
-        """No node can have a worker for it; what waits there is given up."""
+        """No node can run the lane's spider: its batches are given up."""
         self.unknown.add(lane)
         self.close(lane, reason)
 
     def close(self, lane: str, reason: str) -> None:
-        """It gets no more workers."""
+        """The lane gets no more workers."""
         self.closed.setdefault(lane, reason)

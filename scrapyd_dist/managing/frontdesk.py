@@ -1,4 +1,4 @@
-"""The desk of a manager: the batches lie in the store, where workers take them; here is only how many. No calls."""
+"""The state of a crawl whose batches are leased from the store; here are only their counts. Makes no calls."""
 
 from __future__ import annotations
 
@@ -17,41 +17,45 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.values import SlotCount
     from scrapyd_dist.jobs.outcome import Report
 
-#: seconds that a worker is thought to have to go: a look at it every two seconds is enough, since the store tells of
-#: its work, and each look costs its node and this process some milliseconds of processor time
+#: seconds until a worker's end, as far as polls are concerned: one every two seconds is enough, since the store shows
+#: its work, and each poll costs its node and this process some milliseconds of CPU
 LASTING = 8.0
-#: a frontier of which nothing is known yet
+#: the backlog before the first look at the store
 UNKNOWN = Backlog(waiting=0, leased=0, expired=0, acked=0)
-#: slots that are named where work is left
+#: most slots that a message names
 NAMED = 5
 
 
 @dataclass(kw_only=True)
 class Worker(Out):
-    """A long-lived job that leases batches; its own pseudo batch has its number, and no requests."""
+    """A long-lived job that leases batches; its pseudo batch has the worker's number, and no requests."""
 
     lane: str
-    slots: tuple[str, ...] = ()  #: that it takes from; none: all but those of other spiders
+    slots: tuple[str, ...] = ()  #: slots that it leases from; none: all but those of other spiders
     version: str = ""  #: of another project's code; empty for the crawl's own
-    introduces: bool = False  #: it only says whose code it is
+    introduces: bool = False  #: it runs only to tell whose code it is
     dismissed: bool = False  #: it was told to end
-    counted: tuple[int, int, int] = (0, 0, 0)  #: requests, pages and items that came home, and count there
+    counted: tuple[int, int, int] = (
+        0,
+        0,
+        0,
+    )  #: requests, pages and items of its accepted batches, which are counted there
 
     @property
     def to_blame(self) -> bool:
-        """What it leased it has begun, whether or not there was time for a word of it."""
+        """True unless its report excludes it: it may have died in a batch before it could report."""
         return self.report is None or super().to_blame
 
     def left(self, now: float) -> float:  # noqa: ARG002 - nobody knows
         return LASTING
 
     def came_home(self, report: Report) -> None:
-        """One of its batches was accepted."""
+        """Count one of its batches, which was accepted."""
         requests, pages, items = self.counted
         self.counted = (requests + report.ended_requests, pages + report.pages, items + report.items)
 
     def came_home_before(self, report: Mapping[str, Any]) -> None:
-        """The same, in the time of an earlier process; the report is what the store keeps of it."""
+        """Count a batch that an earlier process accepted; `report` is what the store keeps of it."""
         done, missed, pages, items = (int(report.get(name) or 0) for name in ("done", "missed", "pages", "items"))
         requests, pages_before, items_before = self.counted
         self.recalled = self.counted = (requests + done + missed, pages_before + pages, items_before + items)
@@ -63,12 +67,12 @@ class Worker(Out):
 
 @dataclass(kw_only=True)
 class FrontDesk(Desk):
-    """One frontier's work at hand; in `open` are the numbers of its workers."""
+    """The state of one frontier; `open` has the numbers of its workers."""
 
     backlog: Backlog = UNKNOWN
     slots: Sequence[SlotCount] = ()
-    done: asyncio.Event = field(default_factory=asyncio.Event)  #: nothing will come any more, or it was stopped
-    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store is worth a look at once
+    done: asyncio.Event = field(default_factory=asyncio.Event)  #: nothing will be added any more, or it was stopped
+    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store should be polled at once
 
     @property
     def waits(self) -> int:
@@ -83,7 +87,7 @@ class FrontDesk(Desk):
         return f" of the slot{'s' if names[1:] else ''} {', '.join(names[:NAMED])}{others}"
 
     def workers(self) -> Iterator[Worker]:
-        """All that are out."""
+        """All workers that are out."""
         return (out for member in self.members for out in member.out.values() if isinstance(out, Worker))
 
     def put_back(self, batch: Batch, avoid: str) -> None:  # noqa: ARG002 - it is in the store
@@ -96,7 +100,7 @@ class FrontDesk(Desk):
         self.news.set()
 
     def check_over(self) -> None:
-        """The store tells when it is over, not this process."""
+        """Nothing to do: the store tells when the crawl is over."""
 
     def stop_now(self, reason: str) -> None:
         super().stop_now(reason)

@@ -1,7 +1,7 @@
-"""Starting workers on the nodes, and what follows when one has ended.
+"""Starts workers on the nodes, and handles their ends.
 
-The rules it keeps: a worker is written down before it is posted, and never posted twice; what it had when it ended
-goes back into the frontier before another one is started in its place.
+Invariants: a worker is stored before it is posted, and is posted once; what it had leased goes back into the frontier
+before another worker takes its place.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 
 class GoneWorker(Protocol):
-    """What takes back what a worker had, and says how many batches that were."""
+    """Puts back what a worker had leased; returns the number of batches."""
 
     async def __call__(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int: ...
 
 
 @dataclass(kw_only=True)
 class Hiring:
-    """Starts workers, and is told by `Looks` how they end."""
+    """Starts workers, and receives from the node monitor how they end."""
 
     desk: FrontDesk
     roster: Roster
@@ -61,12 +61,12 @@ class Hiring:
     gone: GoneWorker
     others: Others
     judging: Judging
-    again: bool = False  #: workers are started in rounds: who has done what was wanted starts again in the next one
-    ending: int = field(default=0, init=False)  #: workers that have ended, and are not judged yet
-    retired: dict[str, list[str]] = field(default_factory=dict, init=False)  #: lane -> what has ended its workers
+    again: bool = False  #: workers start in rounds: one that ended as its settings say starts again in the next round
+    ending: int = field(default=0, init=False)  #: workers that have ended and are not judged yet
+    retired: dict[str, list[str]] = field(default_factory=dict, init=False)  #: lane -> why its workers ended
 
     def start(self, lane: str) -> bool:
-        """Start a worker where there is most room; False when there is none."""
+        """Start a worker on the node with the most room; False when no node has room."""
         project, spider = spider_of_slot(lane) or ("", "")
         member = max(self._with_room(lane, project), key=_share, default=None)
         if member is None:
@@ -97,7 +97,7 @@ class Hiring:
         return [one for one in self.desk.members if room(one) and self.others.fits(one, lane, project)]
 
     def cramped(self, lanes: Iterable[str]) -> set[str]:
-        """Those of other projects that have room on no node that may have the project; what none has is given up."""
+        """Lanes of other projects that no free node can serve; closes those that no node can serve at all."""
         found = set()
         for lane in lanes:
             project, _ = spider_of_slot(lane) or ("", "")
@@ -115,7 +115,7 @@ class Hiring:
         self.desk.open.add(worker.batch.number)
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
-        """Take up the workers that an earlier process has left; `accepted` is what has come home of them."""
+        """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
         members = {member.node.url: member for member in self.desk.members}
         for one in await self.roster.read():
             member = members.get(one.url)
@@ -134,17 +134,17 @@ class Hiring:
                     worker.came_home_before(attempt.report)
             self._take_in(worker)
             if not worker.project and one.version not in {"", self.desk.spec.version}:
-                await self.dismiss(worker)  # the crawl goes on with other code, and it would lease more
+                await self.dismiss(worker)  # the crawl goes on with other code, and this worker would lease more
 
     def make_room(self, lane: str, for_: Collection[str] = ()) -> bool:
-        """Let one worker of this lane end in good order: another lane has work and no worker.
+        """Let one worker of this lane end in order: another lane has batches and no worker.
 
         Args:
-            lane: which has workers and no work.
-            for_: the lanes that only have room on some nodes, if these are the ones that wait.
+            lane: a lane with workers and no batches.
+            for_: lanes that have room on some nodes only, if these are the ones that wait.
 
         Returns:
-            Whether one of its workers is, or will be, the one that ends.
+            Whether one of its workers is ending, or will.
         """
         here = [worker for worker in self.desk.workers() if worker.lane == lane]
         if for_:
@@ -154,7 +154,7 @@ class Hiring:
         return bool(here)
 
     async def dismiss(self, worker: Worker) -> None:
-        """Tell it to end: it gives back what it has not begun. Its end is seen as any other."""
+        """Tell it to end: it gives back what it has not begun, and its end is handled as any other."""
         worker.dismissed = True
         node = worker.member.node
         call = api.cancel(worker.project or node.project or self.desk.spec.project, worker.job)
@@ -164,7 +164,7 @@ class Hiring:
                 self._forget(worker)
                 await self.roster.remove(worker.job)
         except ApiRefused:
-            pass  # the node does not know the project (any more), so there is no such job
+            pass  # an unknown project has no jobs
         except NodeError as error:
             self.desk.lost_touch(worker.member, error)
         self.desk.wake(worker.member).set()
@@ -173,7 +173,7 @@ class Hiring:
 
     async def _post(self, worker: Worker) -> None:
         desk, node = self.desk, worker.member.node
-        way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look a name up
+        way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look up a name
         if way.reason:
             self._forget(worker)
             self.failures.out_of_reach(node.name)
@@ -218,13 +218,13 @@ class Hiring:
             said_no(worker.member, error)
         else:
             self.desk.lost_touch(worker.member, error)
-        if worker.member.up:  # one that fails is looked at when it is time, or it would be asked again without a pause
+        if worker.member.up:  # a failing node waits for its next poll, or it would be asked without a pause
             self.desk.wake(worker.member).set()
         self.desk.check_unfit()
         self.desk.news.set()
 
     def _lacks_spider(self, worker: Worker, error: NodeError) -> None:
-        """The node may have lost the code; when it has been brought again, there is no such spider."""
+        """The node may have lost the code; once that was deployed again, there is no such spider."""
         if self.failures.refused(worker.lane, str(error)):
             logger.error("slot %s: %s; what is in it is given up", worker.lane, error)
         else:
@@ -237,18 +237,18 @@ class Hiring:
     # ends
 
     def end(self, out: Out, report: Report) -> None:
-        """Its last report is there."""
+        """Its final report is there."""
         assert isinstance(out, Worker)  # noqa: S101 - nothing else is ever out at a front desk
         out.report = report
         self._forget(out)
         self.ending += 1
-        if meaning(report.finish_reason).by_settings:  # another one in its place would end there as well
+        if meaning(report.finish_reason).by_settings:  # another worker in its place would end there as well
             self.retired.setdefault(out.lane, []).append(report.finish_reason)
             out.member.retired += not self.again
         self.desk.spawn(self._ended(out, why(report), blame=blames(report)))
 
     async def failed(self, out: Out, reason: str, *, blame: bool = False) -> None:
-        """It died, never started, or its node is gone; it may still be alive, and is told to end."""
+        """It died, never started, or its node is lost; it may still run, and is cancelled."""
         assert isinstance(out, Worker)  # noqa: S101 - nothing else is ever out at a front desk
         self._forget(out)
         self.ending += 1
@@ -263,18 +263,18 @@ class Hiring:
         await self._ended(out, reason, blame=blame)
 
     async def cancelled(self, job: str) -> None:
-        """What it has leased since it was given up waits again, long before these leases run out."""
+        """Put back what it has leased since it was given up, long before these leases expire."""
         await self.gone(job, "its worker was given up while its node was away", harmless=True)
 
     def hangs(self, job: str, reason: str) -> None:
-        """A lease of it has run out, though its node answers: its event loop stands still, whatever its report says."""
+        """Its lease expired while its node answers: its event loop stands still, whatever its report says."""
         worker = next((one for one in self.desk.workers() if one.job == job and one.posted), None)
         if worker is not None:
             self.desk.spawn(self._end_hanging(worker, reason))
 
     async def _end_hanging(self, worker: Worker, reason: str) -> None:
         await self.failed(worker, reason, blame=True)
-        if worker.member.up:  # it does not hear INT
+        if worker.member.up:  # it ignores SIGINT
             project = worker.project or worker.member.node.project or self.desk.spec.project
             call = api.cancel(project, worker.job, "KILL")
             with suppress(NodeError):
@@ -282,7 +282,7 @@ class Hiring:
 
     async def _ended(self, worker: Worker, reason: str, *, blame: bool) -> None:
         try:
-            # What its own pages led to, the one that takes its place finds again.
+            # the next worker finds again what its own pages led to
             await self.desk.store(self.desk.store.store.sign_off, self.desk.spec.crawl, worker.job)
             had = await self.gone(worker.job, reason or "its worker has ended without it", blame=blame and bool(reason))
             await self.roster.remove(worker.job)
@@ -293,15 +293,15 @@ class Hiring:
 
 
 def _pseudo(number: int) -> Batch:
-    """What stands for a worker where a batch is expected."""
+    """The batch that stands for a worker where a batch is expected."""
     return Batch(number=number, size=0, state=BatchState.RUNNING)
 
 
 def room(member: Member) -> int:
-    """How many more workers it may be given now."""
+    """How many more workers it may get now."""
     return max(0, min(member.free_slots, member.room()) - member.retired) if member.usable else 0
 
 
 def _share(member: Member) -> float:
-    """How free it is, from 0 to 1."""
+    """Its share of free slots, from 0 to 1."""
     return room(member) / max(1, member.slots)

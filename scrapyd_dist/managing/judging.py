@@ -1,6 +1,6 @@
-"""What the end of a worker says of its node, of its lane, or of another project's code. No calls.
+"""Judges what a worker's end says of its node, of its lane, or of another project's code. Makes no calls.
 
-The rule it keeps: a node gets no more workers for what is the node's doing, never for what one spider cannot do.
+Invariant: a node is closed for faults of the node, never for what one spider cannot do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Judging:
-    """Is told of each worker that has ended."""
+    """Judges each worker that has ended."""
 
     desk: FrontDesk
     failures: Failures
@@ -34,7 +34,7 @@ class Judging:
 
         Args:
             worker: the worker.
-            reason: why it did not end well; empty when it did.
+            reason: why it failed; empty when it did not.
             begun: whether it had a batch to work on.
         """
         report, node = worker.report, worker.member.node
@@ -48,7 +48,7 @@ class Judging:
             self.failures.out_of_reach(node.name)
             self.unfit(worker.member, report.problem)
         elif not worker.at_once:
-            pass  # one of an earlier process, which may have run another spider, or code that is mended now
+            pass  # a worker of an earlier process may have run another spider, or code that was mended since
         elif reason and worker.member.up and not worker.dismissed:
             logger.warning("worker %s did nothing: %s", worker.job, reason)
             unfit = self.failures.failed(worker.lane, node.name, reason, begun=begun or bool(worker.spider))
@@ -56,14 +56,14 @@ class Judging:
                 self.unfit(worker.member, unfit)
 
     def unfit(self, member: Member, reason: str) -> None:
-        """It gets no more workers."""
+        """The node gets no more workers."""
         member.unfit = reason
         logger.error("%s gets no more workers: %s", member.node, reason)
         self.desk.check_unfit()
 
 
 def why(report: Report) -> str:
-    """Why a worker that ended in order did not do so well; empty when it did."""
+    """Why a worker that ended in order counts as failed; empty when it does not."""
     if report.problem:
         return report.problem
     return "" if meaning(report.finish_reason).in_order else f"the worker ended early ({report.finish_reason})"

@@ -1,9 +1,8 @@
-"""What keeps workers running at one frontier, and brings home what they have done.
+"""The pull scheduler: keeps workers running at one frontier, and collects what they have done.
 
-Of a crawl that pulls, it lives in the producer's process, in the place of the coordinator, and has all
-that is asked of one; a frontier that others fill needs nothing else. The work is done by `hiring`
-(starting workers), `looking` (nodes and jobs) and `returning` (how attempts end), around one `desk`.
-It runs in an asyncio loop; the store and the way calls are sent are given to it.
+In a crawl that pulls, it takes the place of the push scheduler in the producer's process, with the same interface; a
+frontier that other processes fill needs nothing else. Workers are started by the autoscaler, watched by the node
+monitor, and their attempts are ended by the collector, around one shared state, on an asyncio loop.
 """
 
 from __future__ import annotations
@@ -51,39 +50,39 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: share of `Limits.poll` between two looks at the store
+#: pause between two polls of the store, as a share of `Limits.poll`
 PAUSE = 0.25
-#: seconds between two looks, at least; and how many times as long as a look takes, where there are thousands of slots
+#: least seconds between two polls, and least pause as a multiple of a poll's duration, for frontiers of many slots
 BREATH, REST = 0.02, 2.0
-#: batches that are to wait for each worker, where slots are shared fairly and batches are small
+#: batches that wait for each worker where slots are shared fairly and batches are small
 STOCK = 16
-#: seconds between two times that the store is told of this process; after three of them it is lost
+#: seconds between two heartbeats of this process in the store; after three missed ones it counts as lost
 ANNOUNCE = 20.0
-#: seconds that workers get to see that there is nothing left, and again when they are told so
+#: seconds that workers get to see that no batch is left, and again after they were told to end
 LEAVE = 10.0
-#: seconds in which the workers of an earlier process are looked at before the only round of starts
+#: seconds in which the workers of an earlier process are polled before the only round of starts
 FIRST_LOOKS = 10.0
 
 
 @dataclass(kw_only=True)
 class Manager(AtDesk):
-    """See the module. `recover`, `start`, then `await ended()`, `await left()`, `await stop("")`.
+    """Call `recover`, `start`, then `await ended()`, `await left()`, `await stop("")`.
 
-    A process that fills the frontier itself names itself as `producer`, calls `add` for what it has added and `no_more`
-    when there is nothing more to come.
+    A process that fills the frontier itself names itself as `producer`, calls `add` for what it has added, and
+    `no_more` at the end.
     """
 
     spec: JobSpec
-    members: list[Member]  #: at the start; nodes that join are added
+    members: list[Member]  #: the nodes at the start; nodes that join later are appended
     store: StoreThread
     sender: AsyncSender
-    folder: Path  #: where parts are kept
-    prepare: Callable[[Member], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
-    reach: Callable[[Node], Way]  #: how workers there reach the store
+    folder: Path  #: the folder of fetched parts
+    prepare: Callable[[Member], Awaitable[str]]  #: deploys the crawl's code to a node; returns a reason when it cannot
+    reach: Callable[[Node], Way]  #: how a node's workers reach the store
     staffing: Staffing = field(default_factory=Staffing)
     limits: Limits = field(default_factory=Limits)
-    key: bytes | None = None  #: of batches that travel encrypted
-    listed: Listed | None = None  #: the nodes that are listed now; without it the fleet stays as it is
+    key: bytes | None = None  #: key of encrypted batches
+    listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
     producer: str = ""  #: the name under which this process fills the frontier; empty when it does not
     desk: FrontDesk = field(init=False)
 
@@ -112,17 +111,17 @@ class Manager(AtDesk):
         self._joining = Joining(desk=desk, looks=self._looks, listed=self.listed)
         self._begun = time.monotonic()
         self._staffed: float | None = None  #: when workers were last started
-        self._announced: float | None = None  #: when the store was last told that this process may add something
+        self._announced: float | None = None  #: when the last heartbeat was stored
 
     def _worked(self, slot: str) -> None:
         lane = self.staffing.lane_of(slot)
         self.failures.worked(ALL if lane is None else lane)
 
-    # how it stands
+    # state
 
     @property
     def failed(self) -> bool:
-        """Whether workers, or we, failed in a way that going on alone does not mend."""
+        """True when it stopped and resuming alone does not help."""
         return self.fault is not None or bool(self.failures.closed or self.failures.unfit)
 
     @property
@@ -131,7 +130,7 @@ class Manager(AtDesk):
 
     @property
     def work(self) -> WorkAtHand:
-        """The batches that wait or are out."""
+        """The batches that are neither done nor dead."""
         slots = self.desk.slots
         return WorkAtHand(
             waiting=self.desk.backlog.waiting,
@@ -141,15 +140,15 @@ class Manager(AtDesk):
         )
 
     def rest(self, *, paused: bool) -> None:
-        """Start no worker until it is told to go on; those that run lease nothing, which the crawl's row tells them."""
+        """Pause or resume starting workers; running ones lease nothing while the crawl's row says so."""
         self.desk.paused = paused
         self.desk.news.set()
 
     def demand(self, more: float | None = None) -> Demand:
-        """What the workers could take now; `more` as there."""
+        """What the workers could take now; `more`: requests that are still to be found, None when unknown."""
         workers = sum(1 for _ in self.desk.workers())
         backlog, ahead = self.desk.backlog, 1 + self.staffing.terms.ahead
-        # Who shares slots fairly has many small batches at once, and takes as many as he needs.
+        # fair workers hold many small batches
         fair = bool(self.staffing.terms.fair)
         return Demand(
             slots=workers,
@@ -158,10 +157,10 @@ class Manager(AtDesk):
             more=more,
         )
 
-    # its life
+    # life cycle
 
     async def recover(self) -> None:
-        """Take up what people want of the nodes, and what an earlier process left: its counts, and its workers."""
+        """Load drained nodes from the store, and take up the counts and workers of an earlier process."""
         await self._joining.look()
         db, crawl = self.store.store, self.spec.crawl
         accepted = await self.store(db.attempts, crawl, {AttemptState.ACCEPTED})
@@ -173,14 +172,14 @@ class Manager(AtDesk):
         await self._announce()
 
     def start(self) -> None:
-        """Watch every node and the store from now on, and start workers."""
+        """Start watching the nodes and the store, and start workers."""
         for member in self.members:
             self._looks.begin(member)
         self._joining.follow()
         self.desk.spawn(self._keep_looking())
 
     def add(self, batch: Batch) -> None:  # noqa: ARG002 - it is in the store
-        """A batch was added by this process."""
+        """This process has added a batch."""
         self.desk.news.set()
 
     def no_more(self) -> None:
@@ -190,12 +189,12 @@ class Manager(AtDesk):
             self.desk.spawn(self._sign_off())
 
     async def ended(self) -> None:
-        """Wait until nothing will come any more, or it cannot go on (`stopped`, `fault`)."""
+        """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`, `fault`)."""
         await self.desk.done.wait()
 
     async def left(self) -> None:
-        """Wait until no worker runs; those that do not end by themselves are told to."""
-        for patient in (True, False):  # those that have not even begun are told at once
+        """Wait until no worker runs; workers that do not end by themselves are told to."""
+        for patient in (True, False):  # workers that have not begun are told at once
             told = [one for one in self.desk.workers() if one.posted and not (patient and one.report)]
             if self._awaited():
                 await asyncio.gather(*(self._hiring.dismiss(worker) for worker in told))
@@ -209,7 +208,7 @@ class Manager(AtDesk):
             logger.warning("These workers have not ended, and are left to themselves: %s", names)
 
     def _awaited(self) -> bool:
-        """Whether there are workers whose end is waited for."""
+        """True while the end of workers is awaited."""
         return (
             self.limits.wait
             and self.staffing.every != 0
@@ -217,7 +216,7 @@ class Manager(AtDesk):
             and any(True for _ in self.desk.workers())
         )
 
-    # looking
+    # polling
 
     async def _keep_looking(self) -> None:
         while not self.desk.over.is_set():
@@ -227,7 +226,7 @@ class Manager(AtDesk):
             await self._pause((time.monotonic() - began) * REST)
 
     async def _pause(self, least: float = 0.0) -> None:
-        """Until there is news, or it is time for another look, but so many seconds at least."""
+        """Wait for a reason to poll or the next time to, but at least this many seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.desk.news.wait(), self.limits.poll * PAUSE)
         await asyncio.sleep(max(BREATH, least))
@@ -236,7 +235,7 @@ class Manager(AtDesk):
         db, crawl, desk = self.store.store, self.spec.crawl, self.desk
         await self._announce()
         ended = self.tally.done + self.tally.failed
-        # In this order: when nobody could add anything any more, and after that nothing is left, it is finished.
+        # in this order: finished means that nothing could be added any more, and nothing was left after that
         desk.backlog = backlog = await self.store(db.backlog, crawl)
         desk.slots = await self.store(db.slots, crawl)
         self.tally.sent = max(self.tally.sent, ended + self.work.out)
@@ -245,7 +244,7 @@ class Manager(AtDesk):
         if vain := [lane for lane in self.failures.unknown & lanes.keys() if lanes[lane].waiting]:
             for lane in vain:
                 await self._returning.bury(lane, self.failures.closed[lane])
-            # What is dead now must not look like work that is left: the crawl would be stopped, not finished.
+            # dead batches must not look like open work: the crawl would be stopped, not finished
             desk.slots = await self.store(db.slots, crawl)
             lanes = work_in(desk.slots, self.staffing)
         if not desk.done.is_set():
@@ -254,7 +253,7 @@ class Manager(AtDesk):
             await self._leave_out(self._staff(lanes))
 
     async def _leave_out(self, lanes: Sequence[str]) -> None:
-        """The rest of lanes whose workers have all ended as their settings say, and get no others."""
+        """Handle lanes whose workers have all ended as their settings say, and are not replaced."""
         for lane in lanes:
             reasons = self._hiring.retired[lane]
             reason = next((one for one in reasons if not meaning(one).asked_for), reasons[-1])
@@ -265,7 +264,7 @@ class Manager(AtDesk):
             await self._returning.leave_out(lane, reason)
 
     async def _announce(self) -> None:
-        """Tell the store that this process may still add something."""
+        """Store a heartbeat: this process may still add batches."""
         now = time.monotonic()
         if self.producer and not self.desk.closed and (self._announced is None or now - self._announced > ANNOUNCE):
             self._announced = now
@@ -295,23 +294,23 @@ class Manager(AtDesk):
             desk.done.set()
 
     def _check_sent(self) -> None:
-        """Who does not wait for the workers leaves when they are sent."""
+        """Leave once the workers are sent, when their end is not awaited."""
         once = self.staffing.every == 0 or (not self.limits.wait and self.desk.closed)
         if once and self._staffed is not None and not self.desk.posts:
             self.desk.done.set()
 
     def _early(self) -> int:
-        """The process slots of the fleet, as far as they are stated; what is learned of them takes work that waits."""
+        """The process slots that nodes state; learned slots only take work that waits already."""
         return sum(member.node.slots or SLOTS_UNKNOWN for member in self.members if member.usable)
 
     def _staff(self, lanes: Mapping[str, Work]) -> list[str]:
-        """Start workers, or let some end; the lanes with work for which there will be none."""
+        """Start workers, or let some end; returns lanes with batches that will get no worker."""
         desk, now = self.desk, time.monotonic()
         every = self.staffing.every
         again = self._staffed is None or every is None or (every and now - self._staffed >= every)
         if desk.paused or not desk.sending or not again or (every == 0 and self._unseen()):
             return []
-        if self._hiring.ending:  # what they had, and why they ended, is not known yet
+        if self._hiring.ending:  # why these ended, and what they had leased, is not known yet
             return []
         working = Counter(worker.lane for worker in desk.workers())
         retired = {} if self._hiring.again else self._hiring.retired
@@ -330,13 +329,13 @@ class Manager(AtDesk):
         for lane in decision.end:
             if self._hiring.make_room(lane, decision.only_for):
                 break
-        # Who only introduces itself does no work: the round goes on until it is known who can.
+        # a handshake does no work: the round goes on until it is known which node can work
         self._staffed = None if any(worker.introduces for worker in desk.workers()) else now
         here = {*working, *decision.start}
         return [lane for lane in retired if lane in lanes and lanes[lane].waiting and lane not in here]
 
     def _unseen(self) -> bool:
-        """Whether nobody has looked at some worker of an earlier process yet: it may have ended long ago."""
+        """True while workers of an earlier process have not been polled yet: they may have ended long ago."""
         left = (worker for worker in self.desk.workers() if not worker.at_once and worker.member.up)
         return time.monotonic() - self._begun < FIRST_LOOKS and any(worker.report is None for worker in left)
 

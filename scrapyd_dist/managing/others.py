@@ -1,7 +1,7 @@
-"""Other projects on the nodes, whose spiders are to work at this frontier: which node has one, and its workers' key.
+"""Other projects on the nodes whose spiders work at this frontier: which node has one, and the key of its workers.
 
-The rule it keeps: the first job of such a spider on a node only introduces itself, in such a way that code which is no
-worker makes no request; what it says decides whether that spider gets work there, and in which version of its project.
+Invariant: the first job of such a spider on a node is a handshake, in which code that is no worker makes no request.
+Its report decides whether that spider gets batches there, and in which version of its project.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from scrapyd_dist.managing.terms import WorkerTerms
     from scrapyd_dist.store.reach import Way
 
-#: introductions in a row that came to nothing: the next one would not be better
+#: failed handshakes in a row after which no other is tried
 TRIES = 2
-#: names of nodes that one reason lists
+#: most nodes that one message names
 NAMED = 5
 DEPLOY = "deploy it there (sdist deploy-all, in its folder)"
 
 
 def newest(versions: Sequence[str]) -> str:
-    """The newest version that sdist has brought there, whatever else is there; without one, the newest deployment."""
+    """The version that sdist deployed last; without one, the newest deployment."""
     ours = [name for name in versions if hash_in(name) is not None]
     return current(ours or versions) or ""
 
@@ -45,34 +45,36 @@ class NotThere(ApiRefused):
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """A spider's code on one node, as it has introduced itself: another one of its project may hide that it is ours."""
+    """A spider's code on one node by its handshake; another spider of its project may differ."""
 
     version: str
-    sealed: str  #: the crawl's key, for this code alone; empty where nothing is encrypted
+    sealed: str  #: the crawl's key, sealed for this code alone; empty where nothing is encrypted
 
 
 @dataclass(kw_only=True)
 class Others:
-    """Remembers them for as long as this process lives."""
+    """Keeps the handshakes of this process."""
 
     desk: FrontDesk
     terms: WorkerTerms
     key: bytes | None  #: of the crawl
-    _met: dict[tuple[str, str], Met] = field(default_factory=dict)  #: node's url and lane
-    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: likewise
-    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)  #: likewise -> why it cannot have work
+    _met: dict[tuple[str, str], Met] = field(default_factory=dict)  #: by the node's URL and the lane
+    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: by the node's URL and the lane
+    _lacks: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  #: by the node's URL and the lane: why it gets no work
 
-    # where
+    # nodes
 
     def fits(self, member: Member, lane: str, project: str) -> bool:
-        """Whether a worker for this lane may be started there now, if there is room."""
+        """True when a worker for this lane may be started there, given room."""
         if not project:
             return True
         asking = any(out.introduces and out.member is member for out in self.desk.workers() if out.lane == lane)
         return not asking and (member.node.url, lane) not in self._lacks
 
     def may_have(self, member: Member, lane: str) -> bool:
-        """Whether work of this lane could be done there, now or soon."""
+        """True when batches of this lane could be done there, now or soon."""
         gone = member.left or member.unfit or self._is_dark(member)
         return not gone and (member.node.url, lane) not in self._lacks
 
@@ -80,7 +82,7 @@ class Others:
         return member.down_since is not None and time.time() - member.down_since > self.desk.limits.fleet_timeout
 
     def nowhere(self, lane: str, members: Sequence[Member]) -> str:
-        """Why no node can do this lane's work; empty as long as one may."""
+        """Why no node can do this lane's batches; empty as long as one may."""
         if any(self.may_have(member, lane) for member in members):
             return ""
         if not any((member.node.url, lane) in self._lacks for member in members):
@@ -93,13 +95,13 @@ class Others:
         return "; ".join(f"{_listed(nodes)}: {why}" for why, nodes in names.items())
 
     def is_new(self, member: Member, lane: str, project: str) -> bool:
-        """Whether the code for this lane there has to introduce itself first."""
+        """True when the code for this lane needs a handshake there first."""
         return bool(project) and (member.node.url, lane) not in self._met
 
-    # what is posted
+    # posts
 
     async def call(self, worker: Worker, way: Way) -> api.Call[str]:
-        """The post of a worker of another project, or of its introduction.
+        """The call that posts a worker of another project, or its handshake.
 
         Raises:
             NodeError: the node does not answer, or does not have the project.
@@ -117,7 +119,7 @@ class Others:
         worker.version = newest(versions)  # and this one from now on
         return call_for_introduction(spec, worker, self.terms, way)
 
-    # what came of it
+    # results
 
     def refused(self, worker: Worker, error: NodeError) -> None:
         """The node does not have the project, that version of it, or the spider."""
@@ -126,7 +128,7 @@ class Others:
             self._lack(worker, f"the project {worker.project}: {said}; {DEPLOY}" if said else str(error))
 
     def heard(self, worker: Worker, reason: str) -> None:
-        """An introduction has ended; `reason` is why it did not end well."""
+        """A handshake has ended; `reason`: why it failed, empty when it did not."""
         place, report = _place(worker), worker.report
         if report is not None and report.public is not None:
             self._introduced(worker, report.public, str(report.code.get("version", "")), report.problem)
@@ -136,7 +138,7 @@ class Others:
                 self._lack(worker, self._no_worker(worker, reason))
 
     def cannot(self, worker: Worker, why: str) -> None:
-        """Its code there does not get at the store, as it has found out; that says nothing of this project's own."""
+        """Its code there cannot reach the store; that says nothing of this project's own."""
         self._lack(worker, f"{_code(worker)} cannot work for this crawl: {why.rstrip('.')}; {DEPLOY}")
 
     def _introduced(self, worker: Worker, public: str, made_by: str, problem: str) -> None:

@@ -1,6 +1,6 @@
-"""How the attempts of workers end: their parts come home, or what they had goes back into the frontier.
+"""Ends the attempts of workers: fetches their parts, or puts their batches back into the frontier.
 
-The rule it keeps: a batch that its worker has ended counts when its part is home; one whose worker is gone waits again.
+Invariant: an acked batch counts once its part was fetched; the batch of a lost worker waits again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ BURIED = 50
 
 @dataclass(kw_only=True)
 class Returning:
-    """Looks for attempts that have ended in the store, and ends them here."""
+    """Finds attempts that have ended in the store, and ends them here."""
 
     desk: FrontDesk
     endings: Endings
-    accepted: Callable[[str], None]  #: is told of the slot of each batch that came home
-    hangs: Callable[[str, str], object] = lambda *_: None  #: is told of a worker that renews nothing, and why
-    key: bytes | None = None  #: of batches that travel encrypted
-    coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of parts on their way
+    accepted: Callable[[str], None]  #: called with the slot of each accepted batch
+    hangs: Callable[[str, str], object] = lambda *_: None  #: called with a worker that renews no lease, and why
+    key: bytes | None = None  #: key of encrypted batches
+    coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of parts that are being fetched
 
     async def look(self, backlog: Backlog) -> None:
-        """Bring home what is acked, and take back what nobody renews any more."""
+        """Fetch what is acked, and put back what has expired."""
         if backlog.acked > len(self.coming):
             for attempt in await self._attempts(AttemptState.ACKED):
                 if (attempt.batch, attempt.number) not in self.coming and not self._may_come_back(attempt):
@@ -56,22 +56,22 @@ class Returning:
         if backlog.expired:
             for attempt in await self.desk.store(self.desk.store.store.expired, self.desk.spec.crawl):
                 reason = f"the lease of {attempt.worker or attempt.job} on {attempt.node} has run out"
-                blame = self._is_up(attempt)  # its node lives, and it does nothing: as if it had died
+                blame = self._is_up(attempt)  # its node answers and it does nothing: treated as if it had died
                 await self._give_up(attempt, reason, blame=blame)
                 if blame and attempt.worker:
                     self.hangs(attempt.worker, reason)
 
     async def worker_gone(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int:
-        """A worker has ended: what it had and did not ack waits again.
+        """A worker has ended: batches that it had leased and not acked wait again.
 
         Args:
             job: the worker.
-            reason: why, in words.
-            blame: whether a batch of these may have done it.
-            harmless: it says nothing of these batches: none is dead for it.
+            reason: why it ended, for messages.
+            blame: whether one of these batches may have killed it.
+            harmless: its end says nothing of these batches: none dies of it.
 
         Returns:
-            How many batches it had.
+            The number of these batches.
         """
         had = [attempt for attempt in await self._attempts(AttemptState.RUNNING) if attempt.worker == job]
         for attempt in had:
@@ -79,13 +79,13 @@ class Returning:
         return len(had)
 
     async def take_back_pushed(self) -> None:
-        """Of an earlier process that sent its batches: those that are out wait for workers now."""
+        """Put back batches that an earlier process sent to nodes: workers lease them now."""
         for attempt in await self._attempts(AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING):
             if not attempt.worker:
                 await self._give_up(attempt, "batches of this crawl are leased by workers now")
 
     async def bury(self, lane: str, reason: str) -> None:
-        """Nobody will ever work on what waits in this lane: it is dead, for this reason."""
+        """Give up all batches that wait in this lane, for this reason."""
         db, crawl = self.desk.store.store, self.desk.spec.crawl
         async for one in self._take_away(lane):
             await self.desk.store(
@@ -97,7 +97,7 @@ class Returning:
         self.desk.news.set()
 
     async def leave_out(self, lane: str, reason: str) -> None:
-        """What waits in this lane is not wanted any more: its workers have ended as their settings say."""
+        """Drop what waits in this lane: its workers have ended as their settings say."""
         kind, words = not_made(reason)
         async for one in self._take_away(lane):
             number, size = one.batch.number, one.batch.size
@@ -115,14 +115,14 @@ class Returning:
         self.desk.news.set()
 
     def _urls(self, leased: Leased) -> list[str]:
-        """Of a batch that cannot be read, as many empty ones: the account balances."""
+        """The URLs of a batch; as many empty ones when it cannot be read, so that the account balances."""
         try:
             return [value["url"] for value in decode(leased.payload.get, key=self.key)]
         except PayloadError:
             return [""] * leased.batch.size
 
     async def _take_away(self, lane: str) -> AsyncIterator[Leased]:
-        """All that waits in a lane, leased so that no worker has it."""
+        """All batches that wait in a lane, leased so that no worker gets them."""
         db, crawl = self.desk.store.store, self.desk.spec.crawl
         nobody = Lessee(job=f"{crawl}.nobody", node="", url="")
         slots = [] if lane == ALL else [lane]
@@ -136,7 +136,7 @@ class Returning:
         return await self.desk.store(self.desk.store.store.attempts, self.desk.spec.crawl, set(states))
 
     def _may_come_back(self, attempt: Attempt) -> bool:
-        """Whether its node is away, and not for so long that nobody waits for it any more."""
+        """True when its node is unreachable, and not yet given up."""
         member = self._member(attempt)
         if member is None or member.down_since is None:
             return False
@@ -186,17 +186,17 @@ class Returning:
             self.accepted(batch.slot)
 
     def _count(self, worker: str, report: Report) -> None:
-        """What has come home, or has to be done again, is not to be counted with its worker's progress any more."""
+        """Count an ended batch no longer as its worker's progress."""
         for one in self.desk.workers():
             if one.job == worker:
                 one.came_home(report)
 
     async def _give_up(self, attempt: Attempt, reason: str, *, blame: bool = False, harmless: bool = False) -> None:
         member = self._member(attempt)
-        # A worker that lives on where its node does not answer leases on; no batch is to blame for what it does there.
+        # a worker on an unreachable node goes on leasing; its batches are not to blame for what happens there
         alone = member is not None and member.down_since is not None and attempt.sent_at > member.down_since
         batch, number = await self._batch(attempt), attempt.number
-        out = attempt.state is not AttemptState.ACKED  # as it was when it was looked at
+        out = attempt.state is not AttemptState.ACKED  # its state when it was read
         try:
             await self.endings.give_up(
                 batch, number, reason, attempt.node, blame=blame, harmless=harmless or alone, out=out

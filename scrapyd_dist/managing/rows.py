@@ -1,8 +1,8 @@
-"""What keeps jobs running at a frontier whose rows are arguments: one job for each row, so many at a time.
+"""The argument scheduler: runs one job for each row of a frontier of arguments.
 
-A row is a batch of one, and how its job is placed, watched, tried again and brought home is the coordinator's; this
-adds what is different at a frontier: rows come from others while it works, and it is over when nobody adds any more.
-The rule it keeps: however many rows wait in the store, only those that are about to be sent are read.
+A row is a batch of one; jobs are placed, watched, retried and collected by the push scheduler. Here is what differs at
+a frontier: other processes add rows meanwhile, and it is over when none may add any more.
+Invariant: only rows that are about to be sent are read, however many wait in the store.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.frontier.values import Backlog, SlotCount
 
-#: states of an attempt that is out, or whose part is on its way home
+#: states of an attempt that is out, or whose part is being fetched
 _OPEN = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED})
-#: seconds between two looks, at least
+#: least seconds between two polls
 BREATH = 0.02
-#: rows that are kept at hand, besides two for each job that may run
+#: rows kept in memory, besides two for each job that may run
 STOCK = 20
 
 
 @dataclass(kw_only=True)
 class RowDesk(Desk):
-    """The rows at hand: the next ones that wait, and those that are out. All others are in the store."""
+    """The rows in memory: those that run, and the next ones. All others are in the store."""
 
     backlog: Backlog = UNKNOWN
     slots: Sequence[SlotCount] = ()
-    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store is worth a look at once
+    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store should be polled at once
 
     @property
     def waits(self) -> int:
@@ -45,23 +45,23 @@ class RowDesk(Desk):
 
     @property
     def stock(self) -> int:
-        """How many rows are to wait here."""
+        """How many waiting rows to keep in memory."""
         return STOCK + 2 * (self.limits.max_jobs or sum(member.slots for member in self.members))
 
     @property
     def is_short(self) -> bool:
-        """Whether the rows at hand may be sent before the next look at the store."""
+        """True when these rows may be used up before the next poll of the store."""
         return len(self.waiting) <= self.stock // 2
 
     def check_over(self) -> None:
-        """The store tells when it is over, not this process."""
+        """Poll the store, which tells when all is over, if rows run out."""
         if not self.open or (self.is_short and self.backlog.waiting > len(self.waiting)):
             self.news.set()
 
 
 @dataclass(kw_only=True)
 class RowJobs(Coordinator):
-    """See the module; used as a `Manager` is."""
+    """A push scheduler of rows, with the interface of the pull scheduler."""
 
     DESK: ClassVar[type[Desk]] = RowDesk
 
@@ -74,7 +74,7 @@ class RowJobs(Coordinator):
 
     @property
     def work(self) -> WorkAtHand:
-        """The rows that wait or are out."""
+        """The rows that are neither done nor dead."""
         slots = self.desk.slots
         return WorkAtHand(
             waiting=self.desk.backlog.waiting,
@@ -84,7 +84,7 @@ class RowJobs(Coordinator):
         )
 
     async def recover(self) -> None:
-        """Take up what people want of the nodes, and what an earlier process left: its counts, and its jobs."""
+        """Load drained nodes from the store, and take up the counts and jobs of an earlier process."""
         await self.joining.look()
         db, crawl = self.store.store, self.spec.crawl
         attempts = await self.store(db.attempts, crawl)
@@ -100,7 +100,7 @@ class RowJobs(Coordinator):
                 await self._take_up(await self.store(db.batch, crawl, attempt.batch), attempt)
 
     def _recall_counts(self, slots: Sequence[SlotCount], attempts: int) -> None:
-        """What the store has counted stands for a look at every row."""
+        """Take the counts of the store instead of reading every row."""
         dead, tally = BatchState.DEAD.value, self.tally
         tally.sent = attempts
         tally.done = sum(slot.batches.get(BatchState.DONE.value, 0) for slot in slots)
@@ -108,7 +108,7 @@ class RowJobs(Coordinator):
         tally.dead_urls += sum(slot.requests.get(dead, 0) for slot in slots)
 
     def start(self) -> None:
-        """As there; and take in what waits, and what is added from now on."""
+        """Start watching the nodes and the store."""
         super().start()
         self.desk.spawn(self._keep_looking())
 
@@ -122,7 +122,7 @@ class RowJobs(Coordinator):
 
     async def _look(self) -> None:
         db, crawl, desk = self.store.store, self.spec.crawl, self.desk
-        # One answer of the store: when nobody can add anything any more, what it says waits is all there will be.
+        # one answer of the store: once nothing can be added any more, its backlog is complete
         desk.backlog = backlog = await self.store(db.backlog, crawl)
         desk.slots = await self.store(db.slots, crawl)
         if backlog.waiting and desk.is_short:
@@ -133,10 +133,10 @@ class RowJobs(Coordinator):
             self._check_end(backlog)
 
     async def _take_in(self) -> None:
-        """The next rows that wait: those that were there, those that others have added, and what a person requeued."""
+        """Read the next waiting rows: old ones, new ones, and those that a user requeued."""
         desk = self.desk
         for slot in [one.slot for one in desk.slots if one.waiting]:
-            # Those at hand wait in the store as well, and so, for a moment, do those that are about to be posted.
+            # rows in memory wait in the store as well, and for a moment also rows that are being posted
             there = await self.store(self.store.store.peek, self.spec.crawl, slot, len(desk.open) + desk.stock)
             new = [row for row in there if row.number not in desk.open]
             for row in new[: max(0, desk.stock - len(desk.waiting))]:

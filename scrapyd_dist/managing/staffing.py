@@ -1,6 +1,6 @@
-"""How many workers a frontier gets, and on which slots. Values and decisions, no IO.
+"""Decides how many workers a frontier gets, and for which slots. Values and decisions, no IO.
 
-The rule it keeps: no slot has more workers than it may have, and one that is closed gets none.
+Invariant: no slot has more workers than allowed, and a closed one gets none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.frontier.values import SlotCount
 
-#: the lane of workers that take from every slot but those of other spiders; no slot is called so
+#: the lane of workers that lease from all slots but those of other spiders; no slot has this name
 ALL = "*"
 #: states of a batch that waits for a worker, and of one that a worker has had
 _WAITING, _OUT = ("sealed", "failed"), ("sent", "running")
@@ -25,17 +25,17 @@ _WAITING, _OUT = ("sealed", "failed"), ("sent", "running")
 
 @dataclass(frozen=True, kw_only=True)
 class Staffing:
-    """How many workers there may be, and for what."""
+    """The allowed number of workers, and their slots."""
 
     most: int = 0  #: workers at one time; 0: as many as the fleet has process slots
-    per_slot: int = 0  #: workers on one slot; 0: workers are not bound to slots, each takes from all of them
-    prefix: str = ""  #: only the slots whose names begin with it
-    every: float | None = None  #: seconds between two times that workers are started; None: at once, 0: only one time
-    max_time: float = 0.0  #: seconds after which no more workers are started, and nobody waits for them; 0: no limit
+    per_slot: int = 0  #: workers per slot; 0: workers are not bound to slots, each leases from all of them
+    prefix: str = ""  #: only slots whose names begin with it
+    every: float | None = None  #: seconds between two rounds of starts; None: no rounds, 0: only one
+    max_time: float = 0.0  #: seconds after which no more workers are started or awaited; 0: no limit
     terms: WorkerTerms = field(default_factory=WorkerTerms)
 
     def lane_of(self, slot: str) -> str | None:
-        """The lane that this slot belongs to: its own, or `ALL`; None when it is no concern of these workers."""
+        """The slot's lane: its own, or `ALL`; None when these workers do not lease from it."""
         if not slot.startswith(self.prefix) and not slot.startswith(OTHER_SPIDER):
             return None
         bound = self.per_slot or self.prefix or slot.startswith(OTHER_SPIDER)
@@ -44,10 +44,10 @@ class Staffing:
 
 @dataclass(kw_only=True)
 class Work:
-    """What is left to do in a lane; batches."""
+    """The open batches of a lane."""
 
     waiting: int = 0
-    out: int = 0  #: a worker has them, or their part is on its way home
+    out: int = 0  #: leased, or their part is being fetched
 
     @property
     def over(self) -> bool:
@@ -55,7 +55,7 @@ class Work:
 
 
 def work_in(counts: Iterable[SlotCount], staffing: Staffing) -> dict[str, Work]:
-    """Lane -> what is left to do there; also lanes where nothing is."""
+    """Lane -> its open batches; also lanes that have none."""
     lanes: dict[str, Work] = {} if staffing.per_slot or staffing.prefix else {ALL: Work()}
     for one in counts:
         lane = staffing.lane_of(one.slot)
@@ -70,11 +70,9 @@ def work_in(counts: Iterable[SlotCount], staffing: Staffing) -> dict[str, Work]:
 class Decision:
     """What to do now."""
 
-    start: Sequence[str] = field(
-        default_factory=list
-    )  #: lanes that get one more worker each; one may come several times
-    end: Sequence[str] = field(default_factory=list)  #: lanes of which one has to let a worker make room
-    only_for: Collection[str] = ()  #: the lanes that wait for that room, if it is of use on some nodes only
+    start: Sequence[str] = field(default_factory=list)  #: lanes that get one more worker for each time they are named
+    end: Sequence[str] = field(default_factory=list)  #: lanes of which one has to let a worker end
+    only_for: Collection[str] = ()  #: the lanes that wait for that room, if only some nodes are of use to them
 
 
 def decide(
@@ -91,14 +89,14 @@ def decide(
     """Which lanes get workers now.
 
     Args:
-        lanes: what is left to do.
-        working: lane -> workers that it has, those that have not started yet included.
+        lanes: open batches per lane.
+        working: lane -> its workers, including those that have not started yet.
         staffing: what is allowed.
-        room: process slots that are free.
-        early: more work is about to come, and so many workers that take from everywhere are to be up before it does.
+        room: free process slots.
+        early: workers that should run before the first batch comes, where workers lease from all slots.
         closed: lanes that get none any more.
-        retired: lane -> workers that have done what their settings wanted; none takes their place.
-        cramped: lanes that have room on none of the nodes where their work can be done, whatever is free elsewhere.
+        cramped: lanes without room on the nodes that could do their batches, whatever is free elsewhere.
+        retired: lane -> workers that ended as their settings say, and are not replaced.
     """
     free = min(room, staffing.most - sum(working.values()) - sum(retired.values())) if staffing.most else room
     wanted = {
@@ -110,7 +108,7 @@ def decide(
         (lane for lane, number in wanted.items() if number and not working.get(lane)),
         key=lambda lane: -lanes[lane].waiting,
     )
-    # Every slot gets one worker before any gets two.
+    # every slot gets one worker before any gets two
     turns = starved + [lane for lane, number in wanted.items() for _ in range(number - (lane in starved))]
     stuck = starved if free <= 0 else [lane for lane in starved if lane in cramped]
     return Decision(
@@ -121,7 +119,7 @@ def decide(
 
 
 def _wanted(lane: str, work: Work, working: int, staffing: Staffing, early: int, retired: int) -> int:
-    """How many more workers a lane could use, however little room there is."""
+    """How many more workers a lane could use, whatever the room."""
     if lane == ALL:
         return max(0, max(work.waiting, early - retired) - working)
     if staffing.per_slot and not lane.startswith(OTHER_SPIDER):
@@ -130,6 +128,6 @@ def _wanted(lane: str, work: Work, working: int, staffing: Staffing, early: int,
 
 
 def _spare(lanes: Mapping[str, Work], working: Mapping[str, int], wanted: Mapping[str, int]) -> list[str]:
-    """The lanes whose workers have nothing to do while another one has work and no worker."""
+    """The lanes with idle workers, while another one has batches and no worker."""
     idle = [lane for lane, number in working.items() if number and not wanted.get(lane)]
     return [lane for lane in idle if lane not in lanes or lanes[lane].over]

@@ -1,4 +1,4 @@
-"""What a worker that leases batches is told (the setting `DISTRIBUTED_PULL`, JSON), and the call that posts it."""
+"""Builds the calls that start workers: what each one is told in the setting `DISTRIBUTED_PULL` (JSON)."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ if TYPE_CHECKING:
 class WorkerTerms:
     """What every worker of a crawl is told; 0 is no limit."""
 
-    lease: float = 60.0  #: seconds for which a batch is a worker's without a word from it
-    ahead: int = 1  #: batches that it has beyond the one it works on
+    lease: float = 60.0  #: seconds after which a lease that is not renewed expires
+    ahead: int = 1  #: batches leased beyond the one in work
     max_batches: int = 0
     max_requests: int = 0
     max_time: float = 0.0  #: seconds
-    idle: float = 0.0  #: seconds without work at a standing frontier
-    batch_size: int = 100  #: requests in a batch of what it finds, at most
-    fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
-    start: str = "skip"  #: what becomes of the spider's own start requests: `skip`, or made `first`
+    idle: float = 0.0  #: seconds without work after which it ends, at a standing frontier
+    batch_size: int = 100  #: most requests in a batch of what it finds
+    fair: str = UNFAIR  #: how workers share the slots, one of `FAIR`
+    start: str = "skip"  #: the spider's own start requests: `skip` them, or make them `first`
 
 
-#: what makes a job harmless whose code is no worker: a project without ours cannot start, and older code of ours has a
-#: batch without a request
+#: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and an older
+#: version of it gets an empty batch
 HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "[]"}
-#: settings of ours that are about the fleet, so that another project's workers get them too
+#: settings about the fleet, which workers of other projects get as well
 EVERYWHERE = frozenset({"DISTRIBUTED_KEEP_DAYS", "DISTRIBUTED_MIN_FREE", "DISTRIBUTED_LABELS"})
 
 
 def call_for_worker(
     spec: JobSpec, worker: Worker, terms: WorkerTerms, told: Mapping[str, Any], *, version: str | None = None
 ) -> api.Call[str]:
-    """The post of one worker.
+    """The call that posts a worker.
 
     Args:
         spec: what all jobs of the crawl have in common.
         worker: the worker.
-        terms: what every one is told.
+        terms: what every worker is told.
         told: of the store, and of the crawl's key.
-        version: of another project, which has its own settings and no arguments of ours; None for the crawl's own.
+        version: of another project, which gets its own settings and no arguments; None for the crawl's own.
     """
     pull = {**_orders(spec, worker, terms), "version": version or spec.version or "", **told}
     return _post(spec, worker, version or spec.version, spec.settings if version is None else _elsewhere(spec), pull)
 
 
 def call_for_introduction(spec: JobSpec, worker: Worker, terms: WorkerTerms, way: Way) -> api.Call[str]:
-    """The post of a job that only says whose it is; of the store it is told nothing but what it needs for it."""
+    """The call that posts a handshake; of the store it is told only what it needs for that."""
     is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
     pull = {**_orders(spec, worker, terms), "version": worker.version, "introduce": True, "needs_client": is_server}
     return _post(spec, worker, worker.version, HARMLESS, pull)
 
 
 def _elsewhere(spec: JobSpec) -> dict[str, str]:
-    """The crawl's slots and limits are the same for all; what else was said with -s is for its own project."""
+    """The settings for another project: the crawl's slots and limits, and nothing that was set with -s."""
     return {**{name: text for name, text in spec.settings.items() if name in EVERYWHERE}, **spec.shared}
 
 
