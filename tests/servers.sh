@@ -14,6 +14,8 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     apt-get update -qq
     # Debian would start a Redis of its own; the tests start theirs.
     RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    # Debian has Valkey since version 13; where it is, the contract of the Redis store runs on it as well.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends valkey-server >/dev/null 2>&1 || true
     exit 0
 fi
 echo "The tests need these programs, which are not here:$missing. On Debian or Ubuntu: sudo apt install$missing" >&2

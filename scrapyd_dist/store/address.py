@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 STORE_FILE = "store.db"
 #: the environment variable with the store's address; it may hold a password, an argument list must not
 VARIABLE = "SDIST_STORE"
+_TAG = re.compile(r"^[^{]*\{[^}]+\}")
 
 
 def chosen(root: Path, *said: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -63,6 +65,17 @@ def shown(where: str | Path) -> str:
         place = f"{host}:***"
     told = [f"{name}={value}" for name, value in parse_qsl(options) if name in {"db", "prefix"}]
     return f"{kind}://{place.partition('#')[0]}{'?' if told else ''}{'&'.join(told)}"
+
+
+def tagged(prefix: str) -> str:
+    """The prefix with a hash tag, `{…}`: a Redis Cluster keeps all keys that begin with it on one node.
+
+    One that has a tag of its own stays as it is.
+    """
+    if _TAG.search(prefix):
+        return prefix
+    name = prefix.rstrip(":") or prefix
+    return f"{{{name}}}{prefix[len(name) :]}"
 
 
 def without_prefix(url: str) -> tuple[str, str | None]:

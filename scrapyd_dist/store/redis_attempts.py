@@ -20,17 +20,14 @@ from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.store.frontier_rows import lost_lease
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_batches import RedisBatches, before
-from scrapyd_dist.store.redis_crawls import OPEN, attempt_name, conditions, listed, packed, unpacked, writes
+from scrapyd_dist.store.redis_crawls import OPEN, attempt_name, packed, unpacked
 from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-
-    #: a key, a field, and the values it may have
-    Condition = tuple[str, str, Collection[object]]
-    Command = Sequence[object]
+    from scrapyd_dist.store.redis_link import Command, Condition
 
 
 def _attempt_before(state: AttemptState) -> list[str]:
@@ -47,22 +44,23 @@ class RedisAttempts(RedisBatches):
         old = self.read(lambda: self._client.hget(key, "state"))
         fresh = old is None
         row = {**asdict(attempt), "report": "{}"} if fresh else _again(attempt)
-        needed = [
+        needed: list[Condition] = [
             (batch, "state", before(BatchState.SENT)),
             (key, "state", () if fresh else _attempt_before(AttemptState.SENDING)),
         ]
-        commands = [
+        commands: list[Command] = [
             ("HSET", batch, *packed({"state": BatchState.SENT.value, "attempts": attempt.number})),
             ("HSET", key, *packed(storable(row))),
             ("SADD", f"{self._base(crawl)}attempts", f"{attempt.batch}.{attempt.number}"),
         ]
-        moved = self._moved(crawl, attempt.batch, attempt.number)
-        answer = self.step("moves", *conditions(*needed), *moved, *writes(*commands))
+        answer = self._move(crawl, attempt.batch, attempt.number, needed, commands)
         self._check(answer, crawl, attempt.batch, attempt.number, [BatchState.SENT, AttemptState.SENDING])
 
-    def _moved(self, crawl: str, batch: int, attempt: int) -> list[object]:
-        """The crawl, its batches and its attempts that a step changes."""
-        return [self._base(crawl), *listed([batch]), *listed([f"{batch}.{attempt}"])]
+    def _move(
+        self, crawl: str, batch: int, attempt: int, needed: Sequence[Condition], writes: Sequence[Command]
+    ) -> dict[str, Any]:
+        base, moved = self._base(crawl), [f"{batch}.{attempt}"]
+        return self.step("moves", base, needed=needed, writes=writes, batches=[batch], attempts=moved)
 
     def sent(self, crawl: str, batch: int, attempt: int) -> None:
         self._step(crawl, batch, attempt, AttemptState.SENT)
@@ -132,7 +130,6 @@ class RedisAttempts(RedisBatches):
         """The names of all attempts that can be in one of these states."""
         if not states or not {state.value for state in states} <= set(OPEN):
             return self._attempt_names(crawl)
-        self._index(crawl)
         keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
         return self._door.each(attempt_name, self.read(lambda: self._client.sunion(keys)))
 
@@ -147,13 +144,6 @@ class RedisAttempts(RedisBatches):
             return found
 
         return self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
-
-    def _index(self, crawl: str) -> None:
-        """A crawl of the first layout gets what is kept beside batches and attempts now."""
-        if crawl in self._indexed:
-            return
-        if self.step("index", *conditions(self._there(crawl)), self._base(crawl))[0] == "ok":
-            self._indexed.add(crawl)
 
     def _attempt_key(self, crawl: str, batch: int, attempt: int) -> str:
         return f"{self._base(crawl)}a:{batch}.{attempt}"
@@ -180,7 +170,7 @@ class RedisAttempts(RedisBatches):
         if batch_to is not None:
             row = storable({"state": batch_to.value, **(batch_changes or {})})
             commands.append(("HSET", self._batch_key(crawl, batch), *packed(row)))
-        answer = self.step("moves", *conditions(*needed), *self._moved(crawl, batch, number), *writes(*commands))
+        answer = self._move(crawl, batch, number, needed, commands)
         self._check(answer, crawl, batch, number, [*([holder] if holder else []), to, None, batch_to])
 
     def _needed(
@@ -212,16 +202,16 @@ class RedisAttempts(RedisBatches):
 
     def _check(
         self,
-        answer: list[str],
+        answer: Mapping[str, Any],
         crawl: str,
         batch: int,
         number: int,
         wanted: Sequence[AttemptState | BatchState | str | None],
     ) -> None:
         """Raise what the first condition that did not hold means."""
-        if answer[0] != "no":
+        if "refused" not in answer:
             return
-        state, found = wanted[int(answer[1]) - 1], answer[2] if len(answer) > 2 else None
+        state, found = wanted[answer["refused"] - 1], answer.get("found")
         if isinstance(state, AttemptState):
             if found is None:
                 raise NothingMatched(f"crawl {crawl} has no attempt {number} of batch {batch}.")
@@ -243,17 +233,17 @@ class RedisAttempts(RedisBatches):
         return self._lease(crawl, batch, attempt, holder, seconds, again=True)
 
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
-        current = conditions(
+        current: list[Condition] = [
             (self._batch_key(crawl, batch), "attempts", [attempt]),
             (self._attempt_key(crawl, batch, attempt), "state", [json.dumps(state.value) for state in LEASABLE]),
-        )
-        member = f"{batch}.{attempt}"
-        return self.step("lease", *current, self._base(crawl), member, holder, seconds, int(again)) == ["ok", "1"]
+        ]
+        base, name = self._base(crawl), f"{batch}.{attempt}"
+        answer = self.step("lease", base, needed=current, attempt=name, holder=holder, seconds=seconds, again=again)
+        return "refused" not in answer
 
     def expired(self, crawl: str) -> list[Attempt]:
-        late = self._some_attempts(
-            crawl, self._door.each(attempt_name, map(str.encode, self.step("expired", self._base(crawl))))
-        )
+        names = map(str.encode, self.step("expired", self._base(crawl))["attempts"])
+        late = self._some_attempts(crawl, self._door.each(attempt_name, names))
         return sorted((a for a in late if a.state in LEASABLE), key=lambda a: (a.sent_at, a.batch, a.number))
 
 

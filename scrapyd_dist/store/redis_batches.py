@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import (
     STEPS,
@@ -13,8 +13,8 @@ from scrapyd_dist.batches import (
     check_step,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-from scrapyd_dist.store.frontier_rows import batch_from, handed_down, parted
-from scrapyd_dist.store.redis_crawls import THERE, RedisCrawls, conditions, listed, packed, unpacked, whole, writes
+from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, parted
+from scrapyd_dist.store.redis_crawls import THERE, RedisCrawls, packed, unpacked, whole
 from scrapyd_dist.store.rows import check_done, check_parts, retried_already, storable
 
 if TYPE_CHECKING:
@@ -50,18 +50,18 @@ class RedisBatches(RedisCrawls):
         counts: Mapping[str, int],
     ) -> Batch:
         batch = Batch(number=0, size=size, sealed_at=now)
-        counting = self._counting(crawl, counts)
+        made, blobs = self._fresh(crawl, [(batch, payload, ())])
         answer = self.step(
             "seal",
-            *conditions(self._there(crawl)),
             self._base(crawl),
-            *self._fresh(crawl, batch, payload),
-            *writes(*counting),
-            *fingerprints,
+            needed=[self._there(crawl)],
+            writes=self._counting(crawl, counts),
+            blobs=[*blobs, joined(fingerprints)],
+            new=made,
         )
-        if answer[0] != "ok":
+        if "refused" in answer:
             raise StoreError(f"there is no crawl {crawl!r} in {self.shown}.")
-        return numbered([batch], answer[1:])[0]
+        return numbered([batch], answer)[0]
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
@@ -112,13 +112,15 @@ class RedisBatches(RedisCrawls):
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         wanted = sorted(set(numbers))
-        there = conditions(*((self._batch_key(crawl, number), "state", THERE) for number in wanted))
+        there = [(self._batch_key(crawl, number), "state", THERE) for number in wanted]
         check_step(BatchState.DEAD, BatchState.SEALED)
-        states = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
-        answer = self.step("requeue", *there, self._base(crawl), *states, *wanted)
-        if answer[0] != "ok":
-            raise NothingMatched(f"crawl {crawl} has no batch {wanted[int(answer[1]) - 1]}.")
-        return [int(number) for number in answer[1:]]
+        old, new = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
+        # `from` is a word of Python's own
+        states = {"from": old, "to": new}
+        answer = self.step("requeue", self._base(crawl), needed=there, batches=wanted, **states)
+        if "refused" in answer:
+            raise NothingMatched(f"crawl {crawl} has no batch {wanted[answer['refused'] - 1]}.")
+        return list(answer["numbers"])
 
     def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
         whole = self.batch(crawl, number)
@@ -127,23 +129,20 @@ class RedisBatches(RedisCrawls):
         new = [batch_from(part, whole.sealed_at, parent=number) for part in parts]
         prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
         key = self._batch_key(crawl, number)
+        made, blobs = self._fresh(crawl, list(zip(new, (part.payload for part in parts), prints, strict=True)))
         answer = self.step(
             "split",
-            *conditions((key, "state", before(BatchState.SPLIT))),
             self._base(crawl),
-            number,
-            *writes(("HSET", key, *packed({"state": BatchState.SPLIT.value}))),
-            len(parts),
-            *(
-                word
-                for batch, part, its in zip(new, parts, prints, strict=True)
-                for word in self._fresh(crawl, batch, part.payload, its)
-            ),
+            needed=[(key, "state", before(BatchState.SPLIT))],
+            writes=[("HSET", key, *packed({"state": BatchState.SPLIT.value}))],
+            blobs=blobs,
+            whole=number,
+            new=made,
         )
-        if answer[0] != "ok":
+        if "refused" in answer:
             check_step(self.batch(crawl, number).state, BatchState.SPLIT)
             raise StepRefused(f"batch {number} of crawl {crawl} was changed by somebody else meanwhile")
-        return numbered(new, answer[1:])
+        return numbered(new, answer)
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self.read(lambda: self._client.get(f"{self._base(crawl)}q:{number}")) or b"")
@@ -162,31 +161,36 @@ class RedisBatches(RedisCrawls):
         check_done(number, old.state)
         new = [Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority) for _, size in parts]
         # Whoever takes the misses away makes the batches: of two people who retry at once only one does.
+        made, blobs = self._fresh(crawl, [(one, payload, ()) for one, (payload, _) in zip(new, parts, strict=True)])
         answer = self.step(
             "retry",
-            *conditions((self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])),
             self._base(crawl),
-            *listed([json.dumps(storable(asdict(miss))) for miss in misses]),
-            len(parts),
-            *(
-                word
-                for batch, (payload, _) in zip(new, parts, strict=True)
-                for word in self._fresh(crawl, batch, payload)
-            ),
+            needed=[(self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])],
+            blobs=blobs,
+            misses=[json.dumps(storable(asdict(miss))) for miss in misses],
+            new=made,
         )
-        if answer[0] != "ok":
+        if "refused" in answer:
             raise retried_already(crawl, number)
-        return numbered(new, answer[1:])
+        return numbered(new, answer)
 
     def _fresh(
-        self, crawl: str, batch: Batch, payload: Mapping[str, str], fingerprints: Collection[bytes] = ()
-    ) -> list[object]:
-        """A new batch as the script reads it: fields but the number, payload, the fingerprints that it keeps."""
-        row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
-        text = self._door.payload_text(crawl, batch, payload)
-        return [*listed(packed({**row, "state": batch.state.value})), text, *listed(fingerprints)]
+        self, crawl: str, new: Iterable[tuple[Batch, Mapping[str, str], Collection[bytes]]]
+    ) -> tuple[list[list[str]], list[bytes | str]]:
+        """New batches as the script takes them, from batch, payload and the fingerprints that stay with it.
+
+        Returns:
+            The fields of each but its number; and two blobs for each, its payload and its fingerprints.
+        """
+        rows: list[list[str]] = []
+        blobs: list[bytes | str] = []
+        for batch, payload, prints in new:
+            row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
+            rows.append(packed({**row, "state": batch.state.value}))
+            blobs += [self._door.payload_text(crawl, batch, payload), joined(prints)]
+        return rows, blobs
 
 
-def numbered(batches: Sequence[Batch], numbers: Sequence[str]) -> list[Batch]:
-    """The batches with the numbers that they were given."""
-    return [replace(batch, number=int(number)) for batch, number in zip(batches, numbers, strict=True)]
+def numbered(batches: Sequence[Batch], answer: Mapping[str, Any]) -> list[Batch]:
+    """The batches with the numbers that the step has given them."""
+    return [replace(batch, number=number) for batch, number in zip(batches, answer["numbers"], strict=True)]

@@ -1,7 +1,7 @@
 """The Redis store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes.
 
 Keys: `<prefix>crawls` has the ids, `<prefix>node:<name>` a node's record, and all of a crawl begins with
-`<prefix>c:<id>:`. Every value is JSON, but for fingerprints.
+`<prefix>c:<id>:`. The prefix has a hash tag. Every value is JSON, but for fingerprints.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl, Miss, Shard
+    from scrapyd_dist.store.redis_link import Command, Condition
 
 #: a field that is there, whatever it says
 THERE = ("*",)
@@ -81,39 +82,18 @@ def whole(said: Any, what: str) -> int:
     return number
 
 
-def conditions(*needed: tuple[str, str, Collection[object]]) -> list[object]:
-    """As the script reads them: a key, a field, and the values it may have."""
-    words: list[object] = [len(needed)]
-    for key, field, values in needed:
-        words += [key, field, len(values), *values]
-    return words
-
-
-def writes(*commands: Sequence[object]) -> list[object]:
-    """As the script reads them: commands that are made one after the other."""
-    words: list[object] = [len(commands)]
-    for command in commands:
-        words += [len(command), *command]
-    return words
-
-
-def listed(words: Collection[object]) -> list[object]:
-    """As the script reads a list."""
-    return [len(words), *words]
-
-
 class RedisCrawls(RedisLink):
     """Nodes, crawls, counts, shards, samples, misses."""
 
     def _base(self, crawl: str) -> str:
         return f"{self.prefix}c:{crawl}:"
 
-    def _there(self, crawl: str) -> tuple[str, str, Collection[object]]:
+    def _there(self, crawl: str) -> Condition:
         return f"{self._base(crawl)}crawl", "id", THERE
 
-    def _write(self, crawl: str, *commands: Sequence[object]) -> None:
+    def _write(self, crawl: str, *commands: Command) -> None:
         """Make changes to a crawl that has to be there."""
-        if self.step("steps", *conditions(self._there(crawl)), *writes(*commands))[0] != "ok":
+        if "refused" in self.step("steps", self._base(crawl), needed=[self._there(crawl)], writes=commands):
             raise StoreError(f"there is no crawl {crawl!r} in {self.shown}.")
 
     # nodes
@@ -137,7 +117,7 @@ class RedisCrawls(RedisLink):
         if "url" in changes:  # beside the record, which an older version reads as a whole
             signature = self._door.node_signature(name, changes["url"])
             commands.append(("HSET", f"{self.prefix}nodes:signed", name, signature))
-        self.step("steps", *conditions(), *writes(*commands))
+        self.step("steps", self.prefix, writes=commands)
 
     # crawls
 
@@ -145,9 +125,13 @@ class RedisCrawls(RedisLink):
         key = f"{self._base(crawl.id)}crawl"
         row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
         row["options"] = signed_row(self._door.signer, row, crawl.options)
-        taken, index = conditions((key, "id", ())), f"{self.prefix}crawls"
-        made = writes(("HSET", key, *packed(row)), ("HSET", f"{self._base(crawl.id)}meta", "indexed", 1))
-        if self.step("crawl", *taken, index, crawl.id, *made)[0] != "ok":
+        index = f"{self.prefix}crawls"
+        made = [("HSET", key, *packed(row)), ("HSET", f"{self._base(crawl.id)}meta", "indexed", 1)]
+        new = [(key, "id", ())]
+        answer = self.step(
+            "crawl", self._base(crawl.id), needed=new, writes=made, keys=[index], index=index, id=crawl.id
+        )
+        if "refused" in answer:
             raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
 
     def crawl(self, crawl: str) -> Crawl:
@@ -193,14 +177,15 @@ class RedisCrawls(RedisLink):
                 return
         raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
 
-    def _is_still(self, crawl: str, name: str, value: Any) -> tuple[str, str, Collection[object]]:
+    def _is_still(self, crawl: str, name: str, value: Any) -> Condition:
         return f"{self._base(crawl)}crawl", name, [json.dumps(value)]
 
-    def _set_crawl(self, crawl: str, row: Mapping[str, Any], *needed: tuple[str, str, Collection[object]]) -> bool:
-        if not row:
-            return True
-        change = ("HSET", f"{self._base(crawl)}crawl", *packed(row))
-        return self.step("steps", *conditions(self._there(crawl), *needed), *writes(change))[0] == "ok"
+    def _set_crawl(self, crawl: str, row: Mapping[str, Any], *needed: Condition) -> bool:
+        """Whether the crawl is there, and what was needed is so."""
+        base = self._base(crawl)
+        change = ("HSET", f"{base}crawl", *packed(row))
+        there = [self._there(crawl), *needed]
+        return not row or "refused" not in self.step("steps", base, needed=there, writes=[change])
 
     def unchecked(self, crawl: str) -> dict[str, Any]:
         return unsigned(self._crawl_row(crawl))
@@ -218,13 +203,11 @@ class RedisCrawls(RedisLink):
         self.crawl(crawl)
         key = f"{self._base(crawl)}crawl"
         named = [(key, name, [json.dumps(value)]) for name, value in zip(("pid", "host"), before, strict=True)]
-        change = ("HSET", key, *packed({"pid": pid, "host": host}))
-        return self.step("steps", *conditions(self._there(crawl), *named), *writes(change))[0] == "ok"
+        return self._set_crawl(crawl, {"pid": pid, "host": host}, *named)
 
     def want(self, crawl: str, what: str) -> None:
         check_wanted(what)
-        change = ("HSET", f"{self._base(crawl)}crawl", *packed({"wanted": what}))
-        if self.step("steps", *conditions(self._there(crawl)), *writes(change))[0] != "ok":
+        if not self._set_crawl(crawl, {"wanted": what}):
             raise self._no_crawl(crawl)
 
     def forget(self, crawl: str) -> None:
@@ -236,7 +219,8 @@ class RedisCrawls(RedisLink):
         last += [base + name for name in ("misses", "misses:own", "leases", "holders", "crawl")]
         last += [base + name for name in ("slots", "waiting", "producers", *(f"open:{state}" for state in OPEN))]
         last += [f"{base}turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")]
-        self.step("steps", *conditions(), *writes(("UNLINK", *last), ("HDEL", f"{self.prefix}crawls", crawl)))
+        gone = [("UNLINK", key) for key in last]
+        self.step("steps", base, writes=[*gone, ("HDEL", f"{self.prefix}crawls", crawl)])
 
     def _keys(self, crawl: str) -> Iterator[str]:
         """The keys of a crawl of which there may be many."""
@@ -261,7 +245,7 @@ class RedisCrawls(RedisLink):
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         self._write(crawl, *self._counting(crawl, counts))
 
-    def _counting(self, crawl: str, counts: Mapping[str, int]) -> list[Sequence[object]]:
+    def _counting(self, crawl: str, counts: Mapping[str, int]) -> list[Command]:
         if any(abs(value) > _LARGEST for value in counts.values()):
             raise StoreError(f"the store {self.shown} cannot hold so large a count.")
         base = self._base(crawl)
@@ -295,9 +279,9 @@ class RedisCrawls(RedisLink):
         key = f"{self._base(crawl)}shards"
         values = {str(s.number): {**asdict(s), "state": s.state.value} for s in shards}
         rows = {number: self._door.signer.signed(row, "shard", crawl) for number, row in values.items()}
-        taken = conditions(self._there(crawl), *((key, number, ()) for number in rows))
+        new = [self._there(crawl), *((key, number, ()) for number in rows)]
         commands = [("HSET", key, number, json.dumps(row)) for number, row in rows.items()]
-        if len(rows) < len(shards) or self.step("steps", *taken, *writes(*commands))[0] != "ok":
+        if len(rows) < len(shards) or "refused" in self.step("steps", self._base(crawl), needed=new, writes=commands):
             raise StoreError(f"the store {self.shown} has shards of these numbers already, or no crawl {crawl!r}.")
 
     def shards(self, crawl: str) -> list[Shard]:
@@ -316,14 +300,14 @@ class RedisCrawls(RedisLink):
 
     def walk_again(self, crawl: str) -> None:
         base = self._base(crawl)
-        self._write(crawl, ("UNLINK", f"{base}misses:own", f"{base}counts"))
+        self._write(crawl, ("UNLINK", f"{base}misses:own"), ("UNLINK", f"{base}counts"))
 
     # misses
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         self._write(crawl, *self._missing(crawl, misses))
 
-    def _missing(self, crawl: str, misses: Iterable[Miss]) -> list[Sequence[object]]:
+    def _missing(self, crawl: str, misses: Iterable[Miss]) -> list[Command]:
         base = self._base(crawl)
         rows = [(base + ("misses" if m.batch else "misses:own"), json.dumps(storable(asdict(m)))) for m in misses]
         return [("RPUSH", key, row) for key, row in rows]

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ForeignRow, NothingMatched
 from scrapyd_dist.frontier.values import BY_DOMAIN, OTHER_SPIDER, SLOT_NAME, UNFAIR, Backlog, Leased, SeenBefore
-from scrapyd_dist.store.frontier_rows import HUNGRY, backlog_of, batch_from, check_not_out, prints_of, slot_counts
+from scrapyd_dist.store.frontier_rows import (
+    HUNGRY,
+    backlog_of,
+    batch_from,
+    check_not_out,
+    joined,
+    prints_of,
+    slot_counts,
+)
 from scrapyd_dist.store.redis_attempts import RedisAttempts
 from scrapyd_dist.store.redis_batches import numbered
-from scrapyd_dist.store.redis_crawls import conditions, listed, packed, unpacked, whole, word, writes
+from scrapyd_dist.store.redis_crawls import packed, unpacked, whole, word
 from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
@@ -34,36 +42,36 @@ class RedisFrontier(RedisAttempts):
         self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
     ) -> list[Batch]:
         batches = [batch_from(one, now) for one in new]
-        words = [self._base(crawl), *listed([]), *listed([]), *writes(*self._counting(crawl, counts or {}))]
-        answer = self._add(crawl, new, batches, [*conditions(self._there(crawl)), *words])
-        if answer[0] != "ok":
+        counting = self._counting(crawl, counts or {})
+        answer = self._add(crawl, new, batches, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
+        if "refused" in answer:
             raise self._no_crawl(crawl)
-        return numbered(batches, answer[1:])
+        return numbered(batches, answer)
 
-    def _add(self, crawl: str, new: Sequence[NewBatch], batches: Sequence[Batch], words: Sequence[object]) -> list[str]:
-        """The answer of the script; `words` are what else the step needs, changes and writes."""
+    def _add(self, crawl: str, new: Sequence[NewBatch], rows: Sequence[Batch], **step: Any) -> dict[str, Any]:
+        """The answer of the script; `step` has what else it needs, changes and writes."""
         prints = prints_of(new)
-        pairs = zip(batches, new, strict=True)
-        kept = [word for batch, one in pairs for word in self._fresh(crawl, batch, one.payload, one.fingerprints)]
-        answer = self.step("add", *words, len(new), *kept)
-        if answer[0] == "seen":
-            raise SeenBefore(frozenset(prints[int(place) - 1] for place in answer[1:]))
+        pairs = zip(rows, new, strict=True)
+        made, blobs = self._fresh(crawl, [(row, one.payload, one.fingerprints) for row, one in pairs])
+        answer = self.step("add", self._base(crawl), blobs=blobs, new=made, **step)
+        if "seen" in answer:
+            raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
         return answer
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         prints, found = list(fingerprints), set()
         for start in range(0, len(prints), _PRINTS):
             some = prints[start : start + _PRINTS]
-            places = self._look("seen", crawl, *some)
-            found |= {some[int(place) - 1] for place in places}
+            places = self._look("seen", crawl, blobs=[joined(some)])["places"]
+            found |= {some[place - 1] for place in places}
         return found
 
-    def _look(self, look: str, crawl: str, *words: object) -> list[str]:
-        """What a look at a crawl that has to be there shows."""
-        answer = self.step(look, *conditions(self._there(crawl)), self._base(crawl), *words)
-        if answer[0] != "ok":
+    def _look(self, look: str, crawl: str, **argument: Any) -> dict[str, Any]:
+        """The answer of a step of a crawl that has to be there."""
+        answer = self.step(look, self._base(crawl), needed=[self._there(crawl)], **argument)
+        if "refused" in answer:
             raise self._no_crawl(crawl)
-        return answer[1:]
+        return answer
 
     # leasing
 
@@ -79,26 +87,25 @@ class RedisFrontier(RedisAttempts):
         enough: Collection[str] = (),
         now: float,
     ) -> list[Leased]:
-        self._index(crawl)
         answer = self.step(
             "lease_next",
-            *conditions(self._there(crawl)),
             self._base(crawl),
-            limit,
-            seconds,
-            lessee.job,
-            json.dumps(BatchState.RUNNING.value),
-            *listed(_leased_fields(lessee, now)),
-            OTHER_SPIDER,
-            int(fair != UNFAIR),
-            int(fair == BY_DOMAIN and not slots),
-            HUNGRY,
-            *listed(slots),
-            *listed(enough),
+            needed=[self._there(crawl)],
+            limit=limit,
+            seconds=seconds,
+            holder=lessee.job,
+            state=json.dumps(BatchState.RUNNING.value),
+            fields=_leased_fields(lessee, now),
+            other=OTHER_SPIDER,
+            fair=fair != UNFAIR,
+            alone=fair == BY_DOMAIN and not slots,
+            hungry=HUNGRY,
+            slots=list(slots),
+            enough=list(enough),
         )
-        if answer[0] == "no":
+        if answer.get("refused"):
             raise self._no_crawl(crawl)
-        pairs = [name.split(".") for name in answer[1:]]
+        pairs = [name.split(".") for name in answer.get("attempts", ())]
         base = self._base(crawl)
         if not pairs:  # idle workers ask again and again
             return []
@@ -134,9 +141,9 @@ class RedisFrontier(RedisAttempts):
     ) -> None:
         changes = {"state": AttemptState.ACKED.value, "report": json.dumps(dict(report)), "ended_at": now}
         commands = [*self._commands(crawl, batch, attempt, changes), *self._counting(crawl, counts or {})]
-        needed = conditions(*self._needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder))
-        words = [*needed, *self._moved(crawl, batch, attempt), *writes(*commands)]
-        answer = self._add(crawl, new, [batch_from(one, now) for one in new], words)
+        needed = self._needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder)
+        step = {"needed": needed, "writes": commands, "batches": [batch], "attempts": [f"{batch}.{attempt}"]}
+        answer = self._add(crawl, new, [batch_from(one, now) for one in new], **step)
         self._check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
 
     def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
@@ -145,36 +152,31 @@ class RedisFrontier(RedisAttempts):
     # producers
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
-        there = conditions(self._there(crawl))
-        if self.step("producer", *there, self._base(crawl), producer, seconds)[0] != "ok":
-            raise self._no_crawl(crawl)
+        self._look("producer", crawl, name=producer, seconds=seconds)
 
     def sign_off(self, crawl: str, producer: str) -> None:
-        self.step("steps", *conditions(), *writes(("ZREM", f"{self._base(crawl)}producers", producer)))
+        base = self._base(crawl)
+        self.step("steps", base, writes=[("ZREM", f"{base}producers", producer)])
 
     # looking
 
     def backlog(self, crawl: str) -> Backlog:
-        self._index(crawl)
-        standing, expired, acked, *rest = self._look("backlog", crawl)
-        words = iter(rest)
-        producers, lost, counts = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
+        found = self._look("backlog", crawl)
+        counts = iter(found["slots"])
         return backlog_of(
-            _slots(dict(zip(counts[::2], counts[1::2], strict=True))),
-            expired=int(expired),
-            acked=int(acked),
-            producers=producers,
-            lost=lost,
-            standing=json.loads(standing),
+            _slots(dict(zip(counts, counts, strict=True))),
+            expired=found["expired"],
+            acked=found["acked"],
+            producers=found["producers"],
+            lost=found["lost"],
+            standing=json.loads(found["standing"]),
         )
 
     def slots(self, crawl: str) -> list[SlotCount]:
-        self._index(crawl)
         counts = self.read(lambda: self._client.hgetall(f"{self._base(crawl)}slots"))
         return _slots({word(name): value for name, value in counts.items()})
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
-        self._index(crawl)
         if limit < 1:
             return []
         members = self.read(lambda: self._client.zrange(f"{self._base(crawl)}w:{slot}", 0, limit - 1))
@@ -185,12 +187,12 @@ class RedisFrontier(RedisAttempts):
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
         key = self._batch_key(crawl, number)
         states = [json.dumps(state.value) for state in BatchState if state not in OUT]
-        answer = self.step("drop", *conditions((key, "state", states)), self._base(crawl), number, int(forget))
-        if answer[0] == "ok":
+        answer = self.step("drop", self._base(crawl), needed=[(key, "state", states)], batch=number, forget=forget)
+        if "refused" not in answer:
             return
-        if len(answer) < 3:
+        if "found" not in answer:
             raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        check_not_out(number, BatchState(json.loads(answer[2])))
+        check_not_out(number, BatchState(json.loads(answer["found"])))
 
 
 def _leased_fields(lessee: Lessee, now: float) -> list[str]:

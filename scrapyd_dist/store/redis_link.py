@@ -1,7 +1,9 @@
-"""One connection to a Redis server: time-outs, coming back after a break, and steps that are never made twice."""
+"""One connection to a Redis server or cluster: time-outs, reconnecting, and steps that are never made twice."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 import ssl
 import time
@@ -10,20 +12,23 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
-from scrapyd_dist.store.address import VARIABLE, shown, without_prefix
+from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.rows import Door
 from scrapyd_dist.store.signing import Signer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    #: a key, a field, and the values that it may have: none means that it must not be there
+    Condition = tuple[str, str, Collection[object]]
+    Command = Sequence[object]
 
 T = TypeVar("T")
 
 #: what the keys of a store begin with, where its address says nothing else (`?prefix=`)
 PREFIX = "sdist:"
-#: the layout of the keys; a newer one is refused. Since the second one batches and attempts have an index beside them;
-#: the crawls of a store of the first get theirs when they are first asked for it
-LAYOUT = 2
+#: the layout of the keys; a newer one is refused, an older one is brought to this one (script/7_layout.lua)
+LAYOUT = 3
 #: the oldest server that keeps what a script wrote, not the script itself
 OLDEST = (6, 0)
 #: seconds for a connection, and for an answer
@@ -51,13 +56,19 @@ class RedisLink:
             plain, prefix = without_prefix(url)
         except ValueError:
             raise self._nonsense() from None
-        self.prefix = PREFIX if prefix is None else prefix
+        self._untagged = PREFIX if prefix is None else prefix
+        self.prefix = tagged(self._untagged)
         self._redis = _module()
         self._patience = OPENING
-        self._indexed: set[str] = set()  #: crawls that are known to have their index
-        self._client = self._connect(plain)
-        self._script = self._client.register_script(_script())
+        self._script = _script()
+        self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        self._client = self._connect(self._redis.Redis, plain)
         try:
+            told = self.read(self._client.info)
+            self._is_cluster = bool(told.get("cluster_enabled"))
+            if self._is_cluster:
+                self._client.close()
+                self._client = self.read(lambda: self._connect(self._redis.RedisCluster, plain))
             self._check_server()
             self._check_layout()
         except (ValueError, TypeError):
@@ -68,10 +79,10 @@ class RedisLink:
             raise
         self._patience = PATIENCE
 
-    def _connect(self, url: str) -> Any:
+    def _connect(self, kind: Any, url: str) -> Any:
         retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)
         try:
-            return self._redis.Redis.from_url(
+            return kind.from_url(
                 url, socket_connect_timeout=CONNECT_TIMEOUT, socket_timeout=TIMEOUT, retry=retry, decode_responses=False
             )
         except (ValueError, TypeError):
@@ -85,15 +96,21 @@ class RedisLink:
         )
 
     def warnings(self) -> list[str]:
-        told = self.read(self._client.info)
+        told = self._info()
         lost = (
             f"the server of the store {self.shown} does not write each step to disk (appendonly is off): when it dies,"
             " the crawl loses what came after its last snapshot, and batches may be crawled twice."
         )
         return [] if told.get("aof_enabled") else [lost]
 
+    def _info(self) -> dict[str, Any]:
+        """What the server says of itself; of a cluster, the node that has the store."""
+        node = {"target_nodes": self._client.get_node_from_key(self.prefix)} if self._is_cluster else {}
+        told: dict[str, Any] = self.read(lambda: self._client.info(**node))
+        return told
+
     def _check_server(self) -> None:
-        told = self.read(self._client.info)
+        told = self._info()
         version = tuple(int(part) for part in str(told.get("redis_version", "0")).split(".")[:2])
         if version < OLDEST:
             raise StoreError(
@@ -107,7 +124,10 @@ class RedisLink:
             )
 
     def _check_layout(self) -> None:
-        layout = int(self.step("layout", f"{self.prefix}layout", LAYOUT)[1])
+        # An older version knows no tag; on a cluster there was none.
+        was = None if self._is_cluster or self.prefix == self._untagged else self._untagged
+        keys = [f"{prefix}layout" for prefix in (self.prefix, was) if prefix]
+        layout = int(self.step("layout", self.prefix, keys=keys, own=LAYOUT, was=was)["layout"])
         if layout > LAYOUT:
             raise StoreError(
                 f"the store {self.shown} was written by a newer scrapyd-dist (layout {layout}, this one knows"
@@ -116,11 +136,48 @@ class RedisLink:
 
     # steps and reads
 
-    def step(self, verb: str, *arguments: object) -> list[str]:
-        """Make one step of the script: its answer, whose first word is `ok` when it was made."""
+    def step(
+        self,
+        verb: str,
+        base: str,
+        *,
+        needed: Sequence[Condition] = (),
+        writes: Sequence[Command] = (),
+        keys: Collection[str] = (),
+        blobs: Sequence[bytes | str] = (),
+        **argument: object,
+    ) -> dict[str, Any]:
+        """Make one step of the script.
+
+        Args:
+            verb: the name of its function.
+            base: what the names of its keys begin with.
+            needed: conditions that have to hold, or nothing is done.
+            writes: commands, their key second.
+            keys: others that the step is known to need.
+            blobs: what JSON cannot carry.
+            argument: what else the verb takes; None is left out.
+
+        Returns:
+            Its answer. With `refused` it was not made: the number of the first condition that did not hold, from 1 on,
+            whose value is `found`; 0 where there was something else.
+        """
         token = f"{self.prefix}op:{secrets.token_hex(12)}"
-        words = [verb, token, KEPT, *arguments]
-        return [word.decode() for word in self.read(lambda: self._script(keys=[], args=words))]
+        commands = [[str(word) for word in command] for command in writes]
+        values = [(key, field, [str(value) for value in allowed]) for key, field, allowed in needed]
+        document = {"base": base, "needed": values, "writes": commands, **argument}
+        text = json.dumps({name: one for name, one in document.items() if one is not None}, ensure_ascii=False)
+        named = dict.fromkeys([token, *(one[0] for one in needed), *(one[1] for one in commands), *keys])
+        words = [len(named), *named, verb, KEPT, text, *blobs]
+        answer: dict[str, Any] = json.loads(self.read(lambda: self._run(words)))
+        return answer
+
+    def _run(self, words: Sequence[object]) -> bytes:
+        try:
+            answer: bytes = self._client.evalsha(self._sha, *words)
+        except self._redis.exceptions.NoScriptError:
+            answer = self._client.eval(self._script, *words)
+        return answer
 
     def read(self, ask: Callable[[], T]) -> T:
         """The answer to something that may be asked again.
@@ -135,7 +192,13 @@ class RedisLink:
                 return ask()
             except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
                 raise self._failed(error, StoreBarred) from None
-            except (errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError) as error:
+            except (
+                errors.ConnectionError,
+                errors.TimeoutError,
+                errors.ReadOnlyError,
+                errors.ClusterDownError,
+                errors.RedisClusterException,
+            ) as error:
                 if isinstance(error.__context__, ssl.SSLCertVerificationError):
                     raise self._failed(error, StoreBarred) from None
                 if time.monotonic() + pause > end:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_crawls import whole, word
@@ -14,7 +14,7 @@ from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
 from scrapyd_dist.throttle.windows import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from scrapyd_dist.throttle.values import Ask, Permit, Rule, SiteNews
 
@@ -32,29 +32,28 @@ class RedisThrottle(RedisLink):
     # permits
 
     def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
-        asked = (word for ask in asks for word in _words(ask))
-        _, now, version, *rest = self.step("permits", self._throttle, _or_empty(known), len(asks), *asked)
-        words = iter(rest)
-        changed = changed_since(known, int(version), _changes(words))
-        answers = tuple(_answer(ask, words) for ask in asks)
-        return Taken(now=int(now) / SECOND, version=int(version), changed=changed, answers=answers)
+        asked = [_ask(ask) for ask in asks]
+        answer = self.step("permits", self._throttle, known=known, asks=asked)
+        version = int(answer["version"])
+        answers = tuple(_answer(*pair) for pair in zip(asks, answer["asks"], strict=True))
+        changed = changed_since(known, version, _changes(answer))
+        return Taken(now=int(answer["now"]) / SECOND, version=version, changed=changed, answers=answers)
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
-        words = (
-            word
-            for permit in permits
-            for word in (permit.key, domain_of(permit.key), micros(permit.at), permit.page_of)
-        )
-        self.step("returned", self._throttle, len(permits), *words)
+        told = [
+            {"key": one.key, "domain": domain_of(one.key), "at": str(micros(one.at)), "budget": one.page_of}
+            for one in permits
+        ]
+        self.step("returned", self._throttle, permits=told)
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if not news:
             there = int(self.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
             if known in (None, there):
                 return Look(version=there)
-        told = (_or_empty(word) for one in news for word in _told(one))
-        _, version, *changes = self.step("news", self._throttle, _or_empty(known), len(news), *told)
-        return Look(version=int(version), changed=changed_since(known, int(version), _changes(iter(changes))))
+        answer = self.step("news", self._throttle, known=known, news=[_told(one) for one in news])
+        version = int(answer["version"])
+        return Look(version=version, changed=changed_since(known, version, _changes(answer)))
 
     # rules
 
@@ -65,17 +64,17 @@ class RedisThrottle(RedisLink):
         return Rules(version=whole(version, "the version of the throttle's rules"), rules=rules)
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
-        words = (word for domain, text in rule_texts(changes).items() for word in (domain, text or ""))
-        return int(self.step("rules", self._throttle, int(replace), len(changes), *words)[1])
+        rules = {domain: text or "" for domain, text in rule_texts(changes).items()}
+        return int(self.step("rules", self._throttle, rules=rules, replaces=replace)["version"])
 
     # looking
 
     def domain_states(self) -> list[DomainState]:
         base = self._throttle
-        seconds, micro = self.read(self._client.time)
+        now = int(self.step("time", base)["now"])
         names = sorted(map(word, self.read(lambda: self._client.zrange(f"{base}domains", 0, -1))))
         found = iter(self.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")]))
-        rows = [(name, seconds * SECOND + micro, *islice(found, 3)) for name in names]
+        rows = [(name, now, *islice(found, 3)) for name in names]
         return self._door.each(lambda row: self._readable(*row), rows)
 
     def _readable(self, domain: str, now: int, *rows: Mapping[bytes, bytes]) -> DomainState:
@@ -117,49 +116,47 @@ class RedisThrottle(RedisLink):
             self.ask(("HDEL", f"{base}p:{name.decode()}", *budgets) for name, _ in found)
 
     def forget_permits(self, before: float) -> None:
-        while int(self.step("forget_permits", self._throttle, micros(before), _DOMAINS)[1]):
+        moment = str(micros(before))
+        while self.step("forget_permits", self._throttle, before=moment, most=_DOMAINS)["left"]:
             pass
 
 
-def _words(ask: Ask) -> Iterator[object]:
-    yield from (ask.key, ask.domain, ask.count)
-    limit = ask.limit
+def _ask(ask: Ask) -> dict[str, object]:
+    """As the script takes it; what is None is left out."""
+    limit, told = ask.limit, {"key": ask.key, "domain": ask.domain, "count": ask.count, "budget": ask.budget}
     if limit is None:
-        yield from ("", "", int(ask.moderated))
+        told["moderated"] = ask.moderated
     else:
-        yield from (limit.hits, max(1, micros(limit.window)), int(limit.moderated))
-    yield from (_or_empty(ask.pages), ask.budget)
+        window = max(1, micros(limit.window))
+        told |= {"moderated": limit.moderated}
+        told |= {"limit": {"hits": limit.hits, "window": window, "moderated": limit.moderated}}
+    return told if ask.pages is None else {**told, "pages": ask.pages}
 
 
-def _answer(ask: Ask, words: Iterator[str]) -> Answer:
-    word, used, count = next(words), int(next(words)), int(next(words))
-    moments = [int(at) for at in islice(words, count)]
-    if word != "-":
-        return Answer(free=word == "free", held=word == "held")
-    return answer_of(ask, moments, None if ask.pages is None else used)
+def _answer(ask: Ask, told: Mapping[str, Any]) -> Answer:
+    if "word" in told:
+        return Answer(free=told["word"] == "free", held=told["word"] == "held")
+    return answer_of(ask, map(int, told["moments"]), None if ask.pages is None else told["used"])
 
 
-def _changes(words: Iterator[str]) -> list[tuple[int, str]]:
-    """The changes that are next in an answer: how many, and of each its version and its domain."""
-    return [(int(next(words)), next(words)) for _ in range(int(next(words)))]
+def _changes(answer: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Version and domain of each."""
+    return [(int(version), domain) for version, domain in answer["changes"]]
 
 
-def _told(news: SiteNews) -> tuple[object, ...]:
-    """As the script reads it; None: not told."""
+def _told(news: SiteNews) -> dict[str, object]:
+    """As the script takes it; what is None is left out. Moments and spans are microseconds."""
     refused, rest, delay = news.refused_at, news.retry_after, news.crawl_delay
-    return (
-        news.domain,
-        None if refused is None else micros(refused),
-        None if rest is None else span(rest),
-        None if delay is None else span(delay),
-        target_of(news),
-        span(news.longest_delay),
-        int(news.answered),
-    )
-
-
-def _or_empty(value: object) -> object:
-    return "" if value is None else value
+    told = {
+        "domain": news.domain,
+        "refused": None if refused is None else micros(refused),
+        "rest": None if rest is None else span(rest),
+        "delay": None if delay is None else span(delay),
+        "target": target_of(news),
+        "longest": span(news.longest_delay),
+        "answered": news.answered,
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _standing_of(row: Mapping[bytes, bytes]) -> Standing:

@@ -211,11 +211,11 @@ def test_forgetting_that_was_broken_off_goes_on(store: Store, monkeypatch: pytes
     steps = []
 
     def broken(verb: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any) -> Any:
+        def step(*args: Any, **options: Any) -> Any:
             steps.append(1)
             if len(steps) > 1:
                 raise ConnectionError
-            return verb(*args)
+            return verb(*args, **options)
 
         return step
 

@@ -14,6 +14,7 @@ from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
+from rig.oldstores import KEY_OF_OLD, STORES, check_old
 from rig.stores import CRAWL, LESSEE, accept, add, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState
@@ -47,6 +48,14 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
         open_store(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (99,)
+
+
+def test_a_file_of_an_older_schema_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript((STORES / "sqlite-schema-6.sql").read_text("utf-8"))
+    with contextlib.closing(open_store(path, key=KEY_OF_OLD)) as store:
+        check_old(store)
 
 
 def test_who_has_a_store_open_that_a_newer_version_took_over_writes_nothing_more(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from scrapyd_dist.deploy.processes import note_pid
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard
 from scrapyd_dist.errors import DistError, ForeignRow
 from scrapyd_dist.store import open_store
-from scrapyd_dist.store.address import without_prefix
+from scrapyd_dist.store.address import tagged, without_prefix
 from scrapyd_dist.throttle.values import Ask, Limit, Rule
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ class Raw:
     def __init__(self, where: str) -> None:
         self._file = where.removeprefix("sqlite://") if where.startswith("sqlite") else None
         if self._file is None:
-            url, self._prefix = without_prefix(where)
+            url, prefix = without_prefix(where)
+            self._prefix = tagged(prefix or "")
             self._client: Any = redis.Redis.from_url(url)
 
     def swap_options(self, one: str, other: str) -> None:

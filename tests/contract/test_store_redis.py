@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from rig.badpeer import BadPeer
+from rig.oldstores import KEY_OF_OLD, STORES, check_old
 from rig.redis import PASSWORD, RedisServer
-from rig.stores import CRAWL, LESSEE, accept, add, attempt, bring_to, fail, halves, lease, seal
+from rig.stores import CRAWL, LESSEE, accept, add, attempt, fail, halves, lease, seal
 from rig.tls import Authority
 
-from scrapyd_dist.batches import AttemptState, BatchState
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreBarred, StoreError
 from scrapyd_dist.store import open_store
 
@@ -72,9 +74,9 @@ def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(redis_server: RedisS
         store.open_attempt("c", attempt())
         store.lease("c", 1, 1, "me", 60.0)
         store.add_sample("c", 1.0, {})
-        assert len(keys(redis_server, "forget:c:*")) > 10
+        assert len(keys(redis_server, "{forget}:c:*")) > 10
         store.forget("c")
-    assert keys(redis_server, "forget:c:*") == []
+    assert keys(redis_server, "{forget}:c:*") == []
 
 
 def test_nothing_of_a_forgotten_frontier_is_left_on_the_server(redis_server: RedisServer) -> None:
@@ -89,13 +91,13 @@ def test_nothing_of_a_forgotten_frontier_is_left_on_the_server(redis_server: Red
         store.forget("c")
         for look in (store.slots, store.attempts, store.batches):
             assert look("c") == []
-    assert keys(redis_server, "forget2:c:*") == []
+    assert keys(redis_server, "{forget2}:c:*") == []
 
 
 @pytest.mark.parametrize("forget", [True, False])
 def test_nothing_of_a_dropped_batch_is_left_on_the_server(redis_server: RedisServer, *, forget: bool) -> None:
-    prefix = f"drop{int(forget)}:"
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix={prefix}")) as store:
+    prefix = f"{{drop{int(forget)}}}:"
+    with contextlib.closing(open_store(f"{redis_server.url}?prefix=drop{int(forget)}:")) as store:
         store.add_crawl(CRAWL)
         add(store, "a", slot="x")
         lease(store)
@@ -107,36 +109,49 @@ def test_nothing_of_a_dropped_batch_is_left_on_the_server(redis_server: RedisSer
     assert left == ({"crawl", "meta"} if forget else {"crawl", "meta", "f:0"})
 
 
-def first_layout(server: RedisServer, prefix: str) -> None:
-    """Take away what the first layout did not have."""
+# older layouts
+
+
+def written(server: RedisServer, prefix: str) -> None:
+    """A store of the second layout, as the version that had it has written it."""
     redis = pytest.importorskip("redis")
     with contextlib.closing(redis.Redis.from_url(server.url)) as client:
-        client.set(f"{prefix}layout", 1)
-        client.hdel(f"{prefix}c:c:meta", "indexed")
-        for name in ("slots", "waiting", "w:*", "open:*"):
-            for key in client.keys(f"{prefix}c:c:{name}"):
-                client.delete(key)
+        for verb, key, *words in json.loads((STORES / "redis-layout-2.json").read_text("utf-8")):
+            client.execute_command(verb, prefix + key.removeprefix("sdist:"), *(one.encode("latin-1") for one in words))
 
 
-def test_a_crawl_of_the_first_layout_is_served_as_any_other(redis_server: RedisServer) -> None:
-    where = f"{redis_server.url}?prefix=old:"
-    with contextlib.closing(open_store(where)) as store:
-        store.add_crawl(CRAWL)
-        for state in (BatchState.SEALED, BatchState.SENT, BatchState.RUNNING, BatchState.FAILED, BatchState.DONE):
-            bring_to(store, state)
-        first_layout(redis_server, "old:")
-    with contextlib.closing(open_store(where)) as store:
-        seal(store)
-        accept(store, batch=2)
-        assert [one.batch for one in store.attempts("c", {AttemptState.SENDING, AttemptState.RUNNING})] == [3]
-        assert [(slot.slot, slot.batches) for slot in store.slots("c")] == [
-            ("", {"sealed": 2, "done": 2, "running": 1, "failed": 1})
-        ]
-        assert [one.batch.number for one in store.lease_next("c", LESSEE, seconds=9.0, limit=9, now=1.0)] == [1, 4, 6]
-        assert (store.backlog("c").waiting, store.backlog("c").leased) == (0, 4)
-    redis = pytest.importorskip("redis")
+@pytest.mark.parametrize("layout", [1, 2])
+def test_a_store_of_an_older_layout_is_taken_over(redis_server: RedisServer, layout: int) -> None:
+    old, redis = f"old{layout}:", pytest.importorskip("redis")
     with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
-        assert int(client.get("old:layout")) == 2  # a version that would not keep the index stays away
+        written(redis_server, old)
+        written(redis_server, f"{old}other:")  # another store, whose prefix begins like this one
+        if layout == 1:  # it had no index, and nobody leased
+            client.set(f"{old}layout", 1)
+            client.hdel(f"{old}c:c:meta", "indexed")
+            for name in ("slots", "waiting", "w:*", "open:*"):
+                client.delete(*client.keys(f"{old}c:c:{name}"))
+        there = len(client.keys(f"{old}other:*"))
+        with contextlib.closing(open_store(f"{redis_server.url}?prefix={old}", key=KEY_OF_OLD)) as store:
+            check_old(store)
+        assert [key for key in client.keys(f"{old}*") if not key.startswith(f"{old}other:".encode())] == [
+            f"{old}layout".encode()
+        ]
+        assert len(client.keys(f"{old}other:*")) == there
+        # An older version looks there, and stays away from the rest.
+        assert (int(client.get(f"{old}layout")), int(client.get(f"{{old{layout}}}:layout"))) == (3, 3)
+
+
+def test_of_several_that_take_over_an_old_store_one_does(redis_server: RedisServer) -> None:
+    written(redis_server, "together:")
+    where = f"{redis_server.url}?prefix=together:"
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(lambda _: open_store(where, key=KEY_OF_OLD), range(8)))
+    for store in stores:
+        assert [crawl.id for crawl in store.crawls()] == ["shop", "c"]
+    check_old(stores[0])
+    for store in stores:
+        store.close()
 
 
 def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(redis_server: RedisServer) -> None:
@@ -147,7 +162,7 @@ def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(redis_server: 
             prints = [f"the same beginning {batch}.{number}"[-20:].encode() for number in range(500)]
             seal(store, fingerprints=prints)
         assert len(set(store.fingerprints("c"))) == 20_000
-    buckets = [key for key in keys(redis_server, "many:c:c:f:*") if b":f:" in key]
+    buckets = [key for key in keys(redis_server, "{many}:c:c:f:*") if b":f:" in key]
     with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
         assert {client.object("encoding", key) for key in buckets} <= {b"listpack", b"ziplist"}
         assert max(client.hlen(key) for key in buckets) < 400  # the limit is 512

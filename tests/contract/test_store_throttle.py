@@ -205,7 +205,7 @@ def test_a_change_by_an_older_version_of_this_program_is_one_of_all(redis_server
     """It shares a Redis store, and counts the versions only."""
     with closing(open_store(f"{redis_server.url}?prefix=older:")) as store:
         store.change_rules({"a.com": Rule(paused=True)})
-        store._client.incr("older:t:version")  # type: ignore[attr-defined]  # as it does
+        store._client.incr("{older}:t:version")  # type: ignore[attr-defined]  # as it does
         store.change_rules({"b.com": Rule(paused=True)})
         assert [store.tell_sites([], known).changed for known in (0, 1, 2)] == [{ALL}, {ALL}, {"b.com"}]
 
@@ -424,9 +424,9 @@ def test_of_a_domain_that_has_gone_no_key_stays(on_redis: Any) -> None:
     on_redis.take_permits([ask(f"left{number}.com", limit=Limit(hits=1, window=0.001)) for number in range(200)])
     two_hours_later(on_redis)
     on_redis.take_permits([ask(f"new{number}.com") for number in range(100)])
-    keys = {key.decode() for key in on_redis._client.scan_iter("throttle:t:*")}
+    keys = {key.decode() for key in on_redis._client.scan_iter("{throttle}:t:*")}
     assert not {key for key in keys if ":left" in key}
-    assert {f"throttle:t:{kind}:new0.com" for kind in "gk"} <= keys
+    assert {f"{{throttle}}:t:{kind}:new0.com" for kind in "gk"} <= keys
 
 
 def test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay(store: Store) -> None:
@@ -484,7 +484,7 @@ def test_a_clock_that_was_set_back_keeps_nobody_waiting(tmp_path: Path, monkeypa
 def on_redis(redis_server: RedisServer) -> Iterator[Any]:
     with closing(open_store(f"{redis_server.url}?prefix=throttle:")) as store:
         yield store
-        for key in store._client.scan_iter("throttle:*"):  # type: ignore[attr-defined]  # as above
+        for key in store._client.scan_iter("{throttle}:*"):  # type: ignore[attr-defined]  # as above
             store._client.delete(key)  # type: ignore[attr-defined]  # as above
 
 
@@ -513,5 +513,5 @@ def test_every_key_but_rules_and_version_goes_by_itself(on_redis: Any) -> None:
     on_redis.take_permits([ask(count=3, pages=9, budget="c")])
     on_redis.tell_sites([SiteNews(domain="a.com", crawl_delay=1.0)])
     on_redis.take_permits([ask()])
-    stay = {key.decode() for key in on_redis._client.scan_iter("throttle:*") if on_redis._client.ttl(key) == -1}
-    assert stay == {"throttle:layout", "throttle:t:rules", "throttle:t:version", "throttle:t:domains"}
+    stay = {key.decode() for key in on_redis._client.scan_iter("{throttle}:*") if on_redis._client.ttl(key) == -1}
+    assert stay == {"{throttle}:" + name for name in ("layout", "t:rules", "t:version", "t:domains")}

@@ -1,15 +1,28 @@
-"""A real Redis server of its own: own port, own folder, own password; killed and started again with its file."""
+"""Real Redis servers, alone or as a cluster, each with its own port and folder, to be killed and started again."""
 
 import signal
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
+
+import redis
 
 from .waiting import wait_for
 
 #: with all that has to be percent-encoded in a URL
 PASSWORD = "p:ss/w@rd"
+#: of a cluster
+_SLOTS = 16_384
+
+
+def free_port() -> int:
+    """A port on which nothing listens now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 class RedisServer:
@@ -18,15 +31,16 @@ class RedisServer:
     Args:
         folder: where its file, its socket and its log are; made when it is not there.
         password: None for none.
+        program: what to start.
         options: more of its configuration, as on its command line without the two dashes.
     """
 
-    def __init__(self, folder: Path, password: str | None = PASSWORD, **options: str) -> None:
+    def __init__(
+        self, folder: Path, password: str | None = PASSWORD, *, program: str = "redis-server", **options: str
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.password = folder, password
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.folder, self.password, self._program = folder, password, program
+        self.port = free_port()
         settings = {"bind": "127.0.0.1", "port": self.port, "dir": folder, "logfile": folder / "redis.log"}
         settings |= {"appendonly": "yes", "appendfsync": "always", "save": "", "unixsocket": folder / "s", **options}
         lines = [f'{name.replace("_", "-")} "{value}"' for name, value in settings.items()]
@@ -57,7 +71,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it with what its file has, and wait until it listens."""
         self._process = subprocess.Popen(
-            ["redis-server", str(self.folder / "redis.conf")],
+            [self._program, str(self.folder / "redis.conf")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -92,3 +106,43 @@ class RedisServer:
             self._process.send_signal(number)
             self._process.wait(20)
         self._process = None
+
+
+class ServerCluster:
+    """A Redis Cluster of three nodes on loopback, each with a third of the slots.
+
+    Args:
+        folder: where the nodes have their files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._open = ExitStack()
+        buses = [free_port() for _ in range(3)]
+        try:
+            self.nodes = [self._node(folder / str(bus), bus) for bus in buses]
+            self.clients = [self._open.enter_context(redis.Redis.from_url(node.url)) for node in self.nodes]
+            for number, client in enumerate(self.clients):
+                first, last = (_SLOTS * at // len(buses) for at in (number, number + 1))
+                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last - 1)
+                client.execute_command("CLUSTER MEET", "127.0.0.1", self.nodes[0].port, buses[0])
+            wait_for(self._is_whole, 30, "the cluster")
+        except BaseException:
+            self.close()
+            raise
+
+    def _node(self, folder: Path, bus: int) -> RedisServer:
+        node = RedisServer(folder, cluster_enabled="yes", cluster_port=str(bus))
+        self._open.callback(node.close)
+        return node
+
+    def _is_whole(self) -> bool:
+        told = [client.execute_command("CLUSTER INFO") for client in self.clients]
+        return all(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3" for info in told)
+
+    @property
+    def url(self) -> str:
+        """The address of its first node."""
+        return self.nodes[0].url
+
+    def close(self) -> None:
+        self._open.close()

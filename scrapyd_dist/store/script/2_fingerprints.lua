@@ -2,12 +2,23 @@
 -- grows with the crawl, one at a time (linear hashing), so that each holds some PER_BUCKET of them and at most twice that.
 local PER_BUCKET = 100
 
+-- From a blob.
+local function prints_in(text)
+  local prints, at = {}, 1
+  while at <= #text do
+    local size = string.byte(text, at)
+    prints[#prints + 1] = string.sub(text, at + 1, at + size)
+    at = at + 1 + size
+  end
+  return prints
+end
+
 local function hash_of(print)
   return tonumber(string.sub(redis.sha1hex(print), 1, 8), 16)
 end
 
 -- How many buckets there are, and the power of two that they have outgrown.
-local function size_of(base)
+local function size_of()
   local buckets, level = tonumber(redis.call('HGET', base .. 'meta', 'buckets') or 1), 1
   while level * 2 <= buckets do level = level * 2 end
   return buckets, level
@@ -19,10 +30,10 @@ local function bucket_of(print, buckets, level)
   return bucket < buckets and bucket or hash % level
 end
 
-local function remember(base, prints)
+local function remember(prints)
   local meta = base .. 'meta'
   local size = tonumber(redis.call('HGET', meta, 'prints') or 0)
-  local buckets, level = size_of(base)
+  local buckets, level = size_of()
   for _, print in ipairs(prints) do
     size = size + redis.call('HSETNX', base .. 'f:' .. bucket_of(print, buckets, level), print, '')
     if size > buckets * PER_BUCKET then
@@ -41,19 +52,19 @@ local function remember(base, prints)
 end
 
 -- The places, in the list, of those that are there.
-local function known(base, prints)
-  local buckets, level = size_of(base)
+local function known(prints)
+  local buckets, level = size_of()
   local places = {}
   for place, print in ipairs(prints) do
     if redis.call('HEXISTS', base .. 'f:' .. bucket_of(print, buckets, level), print) == 1 then
-      places[#places + 1] = tostring(place)
+      places[#places + 1] = place
     end
   end
   return places
 end
 
-local function forget(base, prints)
-  local buckets, level = size_of(base)
+local function forget(prints)
+  local buckets, level = size_of()
   local gone = 0
   for _, print in ipairs(prints) do
     gone = gone + redis.call('HDEL', base .. 'f:' .. bucket_of(print, buckets, level), print)

@@ -14,48 +14,48 @@ local UNDER_WAY = {sending = true, sent = true, running = true}
 local TURNS, MOST_OUT = 4294967296, 1048575
 local OTHER = '@'  -- what the names of slots of other spiders begin with: these are leased by name only
 
-function turns.kept(base)
+function turns.kept()
   return redis.call('HGET', base .. 'meta', 'turns')
 end
 
-local function out_of(base, slot)
+local function out_of(slot)
   return math.min(MOST_OUT, tonumber(redis.call('HGET', base .. 'turns:out', slot) or 0))
 end
 
-function turns.rank(base, slot)
-  return out_of(base, slot) * TURNS + tonumber(redis.call('HGET', base .. 'turns:last', slot) or 0)
+function turns.rank(slot)
+  return out_of(slot) * TURNS + tonumber(redis.call('HGET', base .. 'turns:last', slot) or 0)
 end
 
 -- It is nobody's alone any more.
-local function let_go(base, slot, holder)
+local function let_go(slot, holder)
   redis.call('HDEL', base .. 'turns:holder', slot)
   redis.call('ZREM', base .. 'turns:of:' .. holder, slot)
   if redis.call('HINCRBY', base .. 'turns:held', holder, -1) <= 0 then redis.call('HDEL', base .. 'turns:held', holder) end
 end
 
 -- Something has changed in it: put it where it belongs.
-function turns.place(base, slot)
+function turns.place(slot)
   local holder = redis.call('HGET', base .. 'turns:holder', slot)
-  if holder and out_of(base, slot) <= 0 then
-    let_go(base, slot, holder)
+  if holder and out_of(slot) <= 0 then
+    let_go(slot, holder)
     holder = nil
   end
   local line = base .. (holder and 'turns:of:' .. holder or 'turns:free')
   if redis.call('EXISTS', base .. 'w:' .. slot) == 0 then
     redis.call('ZREM', line, slot)
   elseif string.sub(slot, 1, 1) ~= OTHER then
-    redis.call('ZADD', line, string.format('%.0f', turns.rank(base, slot)), slot)
+    redis.call('ZADD', line, string.format('%.0f', turns.rank(slot)), slot)
   end
 end
 
 -- So many more requests of it are under way.
-function turns.count(base, slot, requests)
+function turns.count(slot, requests)
   local out = redis.call('HINCRBY', base .. 'turns:out', slot, requests)
   if out == 0 then redis.call('HDEL', base .. 'turns:out', slot) end
 end
 
 -- It is leased from now; from now on it is this holder's alone, if one is named: whether it was not before.
-function turns.take(base, slot, holder)
+function turns.take(slot, holder)
   redis.call('HSET', base .. 'turns:last', slot, redis.call('HINCRBY', base .. 'meta', 'turns', 1))
   if holder == '' or redis.call('HGET', base .. 'turns:holder', slot) == holder then return false end
   redis.call('ZREM', base .. 'turns:free', slot)
@@ -65,7 +65,7 @@ function turns.take(base, slot, holder)
 end
 
 -- How many slots a worker may have to itself: {held, most}. `hungry`: seconds for which one that found nothing counts.
-function turns.share(base, worker, hungry)
+function turns.share(worker, hungry)
   local held, slots, workers = {}, redis.call('ZCARD', base .. 'turns:free'), 0
   local pairs_of_held = redis.call('HGETALL', base .. 'turns:held')
   for at = 1, #pairs_of_held, 2 do
@@ -91,12 +91,12 @@ local function first_wanted(line, enough)
 end
 
 -- The same, of the named slots that are this holder's, or nobody's.
-local function first_named(base, named, holder, enough)
+local function first_named(named, holder, enough)
   local best, first
   for _, slot in ipairs(named) do
     local ours = (redis.call('HGET', base .. 'turns:holder', slot) or '') == holder and not enough[slot]
     if ours and redis.call('EXISTS', base .. 'w:' .. slot) == 1 then
-      local rank = turns.rank(base, slot)
+      local rank = turns.rank(slot)
       if not best or rank < first or (rank == first and slot < best) then best, first = slot, rank end
     end
   end
@@ -105,14 +105,14 @@ end
 
 -- The slot whose turn it is for this worker: of the named ones, else of all but those of other spiders. `enough`: slots of
 -- which it wants nothing, as a set.
-function turns.next(base, worker, named, enough, share)
+function turns.next(worker, named, enough, share)
   local holders, best, first = {}, nil, nil
   if share.held < share.most then holders[1] = '' end
   if share.held <= share.most then holders[#holders + 1] = worker end
   for _, holder in ipairs(holders) do
     local slot, rank
     if #named > 0 then
-      slot, rank = first_named(base, named, holder, enough)
+      slot, rank = first_named(named, holder, enough)
     else
       slot, rank = first_wanted(base .. (holder == '' and 'turns:free' or 'turns:of:' .. holder), enough)
     end

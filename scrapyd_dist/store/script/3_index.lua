@@ -3,18 +3,14 @@
 --   waiting       the names of the slots in which something waits
 --   w:<slot>      the batches that wait there, in the order in which they are leased
 --   open:<state>  the attempts in that state, for each state that is not the last one
--- A crawl of the first layout has none of it until it is asked for; `indexed` in `meta` says that it has.
+-- `indexed` in `meta` says that a crawl has it: those of the first layout had not.
 
 -- As in batches.py.
 local WAITING = {sealed = true, failed = true}
 local OPEN = {sending = true, sent = true, running = true, acked = true}
 
-local function is_indexed(base)
-  return redis.call('HGET', base .. 'meta', 'indexed')
-end
-
 -- Nothing for one that is not there, or that no version of ours wrote: it is as if it were not there.
-local function batch_of(base, number)
+local function batch_of(number)
   local row = redis.call('HMGET', base .. 'b:' .. number, 'state', 'slot', 'size', 'priority')
   if not row[1] then return nil end
   local size, priority = tonumber(row[3]), tonumber(row[4] or 0)
@@ -26,7 +22,7 @@ local function batch_of(base, number)
   return {state = state, slot = slot, size = size, priority = priority}
 end
 
-local function count_in(base, batch, sign)
+local function count_in(batch, sign)
   local counts, place = base .. 'slots', batch.state .. ':' .. batch.slot
   redis.call('HINCRBY', counts, 'r:' .. place, sign * batch.size)
   if redis.call('HINCRBY', counts, 'b:' .. place, sign) == 0 then
@@ -39,20 +35,20 @@ local function member(number)
   return string.format('%010d', number)
 end
 
-local function batch_enters(base, number)
-  local batch = batch_of(base, number)
+local function batch_enters(number)
+  local batch = batch_of(number)
   if not batch then return end
-  count_in(base, batch, 1)
+  count_in(batch, 1)
   if WAITING[batch.state] then
     redis.call('ZADD', base .. 'w:' .. batch.slot, -batch.priority, member(number))
     redis.call('SADD', base .. 'waiting', batch.slot)
   end
 end
 
-local function batch_leaves(base, number)
-  local batch = batch_of(base, number)
+local function batch_leaves(number)
+  local batch = batch_of(number)
   if not batch then return end
-  count_in(base, batch, -1)
+  count_in(batch, -1)
   if WAITING[batch.state] then
     local slot = base .. 'w:' .. batch.slot
     redis.call('ZREM', slot, member(number))
@@ -60,33 +56,32 @@ local function batch_leaves(base, number)
   end
 end
 
-local function attempt_goes(base, name, command)
+local function attempt_goes(name, command)
   local state = redis.call('HGET', base .. 'a:' .. name, 'state')
   local readable, value = pcall(cjson.decode, state or '""')
   state = readable and value
   if not OPEN[state] then return end
   local went = redis.call(command, base .. 'open:' .. state, name)
-  if went == 1 and UNDER_WAY[state] and turns.kept(base) then
-    local batch = batch_of(base, string.match(name, '%d+'))
-    if batch then turns.count(base, batch.slot, command == 'SADD' and batch.size or -batch.size) end
+  if went == 1 and UNDER_WAY[state] and turns.kept() then
+    local batch = batch_of(string.match(name, '%d+'))
+    if batch then turns.count(batch.slot, command == 'SADD' and batch.size or -batch.size) end
   end
 end
 
 -- Make a change to these batches and attempts: whatever it is, they are found where they belong after it.
-local function changing(base, batches, attempts, change)
-  if not is_indexed(base) then return change() end
+local function changing(batches, attempts, change)
   local slots = {}
   local function note(numbers)
-    for _, number in ipairs(turns.kept(base) and numbers or {}) do
-      local batch = batch_of(base, number)
+    for _, number in ipairs(turns.kept() and numbers or {}) do
+      local batch = batch_of(number)
       if batch then slots[batch.slot] = true end
     end
   end
   note(batches)
-  for _, name in ipairs(attempts) do attempt_goes(base, name, 'SREM') end
-  for _, number in ipairs(batches) do batch_leaves(base, number) end
+  for _, name in ipairs(attempts) do attempt_goes(name, 'SREM') end
+  for _, number in ipairs(batches) do batch_leaves(number) end
   change()
-  for _, number in ipairs(batches) do batch_enters(base, number) end
-  for _, name in ipairs(attempts) do attempt_goes(base, name, 'SADD') end
-  for slot in pairs(slots) do turns.place(base, slot) end
+  for _, number in ipairs(batches) do batch_enters(number) end
+  for _, name in ipairs(attempts) do attempt_goes(name, 'SADD') end
+  for slot in pairs(slots) do turns.place(slot) end
 end

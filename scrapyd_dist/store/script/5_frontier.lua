@@ -2,30 +2,23 @@
 
 -- Batches are kept with their fingerprints, unless one of these is there; what else belongs to the step is written first.
 function verbs.add()
-  local no = unmet()
-  if no then return no end
-  local base, moved, attempts = take(), taken(count()), taken(count())
-  local writes, batches, prints = taken_writes(), taken_batches(), {}
-  for _, batch in ipairs(batches) do
-    for _, print in ipairs(batch.prints) do prints[#prints + 1] = print end
-  end
-  local there = known(base, prints)
-  if #there > 0 then
-    table.insert(there, 1, 'seen')
-    return there
-  end
-  changing(base, moved, attempts, function() write(writes) end)
-  remember(base, prints)
-  return keep_all(base, batches)
+  local prints = {}
+  for at = 1, #argument.new do prints[at] = blob(2 * at) end
+  prints = prints_in(table.concat(prints))
+  local there = known(prints)
+  if #there > 0 then return {seen = there} end
+  changing(argument.batches, argument.attempts, write)
+  remember(prints)
+  return keep_all()
 end
 
 -- Whether it can be leased: another program may have written here.
-local function is_batch(base, number)
-  return batch_of(base, number) and tonumber(redis.call('HGET', base .. 'b:' .. number, 'attempts'))
+local function is_batch(number)
+  return batch_of(number) and tonumber(redis.call('HGET', base .. 'b:' .. number, 'attempts'))
 end
 
 -- All slots in which something waits, but those of other spiders, whose names begin with `other`.
-local function own_slots(base, other)
+local function own_slots(other)
   local own = {}
   for _, slot in ipairs(redis.call('SMEMBERS', base .. 'waiting')) do
     if string.sub(slot, 1, #other) ~= other then own[#own + 1] = slot end
@@ -34,7 +27,7 @@ local function own_slots(base, other)
 end
 
 -- The first that wait in these slots: {number, how far from the front, slot}.
-local function first_in(base, slots, limit)
+local function first_in(slots, limit)
   local first = {}
   for _, slot in ipairs(slots) do
     local found = redis.call('ZRANGE', base .. 'w:' .. slot, 0, limit - 1, 'WITHSCORES')
@@ -51,12 +44,12 @@ local function first_in(base, slots, limit)
 end
 
 -- The next batch of a worker: its number. Unfairly, all of them are looked for at once. What is no batch waits no more.
-local function next_unfair(base, slots, limit)
-  local first = first_in(base, slots, limit)
+local function next_unfair(slots, limit)
+  local first = first_in(slots, limit)
   local at = 0
   return function()
     at = at + 1
-    while first[at] and not is_batch(base, first[at][1]) do
+    while first[at] and not is_batch(first[at][1]) do
       redis.call('ZREM', base .. 'w:' .. first[at][3], member(first[at][1]))
       at = at + 1
     end
@@ -64,29 +57,29 @@ local function next_unfair(base, slots, limit)
   end
 end
 
-local function begin_turns(base)
-  if turns.kept(base) then return end
+local function begin_turns()
+  if turns.kept() then return end
   redis.call('HSET', base .. 'meta', 'turns', 1)
   for state in pairs(UNDER_WAY) do
     for _, name in ipairs(redis.call('SMEMBERS', base .. 'open:' .. state)) do
-      local batch = batch_of(base, string.match(name, '%d+'))
-      turns.count(base, batch.slot, batch.size)
+      local batch = batch_of(string.match(name, '%d+'))
+      turns.count(batch.slot, batch.size)
     end
   end
-  for _, slot in ipairs(redis.call('SMEMBERS', base .. 'waiting')) do turns.place(base, slot) end
+  for _, slot in ipairs(redis.call('SMEMBERS', base .. 'waiting')) do turns.place(slot) end
 end
 
 -- The same, from the slots in turn, no two from one; with `alone` the worker has them to itself then.
-local function next_in_turn(base, slots, worker, alone, hungry, full)
-  begin_turns(base)
-  local share = alone and turns.share(base, worker, hungry) or {held = 0, most = math.huge}
+local function next_in_turn(slots, worker, alone, hungry, full)
+  begin_turns()
+  local share = alone and turns.share(worker, hungry) or {held = 0, most = math.huge}
   local enough = {}
   for _, slot in ipairs(full) do enough[slot] = true end
   return function()
-    local slot = turns.next(base, worker, slots, enough, share)
+    local slot = turns.next(worker, slots, enough, share)
     if slot then
       enough[slot] = true
-      if turns.take(base, slot, alone and worker or '') then share.held = share.held + 1 end
+      if turns.take(slot, alone and worker or '') then share.held = share.held + 1 end
       return tonumber(redis.call('ZRANGE', base .. 'w:' .. slot, 0, 0)[1])
     end
     if alone and share.held == 0 and redis.call('EXISTS', base .. 'waiting') == 1 then
@@ -95,85 +88,56 @@ local function next_in_turn(base, slots, worker, alone, hungry, full)
   end
 end
 
-local function lease_batch(base, number, state, fields, holder, seconds)
+local function lease_batch(number, state, fields, holder, seconds)
   local batch = base .. 'b:' .. number
   local attempt_number = tonumber(redis.call('HGET', batch, 'attempts')) + 1
   local attempt = string.format('%d.%d', number, attempt_number)
-  changing(base, {number}, {attempt}, function()
+  changing({number}, {attempt}, function()
     redis.call('HSET', batch, 'state', state, 'attempts', attempt_number)
     redis.call('HSET', base .. 'a:' .. attempt, 'batch', number, 'number', attempt_number, unpack(fields))
     redis.call('SADD', base .. 'attempts', attempt)
-    give_lease(base, attempt, holder, seconds)
+    give_lease(attempt, holder, seconds)
   end)
   return attempt
 end
 
 function verbs.lease_next()
-  local no = unmet()
-  if no then return no end
-  local base, limit, seconds, holder, state, fields = take(), count(), count(), take(), take(), taken(count())
-  local other, fair, alone, hungry = take(), take() == '1', take() == '1', count()
-  local slots, full = taken(count()), taken(count())
   local wanted = redis.call('HGET', base .. 'crawl', 'wanted')
-  if wanted and wanted ~= '""' then return {'none'} end  -- somebody wants it to rest, or to end
-  local next_batch
-  if fair then
-    next_batch = next_in_turn(base, slots, holder, alone, hungry, full)
+  if wanted and wanted ~= '""' then return {refused = 0} end  -- somebody wants it to rest, or to end
+  local slots, limit, holder, next_batch = argument.slots, argument.limit, argument.holder, nil
+  if argument.fair then
+    next_batch = next_in_turn(slots, holder, argument.alone, argument.hungry, argument.enough)
   else
-    next_batch = next_unfair(base, #slots == 0 and own_slots(base, other) or slots, limit)
+    next_batch = next_unfair(#slots == 0 and own_slots(argument.other) or slots, limit)
   end
-  local leased = {'ok'}
-  for _ = 1, limit do
+  local leased = {}
+  for at = 1, limit do
     local number = next_batch()
-    if not number or not is_batch(base, number) then break end
-    leased[#leased + 1] = lease_batch(base, number, state, fields, holder, seconds)
+    if not number or not is_batch(number) then break end
+    leased[at] = lease_batch(number, argument.state, argument.fields, holder, argument.seconds)
   end
-  return #leased > 1 and leased or {'none'}
+  return #leased > 0 and {attempts = leased} or {refused = 0}
 end
 
 function verbs.drop()
-  local no = unmet()
-  if no then return no end
-  local base, number, forgets = take(), take(), take()
-  local batch, prints, attempts = base .. 'b:' .. number, base .. 'q:' .. number, {}
+  local number, attempts = argument.batch, {}
+  local batch, prints = base .. 'b:' .. number, base .. 'q:' .. number
   -- One more than there are: the last one may have been refused.
   for attempt = 1, tonumber(redis.call('HGET', batch, 'attempts') or 0) + 1 do
     attempts[attempt] = number .. '.' .. attempt
   end
-  if forgets == '1' then
-    local text, list, at = redis.call('GET', prints) or '', {}, 1
-    while at <= #text do
-      local size = string.byte(text, at)
-      list[#list + 1] = string.sub(text, at + 1, at + size)
-      at = at + 1 + size
-    end
-    forget(base, list)
-  end
-  changing(base, {number}, attempts, function()
+  if argument.forget then forget(prints_in(redis.call('GET', prints) or '')) end
+  changing({number}, attempts, function()
     redis.call('UNLINK', batch, base .. 'p:' .. number, prints)
     for _, attempt in ipairs(attempts) do
       redis.call('UNLINK', base .. 'a:' .. attempt)
       redis.call('SREM', base .. 'attempts', attempt)
     end
   end)
-  return {'ok'}
+  return {}
 end
 
 function verbs.producer()
-  local no = unmet()
-  if no then return no end
-  local base, name, seconds = take(), take(), tonumber(take())
-  redis.call('ZADD', base .. 'producers', string.format('%.6f', now() + seconds), name)
-  return {'ok'}
-end
-
-function verbs.index()
-  local no = unmet()
-  if no then return no end
-  local base = take()
-  if is_indexed(base) then return {'ok'} end
-  redis.call('HSET', base .. 'meta', 'indexed', 1)
-  for number = 1, tonumber(redis.call('HGET', base .. 'meta', 'batches') or 0) do batch_enters(base, number) end
-  for _, name in ipairs(redis.call('SMEMBERS', base .. 'attempts')) do attempt_goes(base, name, 'SADD') end
-  return {'ok'}
+  redis.call('ZADD', base .. 'producers', string.format('%.6f', now() + argument.seconds), argument.name)
+  return {}
 end

@@ -15,11 +15,7 @@ local function micros()
   return tonumber(time[1]) * SECOND + tonumber(time[2])
 end
 
-local function optional(word)
-  return word ~= '' and tonumber(word) or nil
-end
-
-local function standing_of(base, domain)
+local function standing_of(domain)
   local found, standing = redis.call('HMGET', base .. 'd:' .. domain, unpack(STANDING)), {}
   for at, name in ipairs(STANDING) do standing[name] = tonumber(found[at] or (name == 'pace' and 1 or 0)) end
   return standing
@@ -31,7 +27,7 @@ local function pace_at(standing, now)
 end
 
 -- The rules of the domain and of all, those that there are.
-local function there_of(base, domain)
+local function there_of(domain)
   local there = {}
   for _, text in ipairs(redis.call('HMGET', base .. 'rules', domain, '*')) do
     if text then there[#there + 1] = cjson.decode(text) end

@@ -13,7 +13,7 @@ local IDLE_STAYS, LOOKED_AT = 3600, 4
 local CHANGES, CHANGES_STAY = 1000, 86400
 
 -- These domains have changed, if any.
-local function note(base, domains)
+local function note(domains)
   if #domains == 0 then return end
   local key, version = base .. 'changes', redis.call('INCR', base .. 'version')
   if #domains > CHANGES then domains = {'*'} end
@@ -28,21 +28,23 @@ local function note(base, domains)
   redis.call('EXPIRE', key, CHANGES_STAY)
 end
 
--- The version, and what has changed since a known one: how many changes, and of each its version and its domain.
-local function add_changes(answer, base, known)
-  local version = redis.call('GET', base .. 'version') or '0'
-  local found = {}
+-- What has changed since the known version: a version and a domain each.
+local function changes_since(known, version)
+  local changes = {}
   if known and known ~= tonumber(version) then
-    found = redis.call('ZRANGEBYSCORE', base .. 'changes', '(' .. whole(known), '+inf')
+    for _, one in ipairs(redis.call('ZRANGEBYSCORE', base .. 'changes', '(' .. whole(known), '+inf')) do
+      changes[#changes + 1] = {string.match(one, '^(%d+) (.*)$')}
+    end
   end
-  answer[#answer + 1], answer[#answer + 2] = version, tostring(#found)
-  for _, one in ipairs(found) do
-    answer[#answer + 1], answer[#answer + 2] = string.match(one, '^(%d+) (.*)$')
-  end
+  return changes
+end
+
+local function version_of_rules()
+  return redis.call('GET', base .. 'version') or '0'
 end
 
 -- Grants of the domain's other keys that may be too near.
-local function others_of(base, ask, start, terms)
+local function others_of(ask, start, terms)
   local others = {}
   if terms.apart == 0 then return others end
   for _, key in ipairs(redis.call('HKEYS', base .. 'k:' .. ask.domain)) do
@@ -67,7 +69,7 @@ local function add_grants(grants, given)
   end
 end
 
-local function take_moments(base, ask, count, start, terms, now)
+local function take_moments(ask, count, start, terms, now)
   local keys, grants = base .. 'k:' .. ask.domain, base .. 'g:' .. ask.key
   local named = {terms.hits, terms.window, terms.gap, terms.apart}
   for at, number in ipairs(named) do named[at] = whole(number) end
@@ -77,7 +79,7 @@ local function take_moments(base, ask, count, start, terms, now)
   if known == named and now >= tonumber(seen) then start = math.max(start, tonumber(full)) end
   local memory = math.max(2 * terms.window, 2 * terms.gap, REMEMBERED)
   redis.call('ZREMRANGEBYSCORE', grants, '-inf', '(' .. whole(now - memory))
-  local given = moments(grants, count, start, terms, others_of(base, ask, start, terms))
+  local given = moments(grants, count, start, terms, others_of(ask, start, terms))
   for at, moment in ipairs(given) do given[at] = whole(moment) end
   add_grants(grants, given)
   redis.call('HSET', keys, ask.key, table.concat({given[count], whole(now), named}, ' '))
@@ -85,27 +87,18 @@ local function take_moments(base, ask, count, start, terms, now)
   return given
 end
 
-local function taken_ask()
-  local ask = {key = take(), domain = take(), count = count()}
-  local hits, window = optional(take()), optional(take())
-  ask.moderated = take() == '1'
-  if hits then ask.limit = {hits = hits, window = window, moderated = ask.moderated} end
-  ask.pages, ask.budget = optional(take()), take()
-  return ask
-end
-
 -- How many of the pages asked for are left, and how many are used then; they are counted.
-local function take_pages(base, ask)
-  if not ask.pages then return ask.count, '0' end
+local function take_pages(ask)
+  if not ask.pages then return ask.count, 0 end
   local pages = base .. 'p:' .. ask.domain
   local used = tonumber(redis.call('HGET', pages, ask.budget) or 0)
   local number = math.max(0, math.min(ask.count, ask.pages - used))
   if number > 0 then redis.call('HINCRBY', pages, ask.budget, number) end
-  return number, whole(used + number)
+  return number, used + number
 end
 
 -- Whether something of a domain counts still, however long ago it was; also where a limit gets harder.
-local function still_counts(base, domain, standing, now)
+local function still_counts(domain, standing, now)
   if standing.rest_until > now then return true end
   local keys = redis.call('HGETALL', base .. 'k:' .. domain)
   for at = 1, #keys, 2 do
@@ -116,7 +109,7 @@ local function still_counts(base, domain, standing, now)
   return false
 end
 
-local function forget_domain(base, domain)
+local function forget_domain(domain)
   for _, key in ipairs(redis.call('HKEYS', base .. 'k:' .. domain)) do redis.call('UNLINK', base .. 'g:' .. key) end
   redis.call('UNLINK', base .. 'd:' .. domain, base .. 'k:' .. domain, base .. 'p:' .. domain)
   redis.call('ZREM', base .. 'domains', domain)
@@ -124,48 +117,50 @@ end
 
 -- Looks at the next few domains: what a broad crawl has left behind goes while another one comes. Pages count for as
 -- long as there is their crawl, and a robots.txt is not read again by who knows it.
-local function forget_few(base, now)
+local function forget_few(now)
   local cursor, before = redis.call('GET', base .. 'looked') or '0', now - IDLE_STAYS * SECOND
   local found = redis.call('ZSCAN', base .. 'domains', cursor, 'COUNT', LOOKED_AT)
   redis.call('SET', base .. 'looked', found[1], 'EX', DOMAIN_STAYS)
   for at = 1, #found[2], 2 do
     local domain = found[2][at]
     if tonumber(found[2][at + 1]) < before and redis.call('EXISTS', base .. 'p:' .. domain) == 0 then
-      local standing = standing_of(base, domain)
-      if standing.delay == 0 and not still_counts(base, domain, standing, now) then forget_domain(base, domain) end
+      local standing = standing_of(domain)
+      if standing.delay == 0 and not still_counts(domain, standing, now) then forget_domain(domain) end
     end
   end
 end
 
-local function asked(base, domain, now)
+local function asked(domain, now)
   local is_new = redis.call('ZADD', base .. 'domains', whole(now), domain) == 1
-  if is_new then forget_few(base, now) end
+  if is_new then forget_few(now) end
   redis.call('ZREMRANGEBYSCORE', base .. 'domains', '-inf', whole(now - DOMAIN_STAYS * SECOND))
   for _, kind in ipairs({'d:', 'k:', 'p:'}) do redis.call('EXPIRE', base .. kind .. domain, DOMAIN_STAYS) end
 end
 
--- The version of the rules, and what has changed since the known one. Of each ask: its word (-, free or held), the pages
--- of its budget that are used (0, if nobody counts), how many permits, and their moments.
+-- Moments are told as text: JSON in this language keeps 14 digits of a number.
 function verbs.permits()
-  local base, known, now = take(), optional(take()), micros()
-  local answer = {'ok', whole(now)}
-  add_changes(answer, base, known)
-  for _ = 1, count() do
-    local ask = taken_ask()
-    local standing = standing_of(base, ask.domain)
-    local terms, word = terms_of(ask, there_of(base, ask.domain), standing, now)
-    local number, used, given = 0, '0', {}
+  local moment = micros()
+  local version = version_of_rules()
+  local answer = {now = whole(moment), version = version, changes = changes_since(argument.known, version), asks = {}}
+  for number, ask in ipairs(argument.asks) do
+    local standing = standing_of(ask.domain)
+    local terms, word = terms_of(ask, there_of(ask.domain), standing, moment)
+    local told = {word = word, used = 0, moments = {}}
     if terms then
-      number, used = take_pages(base, ask)
-      if number > 0 then
-        given = take_moments(base, ask, number, math.max(now, standing.rest_until), terms, now)
+      local count
+      count, told.used = take_pages(ask)
+      if count > 0 then
+        told.moments = take_moments(ask, count, math.max(moment, standing.rest_until), terms, moment)
       end
-      asked(base, ask.domain, now)
+      asked(ask.domain, moment)
     end
-    for _, one in ipairs({word or '-', used, tostring(#given)}) do answer[#answer + 1] = one end
-    for _, one in ipairs(given) do answer[#answer + 1] = one end
+    answer.asks[number] = told
   end
   return answer
+end
+
+function looks.time()
+  return {now = whole(micros())}
 end
 
 -- Nobody knows any more how far the key is full; nor any other key of the domain that has to keep away from it.
@@ -177,53 +172,40 @@ local function make_room(keys, key)
   end
 end
 
--- Of each permit: its key, domain, moment and, unless it is empty, the budget of pages that it was counted in.
 function verbs.returned()
-  local base = take()
-  for _ = 1, count() do
-    local key, domain, at, budget = take(), take(), take(), take()
-    local keys, pages = base .. 'k:' .. domain, base .. 'p:' .. domain
-    if redis.call('ZREM', base .. 'g:' .. key, at) == 1 then
-      make_room(keys, key)
+  for _, permit in ipairs(argument.permits) do
+    local keys, pages = base .. 'k:' .. permit.domain, base .. 'p:' .. permit.domain
+    if redis.call('ZREM', base .. 'g:' .. permit.key, permit.at) == 1 then
+      make_room(keys, permit.key)
       -- A budget that was forgotten meanwhile stays so: with -1 it would be one page larger.
-      if redis.call('HEXISTS', pages, budget) == 1 then redis.call('HINCRBY', pages, budget, -1) end
+      if redis.call('HEXISTS', pages, permit.budget) == 1 then redis.call('HINCRBY', pages, permit.budget, -1) end
     end
   end
-  return {'ok'}
+  return {}
 end
 
--- Of each domain: when the refused request had its permit, the rest, the delay, the wanted gap, the longest one, and
--- whether the answers were good; what is empty is not told.
 function verbs.news()
-  local base, known, now, slowed = take(), optional(take()), micros(), {}
-  for _ = 1, count() do
-    local domain, news = take(), {refused = optional(take()), rest = optional(take()), delay = optional(take())}
-    news.target, news.longest, news.answered = optional(take()), optional(take()), take() == '1'
-    local new, slower = heeded(standing_of(base, domain), news, now)
+  local moment, slowed = micros(), {}
+  for _, news in ipairs(argument.news) do
+    local new, slower = heeded(standing_of(news.domain), news, moment)
     local words = {}
     for _, name in ipairs(STANDING) do
       words[#words + 1] = name
       words[#words + 1] = name == 'pace' and string.format('%.17g', new.pace) or whole(new[name])
     end
-    redis.call('HSET', base .. 'd:' .. domain, unpack(words))
-    asked(base, domain, now)
-    if slower then slowed[#slowed + 1] = domain end
+    redis.call('HSET', base .. 'd:' .. news.domain, unpack(words))
+    asked(news.domain, moment)
+    if slower then slowed[#slowed + 1] = news.domain end
   end
-  note(base, slowed)
-  local answer = {'ok'}
-  add_changes(answer, base, known)
-  return answer
+  note(slowed)
+  local version = version_of_rules()
+  return {version = version, changes = changes_since(argument.known, version)}
 end
 
--- Rules, as JSON, an empty one to be removed; with `1` in front all others go.
+-- Rules by domain, as JSON; an empty text removes one. `replaces`: all others go.
 function verbs.rules()
-  local base, replaces, wanted, changed = take(), take() == '1', {}, {}
-  local key = base .. 'rules'
-  for _ = 1, count() do
-    local domain = take()
-    wanted[domain] = take()
-  end
-  if replaces then
+  local key, wanted, changed = base .. 'rules', argument.rules, {}
+  if argument.replaces then
     for _, domain in ipairs(redis.call('HKEYS', key)) do wanted[domain] = wanted[domain] or '' end
   end
   for domain, text in pairs(wanted) do
@@ -232,18 +214,18 @@ function verbs.rules()
       if text == '' then redis.call('HDEL', key, domain) else redis.call('HSET', key, domain, text) end
     end
   end
-  note(base, changed)
-  return {'ok', redis.call('GET', base .. 'version') or '0'}
+  note(changed)
+  return {version = version_of_rules()}
 end
 
 function verbs.forget_permits()
-  local base, before, now = take(), take(), micros()
-  for _, domain in ipairs(redis.call('ZRANGEBYSCORE', base .. 'domains', '-inf', '(' .. before, 'LIMIT', 0, take())) do
-    if still_counts(base, domain, standing_of(base, domain), now) then
+  local before, moment = argument.before, micros()
+  for _, domain in ipairs(redis.call('ZRANGEBYSCORE', base .. 'domains', '-inf', '(' .. before, 'LIMIT', 0, argument.most)) do
+    if still_counts(domain, standing_of(domain), moment) then
       redis.call('ZADD', base .. 'domains', before, domain)
     else
-      forget_domain(base, domain)
+      forget_domain(domain)
     end
   end
-  return {'ok', tostring(redis.call('ZCOUNT', base .. 'domains', '-inf', '(' .. before))}
+  return {left = redis.call('ZCOUNT', base .. 'domains', '-inf', '(' .. before)}
 end

@@ -1,0 +1,86 @@
+"""The contract of the Redis store on a Redis Cluster of three nodes, and on Valkey where it is installed."""
+
+import contextlib
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig.redis import PASSWORD, RedisServer, ServerCluster, free_port
+from rig.stores import CRAWL, add, lease
+from test_store import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
+    test_a_slot_is_its_workers_alone_until_it_has_nothing_of_it,
+    test_slots_take_turns_whatever_lies_in_them,
+)
+from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+from test_store_retry import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.throttle.values import Ask, Limit, Rule, SiteNews
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerCluster]:
+    with contextlib.closing(ServerCluster(tmp_path_factory.mktemp("cluster"))) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with contextlib.closing(RedisServer(tmp_path_factory.mktemp("valkey"), program="valkey-server")) as server:
+        yield server
+
+
+@pytest.fixture(params=["cluster", *(["valkey"] if shutil.which("valkey-server") else [])])
+def where(request: pytest.FixtureRequest) -> str:
+    """The address of an empty store; on the cluster they lie on different nodes."""
+    servers: ServerCluster | RedisServer = request.getfixturevalue(request.param)
+    return f"{servers.url}?prefix=test{next(_numbers)}:"
+
+
+def test_permits_are_given_back_and_forgotten(store: Store) -> None:
+    asked = Ask(key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c")
+    assert store.change_rules({"b.com": Rule(paused=True)}) == 1
+    taken = store.take_permits([asked], 0)
+    assert (taken.changed, len(taken.answers[0].permits)) == (frozenset({"b.com"}), 3)
+    store.return_permits(taken.answers[0].permits[1:])
+    store.tell_sites([SiteNews(domain="a.com", crawl_delay=30.0)])
+    (state,) = store.domain_states()
+    assert (state.keys, state.delay, state.pages) == ({"a.com": 1}, 30.0, {"c": 1})
+    store.forget_pages(["c"])
+    store.forget_permits(state.next_at + 1e6)
+    assert [one.pages for one in store.domain_states()] in ([], [{}])
+
+
+def test_a_store_lies_on_one_node_and_several_on_several(cluster: ServerCluster) -> None:
+    before = [client.dbsize() for client in cluster.clients]
+    for number in range(12):
+        with contextlib.closing(open_store(f"{cluster.url}?prefix=shop{number}:")) as store:
+            store.add_crawl(CRAWL)
+            add(store, "a", slot="x")
+            lease(store)
+            homes = [client for client in cluster.clients if client.keys(f"{{shop{number}}}:*")]
+            assert len(homes) == 1
+    assert all(client.dbsize() > size for client, size in zip(cluster.clients, before, strict=True))
+
+
+def test_a_prefix_with_a_tag_of_its_own_is_used_as_it_is(cluster: ServerCluster) -> None:
+    with contextlib.closing(open_store(f"{cluster.url}?prefix=one{{tag}}two:")) as store:
+        store.add_crawl(CRAWL)
+    assert any(client.keys("one{tag}two:c:c:crawl") for client in cluster.clients)
+
+
+def test_a_node_without_a_cluster_is_told_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrapyd_dist.store.redis_link.OPENING", 0.3)
+    options = {"cluster_enabled": "yes", "cluster_port": str(free_port())}
+    with (
+        contextlib.closing(RedisServer(tmp_path / "alone", **options)) as alone,
+        pytest.raises(StoreError, match="failed") as caught,
+    ):
+        open_store(alone.url)
+    assert PASSWORD not in str(caught.value)

@@ -1,0 +1,56 @@
+"""Stores that an older version has written, as files in `contract/stores`: one of each engine, with the same rows."""
+
+from pathlib import Path
+
+from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.store import Store
+
+from .stores import LESSEE, YOU, accept, seal
+
+STORES = Path(__file__).parent.parent / "contract" / "stores"
+#: of the project that wrote them
+KEY_OF_OLD = b"a key of a project of yesterday"
+
+
+def check_old(store: Store) -> None:
+    """All that was written is there, and work goes on."""
+    assert [(crawl.id, crawl.foreign) for crawl in store.crawls()] == [("shop", ""), ("c", "")]
+    assert store.own_crawl("c").options == {"args": {"a": "ü"}}
+    (node,) = store.nodes()
+    assert (node.name, node.url, node.draining, node.idle_looks) == ("web1", "http://web1:6800", 5.0, (1.0, 2.0))
+    states = {batch.number: batch.state.value for batch in store.batches("c")}
+    assert states == {
+        1: "done",
+        2: "running",
+        3: "dead",
+        4: "split",
+        5: "failed",
+        6: "sealed",
+        7: "sealed",
+        8: "sealed",
+    }
+    assert store.payload("c", 2) == {"A": "1"}
+    assert [(shard.number, shard.state.value) for shard in store.shards("c")] == [(1, "finished"), (2, "open")]
+    assert (store.counts("c"), store.samples("c")) == ({"sealed": 12, "found": 18}, [(3.0, {"done": 1})])
+    assert [miss.url for miss in store.misses("c")] == ["http://x/p", "http://x/gone"]
+    assert len(set(store.fingerprints("c"))) == 360
+    assert [one.batch for one in store.attempts("c", {AttemptState.RUNNING})] == [2]
+    assert store.renew("c", 2, 1, "me", 60.0)
+    accept(store, batch=2)
+    assert seal(store, fingerprints=[b"new"]) == 9
+    _check_frontier(store)
+    assert store.rules().rules["a.com"].hits == 10
+    (domain,) = store.domain_states()
+    assert (domain.delay, domain.pages) == (30.0, {"c": 3})
+
+
+def _check_frontier(store: Store) -> None:
+    backlog = store.backlog("shop")
+    assert (backlog.waiting, backlog.leased, backlog.acked, backlog.producers) == (3, 2, 1, ("filler",))
+    assert sum(sum(slot.batches.values()) for slot in store.slots("shop")) == 6
+    assert store.seen("shop", [b"a", b"i", b"nothing"]) == {b"a", b"i"}
+    leased = store.lease_next("shop", YOU, seconds=60.0, limit=9, fair="spread", now=20.0)
+    assert len(leased) == 3
+    store.ack("shop", leased[0].batch.number, leased[0].attempt, YOU.job, report={}, now=21.0)
+    out = [one for one in store.attempts("shop", {AttemptState.RUNNING}) if one.worker == LESSEE.job]
+    assert len(out) == 2
