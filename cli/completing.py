@@ -69,26 +69,22 @@ def choices(words: Sequence[str], typed: str) -> Choices:
         name, _, typed = typed.partition("=")
         waiting = _option(command, name)
     if waiting is not None:
-        return _starting(typed, _values(waiting, command))
+        return _starting(typed, _values(waiting))
     if typed.startswith("-"):
         return _starting(typed, Choices(of=tuple(_options(command))))
     below = Choices()
     if command.commands and not given:
         below = Choices(of=tuple(Choice(value=one.name, help=one.summary) for one in command.commands))
     argument = _argument(command, given)
-    values = _values(argument, command) if argument is not None else Choices()
+    values = _values(argument) if argument is not None else Choices()
     return _starting(typed, Choices(of=below.of + values.of, files=values.files))
 
 
 def _command(words: Sequence[str]) -> tuple[Described, list[str]]:
     """The command that the words lead to, and those behind it."""
-    from .main import COMMANDS, program
+    from .main import program
 
     plain = [word for word in words if not word.startswith("-")]
-    if plain[:1] == ["cron"]:  # behind its time stands another command
-        inner = plain[2:3]
-        if inner and inner[0] in COMMANDS and inner[0] != "cron":
-            return _command(words[list(words).index(inner[0]) :])
     command, rest = describe(program(plain[0] if plain else ""), "sdist"), list(words)
     while command.commands:
         place = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
@@ -137,15 +133,11 @@ def _argument(command: Described, given: Sequence[str]) -> Parameter | None:
     return None
 
 
-def _values(parameter: Parameter, command: Described) -> Choices:
+def _values(parameter: Parameter) -> Choices:
     named = _WORDS.get(parameter.name)
     if named is not None:
         return Choices(of=tuple(Choice(value=word) for word in named))
     wanted = {*re.findall(r"[A-Z]+", parameter.metavar), parameter.name.upper().rstrip("S")}
-    if command.name == "cron" and parameter.name == "command":
-        from .main import COMMANDS
-
-        return Choices(of=tuple(Choice(value=name) for name in COMMANDS))
     found = [choice for kind, look in _SOURCES.items() if kind in wanted for choice in look()]
     return Choices(of=tuple(dict.fromkeys(found)), files=bool(wanted & {"FILE", "PATH", "FOLDER", "TEXTFILE"}))
 

@@ -43,7 +43,6 @@ SUMMARIES = (
     ("cancel", "Jobs", "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
     ("api", "Nodes", "Call an endpoint of one node, and print the JSON that it answers."),
     ("metrics", "Nodes", "Print how the nodes and the crawls stand, in the text format of Prometheus."),
-    ("cron", "Crawls", "Print a crontab line that runs a command of sdist at given times. Nothing is installed or run."),
     ("completion", "Help", "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
     ("version", "Help", "Print the version."),
 )

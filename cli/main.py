@@ -69,7 +69,6 @@ COMMANDS = {
     "cancel": "jobs.cancelling",
     "api": "nodes.raw",
     "metrics": "nodes.metrics",
-    "cron": "setup.cron",
     "completion": "completion",
     "version": "version",
 }

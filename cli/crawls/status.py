@@ -31,8 +31,8 @@ def watch(watched: Watched, crawl: SomeCrawl = None, fleet: Fleet = False) -> No
 
     Of a crawl: how far the index is, what is found, sent and done, what each
     node does per second, and which batch is far slower than the others. With
-    --fleet: every node, and each job that runs on it, whoever started it, with
-    its pages, items and errors per minute.
+    --fleet: every node, and each job of any kind that runs on it; jobs of crawls
+    with their pages, items and errors per minute.
 
     Example: sdist watch easy-20260102T030405Z
     """

@@ -15,7 +15,6 @@ def register(app: typer.Typer) -> None:
     group.command("dump")(counting.dump)
     group.command("add")(adding.add)
     group.command("move")(moving.move)
-    group.command("isolate")(moving.isolate)
     group.command("requeue")(requeuing.requeue)
     group.command("delete")(removing.delete)
     app.add_typer(group, name="frontier", rich_help_panel="Frontiers")

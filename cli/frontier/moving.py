@@ -1,4 +1,4 @@
-"""`sdist frontier move` and `isolate`: requests change their slots. Rule: each batch is one step; none is lost."""
+"""`sdist frontier move`: requests change their slots; each batch moves in one step of the store, so none is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from enum import Enum
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -39,34 +39,67 @@ class By(str, Enum):
 
 def move(
     frontier: FrontierName,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Slots whose name begins like this are emptied.")],
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="The slots that are filled are called DEST0, DEST1 …")],
-    slots: Annotated[int, typer.Argument(metavar="N", min=1, help="How many slots are filled.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="PREFIX", help="Slots whose names begin so are emptied; with --batch: DEST."),
+    ],
+    dest: Annotated[
+        Optional[str], typer.Argument(metavar="[DEST]", help="The slots that are filled are called DEST0, DEST1 …")
+    ] = None,
+    slots: Annotated[Optional[int], typer.Argument(metavar="[N]", min=1, help="How many slots are filled.")] = None,
     by: Annotated[
         By, typer.Option(help="Spread requests by their fingerprint, or keep each site (fingerprint, domain) together.")
     ] = By.fingerprint,
     uniform: Annotated[
         bool, typer.Option("--uniform", help="Spread whole batches in turn: quick, and a site may be anywhere.")
     ] = False,
+    batch: Annotated[
+        Optional[int],
+        typer.Option(
+            "--batch",
+            metavar="NUMBER",
+            help="Move this one batch, waiting or dead, into the slot DEST, the only other argument.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Move what waits in some slots of a frontier to others: split slots, or join them.
+    """Move what waits in some slots of a frontier to others: split slots, join them, or put one batch away.
 
     Workers and producers may go on meanwhile. A batch is moved in one step, so
-    nothing is lost or doubled when it is broken off, and the same command goes
-    on. What a worker has is left, and told. Unless --uniform or N is 1, a batch
-    is cut into one for each slot.
+    nothing is lost or doubled when the command is interrupted, and the same
+    command goes on. Batches that workers have are left, and listed. Unless
+    --uniform or N is 1, a batch is cut into one for each slot.
+
+    With --batch, a batch that harms its workers gets a slot of its own. It waits
+    there under a new number, with as many attempts as a new one.
 
     Example: sdist frontier move shop p q 8 --by domain
+    Example: sdist frontier move shop --batch 7 poison
     """
+    check_own_slot(source)
+    if batch is not None:
+        if dest is not None or uniform:
+            raise ConfigError(
+                "--batch moves one batch into one slot: sdist frontier move FRONTIER --batch NUMBER DEST. Leave out"
+                " what belongs to moving whole slots."
+            )
+        _put_alone(frontier, batch, source, as_json=as_json)
+        return
+    if dest is None or slots is None:
+        raise ConfigError(
+            "Name the slots to empty, the slots to fill and how many: sdist frontier move FRONTIER PREFIX DEST N."
+            " For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
+        )
+    check_own_slot(dest)
+    _move_slots(frontier, source, Slots(prefix=dest, number=slots, by=by.value), uniform=uniform, as_json=as_json)
+
+
+def _move_slots(frontier: str, prefix: str, goal: Slots, *, uniform: bool, as_json: bool) -> None:
     from scrapyd_dist.config import load
 
     from ..crawls.words import counted
     from ..speaking import put_json, say
 
-    check_own_slot(prefix)
-    check_own_slot(dest)
-    goal = Slots(prefix=dest, number=slots, by=by.value)
     root = load().root
     with opened(root, frontier) as (store, _):
         found = with_prefix(slots_in(store, frontier), frontier, prefix)
@@ -79,7 +112,8 @@ def move(
         put_json({"frontier": frontier, "to": goal.names(), **made.document()})
     else:
         what = f"{counted(made.requests, 'request')} of {counted(len(made.done), 'batch', 'batches')}"
-        say(f"Moved {what} of {frontier} to {dest}0{f' … {dest}{slots - 1}' if slots > 1 else ''}.")
+        filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
+        say(f"Moved {what} of {frontier} to {filled}.")
     made.complain()
     raise typer.Exit(made.exit_code)
 
@@ -136,36 +170,24 @@ def in_slots(
 
 
 def _stand_in(value: RequestValue) -> bytes:
-    """What stands for the fingerprint of a request that nobody knows it of: only its place depends on that."""
+    """Stands for a fingerprint that is not known here; it only decides the slot."""
     return json.dumps(value, sort_keys=True).encode()
 
 
-def isolate(
-    frontier: FrontierName,
-    batch: Annotated[int, typer.Argument(metavar="BATCH", help="Its number, as `sdist batches FRONTIER` shows it.")],
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="The name of the slot that it is put into.")],
-    as_json: Json = False,
-) -> None:
-    """Put one batch into a slot of its own, away from all others: one that harms its workers.
-
-    One that waits or is dead can be isolated. It waits there, with as many
-    attempts as a new one, and under a new number.
-
-    Example: sdist frontier isolate shop 7 poison
-    """
+def _put_alone(frontier: str, number: int, slot: str, *, as_json: bool) -> None:
+    """Put one batch, waiting or dead, into a slot under a new number."""
     from scrapyd_dist.config import load
 
     from ..speaking import put_json, say
 
-    check_own_slot(dest)
-    check_slot_name(dest)
+    check_slot_name(slot)
     with opened(load().root, frontier) as (store, _):
-        row = _movable(store, frontier, batch)
-        new = _put(store, frontier, row, dest)
+        row = _movable(store, frontier, number)
+        new = _put(store, frontier, row, slot)
     if as_json:
-        put_json({"frontier": frontier, "was": batch, "batch": new.number, "slot": dest, "requests": new.size})
+        put_json({"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size})
     else:
-        say(f"Batch {batch} of {frontier} is batch {new.number} in the slot {dest!r} now.")
+        say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
 
 
 def _movable(store: Store, frontier: str, number: int) -> Batch:

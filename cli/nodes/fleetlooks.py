@@ -1,8 +1,4 @@
-"""Looks at all nodes and at each job that runs there, again and again.
-
-The rules it keeps: of a log little is read at once, and no more kept than its counts; a node that does not answer
-delays no other.
-"""
+"""Looks at all nodes and at each job that runs there, again and again; a node that does not answer delays no other."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.account.pace import Pace
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.jobs.jobrates import LogCounts, Rates, is_told
 from scrapyd_dist.jobs.judged import STALL, Place
 from scrapyd_dist.scrapyd.api import JobState
 
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scrapyd_dist.jobs.logreads import LogTap
     from scrapyd_dist.jobs.outcome import Report
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Jobs
@@ -32,13 +26,9 @@ if TYPE_CHECKING:
 
 #: seconds between two questions for a node's list of jobs that did not change: it echoes the batches that wait
 LIST = 10.0
-#: bytes of a log's end in which Scrapy's word of the last minute is looked for
-REACH = 1024 * 1024
-#: blocks of a log that are read in one look; of a log that grows faster, the end is read
-BLOCKS = 8
 #: bytes of a worker's report that are read; while it runs it has no lists of URLs
 REPORT_MAX = 256 * 1024
-#: logs that are read at the same time
+#: jobs that are asked about at the same time
 READERS = 8
 #: seconds that a rate looks back
 WINDOW = 60.0
@@ -46,22 +36,18 @@ WINDOW = 60.0
 
 @dataclass(kw_only=True)
 class JobLook:
-    """One job that runs, and what is known of it."""
+    """One job that runs, and what is known of it; pages, items and rates are those of a worker's report."""
 
     row: Listed
-    pages: int | None = None
-    items: int | None = None
-    rates: Rates = field(default_factory=Rates)
-    silent: float | None = None  #: seconds since its log, or its report, changed
+    report: Report | None = None
+    silent: float | None = None  #: seconds since its report, or its log, changed
     trouble: str = ""  #: why nothing is known
-    _tap: LogTap | None = None
-    _counts: LogCounts = field(default_factory=LogCounts)
+    _rates: tuple[float, ...] | None = None  #: pages, items and failed requests per minute
     _pace: Pace = field(default_factory=lambda: Pace(window=WINDOW))
     _changed: float | None = None
-    _report: Report | None = None
 
     def look(self, sender: Sender, home: str | None, now: float, timeout: float) -> None:
-        """Ask its node: for our worker's report, or for the end of its log.
+        """Ask its node for our worker's report, or how long its log is silent.
 
         Args:
             sender: what asks.
@@ -69,15 +55,20 @@ class JobLook:
             now: seconds, of a clock that does not jump.
             timeout: seconds for each answer.
         """
+        from scrapyd_dist.jobs.logreads import look
+
         self.trouble = ""
+        place = self.row.place
         try:
             report = self._fetch_report(sender, home, timeout) if home else None
             if report is not None:
-                self._by_report(report, now)
-            else:
-                self._by_log(sender, now, timeout)
+                self._take(report, now)
+                return
+            log = look(sender, place.node, place.log, timeout=timeout)
         except NodeError as error:
             self.trouble = error.short
+            return
+        self.silent, self.trouble = (None, "no log yet") if log is None else (log.silent, "")
 
     def _fetch_report(self, sender: Sender, home: str, timeout: float) -> Report | None:
         from scrapyd_dist.jobs.outcome import BadReport, read_report, report_path
@@ -91,63 +82,19 @@ class JobLook:
         except BadReport:
             return None
 
-    def _by_report(self, report: Report, now: float) -> None:
-        self.pages, self.items = report.pages, report.items
-        before, self._report = self._report, report
-        if before is None and report.started is not None:
-            minutes = max(report.updated - report.started, 1.0) / 60
-            self.rates = Rates(
-                pages=report.pages / minutes, items=report.items / minutes, errors=report.failed_requests / minutes
-            )
+    def _take(self, report: Report, now: float) -> None:
+        before, self.report = self.report, report
         counted = report.pages, report.items, report.failed_requests
         if before is None or counted != (before.pages, before.items, before.failed_requests):
             self._changed = now
         self.silent = now - (self._changed or now)
-        self._take(now, *counted)
-
-    def _by_log(self, sender: Sender, now: float, timeout: float) -> None:
-        place = self.row.place
-        if self._tap is None:
-            from scrapyd_dist.jobs.logreads import LogTap, look
-
-            seen = look(sender, place.node, place.log, timeout=timeout)
-            if seen is None:
-                self.trouble = "no log yet"
-                return
-            self._tap = LogTap(sender, place.node, place.log, timeout=timeout)
-            self._tap.seek_last(1, is_told, max(0, seen.total - REACH))
-            self._read(self._tap)
-            self.silent = seen.silent
-            self.rates = self._counts.rates(seen.silent or 0.0)
-            self._changed = now - (seen.silent or 0.0)
-        elif self._read(self._tap):
-            self._changed = now
-        self.silent = now - (self._changed or now)
-        self.pages, self.items = self._counts.all_pages, self._counts.all_items
-        self._take(now, self._counts.pages, self._counts.items, self._counts.errors)
-
-    def _read(self, tap: LogTap) -> bool:
-        """Read on to the end; whether there was anything."""
-        for block in range(BLOCKS):
-            lines = tap.more()
-            if lines is None:
-                return block > 0
-            for line in lines:
-                self._counts.take(line)
-        tap.begin_at(tap.size(), torn=True)
-        return True
-
-    def _take(self, now: float, pages: int, items: int, errors: int) -> None:
-        """Once it was watched for a while, what was counted meanwhile tells more than the first look did."""
-        self._pace.add(now, pages, items, errors)
-        if self._pace.span < WINDOW / 6:
-            return
-        per_minute = [rate * 60 for rate in self._pace.rates()]
-        if self._report is None and not self._counts.detailed:
-            said = self._counts.rates(self.silent or 0.0)
-            self.rates = Rates(pages=said.pages, items=said.items, errors=per_minute[2])
-        else:
-            self.rates = Rates(pages=per_minute[0], items=per_minute[1], errors=per_minute[2])
+        self._pace.add(now, *counted)
+        # Until the job has been watched for a while, the average of its whole life is the better number.
+        if self._pace.span >= WINDOW / 6:
+            self._rates = tuple(rate * 60 for rate in self._pace.rates())
+        elif self._rates is None and report.started is not None:
+            minutes = max(report.updated - report.started, 1.0) / 60
+            self._rates = tuple(number / minutes for number in counted)
 
     @property
     def stalled(self) -> bool:
@@ -155,23 +102,24 @@ class JobLook:
 
     def document(self) -> dict[str, Any]:
         """As `--json` gives it."""
-        place, rates = self.row.place, self.rates
+        place, report = self.row.place, self.report
+        rates = [_short(rate) for rate in self._rates] if self._rates else [None, None, None]
         return {
             "job": place.job,
             "project": place.project,
             "spider": place.spider,
             "crawl": place.crawl,
             "state": "stalled" if self.stalled else "running",
-            "pages": self.pages,
-            "items": self.items,
-            "per_min": {"pages": _short(rates.pages), "items": _short(rates.items), "errors": _short(rates.errors)},
+            "pages": report.pages if report else None,
+            "items": report.items if report else None,
+            "per_min": dict(zip(("pages", "items", "errors"), rates, strict=True)),
             "silent_s": None if self.silent is None else round(self.silent),
             "reason": self.trouble,
         }
 
 
-def _short(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)
+def _short(rate: float) -> float:
+    return round(rate, 1)
 
 
 @dataclass(kw_only=True)

@@ -180,18 +180,5 @@ class Files:
         return f"url of [{section}]" if "@" in self.raw(section, "url") else os.environ.get("NETRC") or "~/.netrc"
 
 
-def variables_of(root: Path) -> list[str]:
-    """The environment variables that the targets of scrapy.cfg take values from."""
-    found = [
-        name
-        for _, parser in Files.of(root).parsers
-        for section in parser.sections()
-        if section.startswith("deploy")
-        for value in parser[section].values()
-        for name in _variables(value)
-    ]
-    return list(dict.fromkeys(found))
-
-
 def _variables(value: str) -> list[str]:
     return [one or other for one, other in _VARIABLE.findall(value)]

@@ -1,11 +1,10 @@
-"""From zero: `sdist init`, a node with the configuration it prints, `config`, `cron`, and completion in real shells."""
+"""From zero: `sdist init`, a node with the configuration it prints, `config`, and completion in real shells."""
 
 from __future__ import annotations
 
 import os
 import pty
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -184,11 +183,6 @@ def test_on_a_terminal_it_asks(project: Callable[..., Project]) -> None:
     [
         (["init"], 2, "--node"),
         (["init", "--node", f"me:{SECRET}@web1"], 2, "password"),
-        (["cron", "0 25 * * *", "crawl", "easy"], 2, "hour '25'"),
-        (["cron", "@daily", "crwl", "easy"], 2, "Did you mean crawl?"),
-        (["cron", "@daily", "crawl", "easy", "--bogus"], 2, "--bogus"),
-        (["cron", "@daily", "crawl", "easy", "--detach"], 2, "--detach"),
-        (["cron", "@daily", "crawl", "easy", "-a", "x" * 1000 + "=1"], 2, "--systemd"),
     ],
 )
 def test_what_cannot_be_is_one_paragraph(
@@ -201,60 +195,6 @@ def test_what_cannot_be_is_one_paragraph(
     assert done.err.count("\n") == 1
     assert said in done.err
     assert SECRET not in done.err
-
-
-def shell_of(crontab: str, program: Path) -> str:
-    """What cron gives to /bin/sh, with another program in place of sdist."""
-    command, escaped = "", False
-    for sign in re.sub(r"^(\S+ ){5}", "", crontab.rstrip("\n")):
-        assert sign != "%" or escaped, f"cron would cut the command behind: {command}"
-        command = command[:-1] + sign if sign == "%" else command + sign
-        escaped = sign == "\\" and not escaped
-    return command.replace(f"{SCRIPTS}/sdist", shlex.quote(str(program)))
-
-
-def test_the_printed_crontab_line_runs_in_a_shell_and_not_twice_at_once(
-    run_cli: Callable[..., Result], project: Callable[..., Project], tmp_path: Path
-) -> None:
-    made, words = project(), ["crawl", "easy", "-O", "it's 100%.jl", "-a", 'q=a "b" $HOME `x` \\% & |']
-    done = run_cli(made, "cron", "5 6 * * 1-5", *words)
-    assert done.code == 0, done.err
-    assert done.out.startswith("5 6 * * 1-5 ")
-    assert done.out.count("\n") == 1
-    assert f"{SCRIPTS}/sdist " in done.out
-    assert not (made.path / ".sdist").exists()
-    fake = tmp_path / "fake sdist"
-    fake.write_text(f"#!/bin/sh\npwd >> '{tmp_path}/ran'\nprintf '%s\\n' \"$@\" >> '{tmp_path}/ran'\n", "utf-8")
-    fake.chmod(0o755)
-    line = shell_of(done.out, fake)
-    subprocess.run(["/bin/sh", "-c", line], cwd="/", env={"PATH": "/usr/bin:/bin"}, check=True)
-    assert (tmp_path / "ran").read_text("utf-8").splitlines() == [str(made.path), *words]
-    (lock,) = (made.path / ".sdist").glob("*.lock")
-    held = ["flock", "-n", str(lock), "/bin/sh", "-c", line]
-    assert subprocess.run(held, cwd="/", check=False).returncode == 1
-    assert len((tmp_path / "ran").read_text("utf-8").splitlines()) == 1 + len(words)
-
-
-@pytest.mark.black_box
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
-def test_systemd_takes_the_printed_units(
-    run_cli: Callable[..., Result], project: Callable[..., Project], tmp_path: Path
-) -> None:
-    done = run_cli(
-        project(), "cron", "--systemd", "*/30 8-18 1 * mon", "crawl", "easy", "-O", "a b 100%.jl", "-a", "q=$x"
-    )
-    assert done.code == 0, done.err
-    files = re.split(r"^# (\S+\.(?:service|timer))\n", done.out, flags=re.MULTILINE)[1:]
-    for name, text in zip(files[::2], files[1::2], strict=True):
-        (tmp_path / name).write_text(text, "utf-8")
-    assert done.out.count("OnCalendar=") == 2
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in files[::2])],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (verified.returncode, verified.stderr) == (0, "")
-    assert '"a b 100%%.jl"' in done.out
-    assert "q=$$x" in done.out
 
 
 def in_shell(made: Project, *command: str) -> str:
@@ -277,7 +217,7 @@ def test_bash_completes(project: Callable[..., Project]) -> None:
         try sdist crawl e
     """
     assert in_shell(made, "bash", "--norc", "-c", script).splitlines() == [
-        "crawl crawls cron", "web1 'web 2'", "web1", "easy",
+        "crawl crawls", "web1 'web 2'", "web1", "easy",
     ]  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
     [["crawl", "easy"], ["plan", "easy"], ["resume", "x"], ["watch"], ["status"], ["crawls"], ["nodes"],
      ["nodes", "up"], ["nodes", "down"], ["deploy-all"], ["deploy", "x"],
      ["versions"], ["spiders"], ["rollback"], ["prune", "--keep", "1"],
-     ["init"], ["config"], ["cron", "@daily", "jobs"],
+     ["init"], ["config"],
      ["schedule", "easy"], ["jobs"], ["logs"], ["grep", "x"], ["stats", "x"], ["cancel", "x"], ["api", "x", "y"],
      ["items", "pull", "x"], ["items", "merge", "x", "-o", "x.jl"], ["items", "tail"], ["metrics"]],
     ids=" ".join,

@@ -162,7 +162,7 @@ def _of_a_frontier(sdist: Callable[..., Result], it: Project, pages: SiteProcess
     sdist(it, "frontier count", "shop")
     sdist(it, "frontier dump", "shop", "p0")
     sdist(it, "frontier move", "shop", "p", "q", 1)
-    dead = sdist(it, "frontier isolate", "shop", 2, "alone").json()["batch"]
+    dead = sdist(it, "frontier move --batch", 2, "shop", "alone").json()["batch"]
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         who = Lessee(job="shop.w1.a1", node="node1", url="http://127.0.0.1:9")
         store.lease_next("shop", who, slots=("alone",), seconds=60, now=1.0)

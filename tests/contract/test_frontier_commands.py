@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PRINTS = [b"%03d" % number for number in range(40)]
 
 
-def test_slots_are_moved_isolated_requeued_and_deleted(sdist: Callable[..., Any], where: str, tmp_path: Path) -> None:
+def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], where: str, tmp_path: Path) -> None:
     found = [Found(value={"url": f"http://a/{at}"}, fingerprint=one, slot="p0") for at, one in enumerate(PRINTS)]
     with closing(open_store(where, key=key_of(tmp_path))) as store:
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
@@ -38,7 +38,7 @@ def test_slots_are_moved_isolated_requeued_and_deleted(sdist: Callable[..., Any]
         assert store.seen("shop", PRINTS) == set(PRINTS)
 
         number = store.peek("shop", "q0", 1)[0].number
-        alone = sdist("isolate", "shop", number, "alone")
+        alone = sdist("move", "shop", "--batch", number, "alone")
         leased = store.lease_next(
             "shop", Lessee(job="shop.w1.a1", node="n", url="http://n"), slots=("alone",), seconds=60, now=1.0
         )

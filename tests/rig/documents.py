@@ -102,7 +102,7 @@ DOCUMENTS: dict[str, Any] = {
         "bad_rows": [{"line": int, "reason": str}], "interrupted": bool,
     },
     "frontier move": {"frontier": str, "to": [str], **_WALKED},
-    "frontier isolate": {"frontier": str, "was": int, "batch": int, "slot": str, "requests": int},
+    "frontier move --batch": {"frontier": str, "was": int, "batch": int, "slot": str, "requests": int},
     "frontier requeue": {"frontier": str, "batches": [int], "requests": int, "urls": int},
     "frontier delete": {"frontier": str, "slots": [_SLOT], **_WALKED},
     "throttle show": {

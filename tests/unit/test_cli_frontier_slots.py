@@ -191,8 +191,11 @@ def test_another_folders_key_reads_nothing_and_says_so(sdist: Callable[..., Any]
         ("move shop p a/b 2", 2, "cannot name a slot"),
         ("move shop @login p 2", 2, "slots of other spiders"),
         ("move shop p @login 2", 2, "slots of other spiders"),
-        ("isolate shop 9 poison", 4, "no batch 9"),
-        ("isolate shop 1 a/b", 2, "cannot name a slot"),
+        ("move shop --batch 9 poison", 4, "no batch 9"),
+        ("move shop --batch 1 a/b", 2, "cannot name a slot"),
+        ("move shop --batch 1 p q 2", 2, "--batch NUMBER DEST"),
+        ("move shop p q", 2, "PREFIX DEST N"),
+        ("move shop --batch 1 @login", 2, "slots of other spiders"),
         ("requeue shop", 4, "nothing to try again"),
         ("requeue shop 1", 4, "no such dead batch"),
         ("list shop --all", 2, "one of the two"),
@@ -279,7 +282,7 @@ def test_what_a_worker_has_is_left_and_told(sdist: Callable[..., Any], store: St
     assert (code, json.loads(out)["left"]) == (3, [number])
     assert f"workers have them now: batch {number}" in err
     assert store.batch("shop", number).slot == "p"
-    code, _, err = sdist("isolate", "shop", number, "away")
+    code, _, err = sdist("move", "shop", "--batch", number, "away")
     assert (code, "shop.w1.a1 on one has it" in err) == (2, True)
 
 
@@ -344,11 +347,11 @@ def test_one_batch_is_put_away_alone_also_a_dead_one(sdist: Callable[..., Any], 
     put(store, "p", 1, 2)
     put(store, "p", 3)
     kill(store, 1)
-    code, out, _ = sdist("isolate", "shop", 1, "poison", "--json")
+    code, out, _ = sdist("move", "shop", "--batch", 1, "poison", "--json")
     told = json.loads(out)
     assert (code, told["was"], told["slot"], told["requests"]) == (0, 1, "poison", 2)
     assert waiting(store) == {"p": 1, "poison": 2}
-    assert sdist("isolate", "shop", 1, "poison")[0] == 2, "it has been cut"
+    assert sdist("move", "shop", "--batch", 1, "poison")[0] == 2, "it has been cut"
 
 
 # giving new attempts

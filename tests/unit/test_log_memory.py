@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.jobs.grepping import Search, _pattern
 
-from scrapyd_dist.jobs.jobrates import LogCounts, is_told
 from scrapyd_dist.jobs.logreads import BLOCK, LogTap, survey
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.call import Call
@@ -68,16 +67,7 @@ def the_whole(sender: Endless) -> None:
     assert facts.levels["DEBUG"] == (sender.size - len(NEEDLE)) // len(LINE)
 
 
-def the_rates(sender: Endless) -> None:
-    tap, counts = LogTap(sender, NODE, "logs/x", timeout=1), LogCounts()
-    tap.seek_last(1, is_told)
-    while (lines := tap.more()) is not None:
-        for line in lines:
-            counts.take(line)
-    assert counts.pages == (sender.size - len(NEEDLE)) // len(LINE)
-
-
-@pytest.mark.parametrize("read", [the_last_errors, a_search, the_whole, the_rates])
+@pytest.mark.parametrize("read", [the_last_errors, a_search, the_whole])
 def test_a_log_six_times_as_long_takes_no_more(read: Callable[[Endless], None]) -> None:
     peaks = []
     for size in (2 * BLOCK, 12 * BLOCK):
