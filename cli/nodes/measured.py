@@ -1,13 +1,15 @@
-"""Nodes and crawls as families of numbers. Values in, values out; the names are a promise to whoever has dashboards."""
+"""Nodes and crawls as Prometheus metrics. Dashboards rely on the names, labels and types: they do not change."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
 from scrapyd_dist import __version__
 from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.upkeep.exposition import Family
 
 from ..crawls.words import number
 
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.upkeep.exposition import Sample
 
     from .looks import Seen
+
+    Sample = tuple[Mapping[str, str], float]  # labels and value
 
 #: seconds for which a crawl that has ended is still told in full, so that its last numbers are seen
 RECENT = 3600.0
@@ -51,36 +54,49 @@ _OF_NODE = (
 )
 
 
-def families(
+class Measurements(Collector):
+    """One reading of nodes and crawls, ready for a registry."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        # Nothing is announced of what has no sample.
+        self._metrics = [metric for metric in metrics if metric.samples]
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def measure(
     nodes: Sequence[Seen],
     crawls: Sequence[Crawl],
     throttled: Mapping[str, int] | None = None,
     *,
     now: float,
     took: float,
-) -> list[Family]:
-    """Everything that is told.
+) -> CollectorRegistry:
+    """All metrics, in a registry of their own.
 
     Args:
         nodes: one look at each.
         crawls: all of the store, the newest first.
-        throttled: how many domains stand how, where the throttle knows any.
+        throttled: number of domains by state, where the throttle knows any.
         now: seconds since the epoch.
-        took: seconds that the looking took.
+        took: seconds that the collecting took.
     """
     told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
     of_crawls = [*_states(crawls), *_told(told), *_by_node(told), *_last(crawls)]
-    return [*_own(now, took), *_nodes(nodes), *of_crawls, *_throttle(throttled or {})]
+    registry = CollectorRegistry()
+    registry.register(Measurements([*_own(now, took), *_nodes(nodes), *of_crawls, *_throttle(throttled or {})]))
+    return registry
 
 
-def _own(now: float, took: float) -> Iterator[Family]:
+def _own(now: float, took: float) -> Iterator[Metric]:
     yield _gauge("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)])
     yield _gauge("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))])
     yield _gauge("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))])
 
 
-def _nodes(nodes: Sequence[Seen]) -> Iterator[Family]:
-    def each(name: str, text: str, value: Callable[[Seen], float | None]) -> Family:
+def _nodes(nodes: Sequence[Seen]) -> Iterator[Metric]:
+    def each(name: str, text: str, value: Callable[[Seen], float | None]) -> Metric:
         samples = [(_node_labels(seen), told) for seen in nodes if (told := value(seen)) is not None]
         return _gauge(name, text, samples)
 
@@ -105,23 +121,23 @@ def _node_labels(seen: Seen) -> dict[str, str]:
     return {"node": seen.node.name, "url": seen.node.url}  # which has neither user nor password
 
 
-def _states(crawls: Iterable[Crawl]) -> Iterator[Family]:
+def _states(crawls: Iterable[Crawl]) -> Iterator[Metric]:
     counts = Counter(crawl.state for crawl in crawls)
     samples: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
     yield _gauge("crawls", "Crawls in the store, by state.", samples)
 
 
-def _told(crawls: Sequence[Crawl]) -> Iterator[Family]:
+def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     for name, kind, text, path in _OF_CRAWL:
         samples = [(_labels(crawl), number(crawl.summary, *path)) for crawl in crawls]
-        yield Family(name=f"sdist_crawl_{name}", kind=kind, help=text, samples=samples)
+        yield _metric(f"crawl_{name}", kind, text, samples)
     missed = [
         ({**_labels(crawl), "kind": kind}, number(crawl.summary, key))
         for crawl in crawls
         for kind, key in _MISSED.items()
     ]
     text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
-    yield Family(name="sdist_crawl_urls_missed_total", kind="counter", help=text, samples=missed)
+    yield _metric("crawl_urls_missed_total", "counter", text, missed)
     totals = [(_labels(crawl), total) for crawl in crawls if (total := number(crawl.summary, "index", "total"))]
     yield _gauge("crawl_index_pages", "Index pages that there are, where it is known.", totals)
     ages: list[Sample] = [(_labels(crawl), _rounded(crawl.summary.get("duration_s")) or 0) for crawl in crawls]
@@ -130,7 +146,7 @@ def _told(crawls: Sequence[Crawl]) -> Iterator[Family]:
     yield _gauge("crawl_running", "Whether the crawl has not ended.", running)
 
 
-def _by_node(crawls: Sequence[Crawl]) -> Iterator[Family]:
+def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     rows = [(crawl, node) for crawl in crawls for node in crawl.summary.get("nodes") or ()]
     for name, text, key in _OF_NODE:
         # A crawl's node is listed once; a row without the number is of an older version.
@@ -142,7 +158,7 @@ def _by_node(crawls: Sequence[Crawl]) -> Iterator[Family]:
         yield _gauge(f"crawl_node_{name}", text, list(samples.values()))
 
 
-def _last(crawls: Sequence[Crawl]) -> Iterator[Family]:
+def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     """The last crawl of each spider that has ended: what an alarm asks for."""
     last: dict[tuple[str, str], Crawl] = {}
     for crawl in crawls:
@@ -157,7 +173,7 @@ def _last(crawls: Sequence[Crawl]) -> Iterator[Family]:
     yield _gauge("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)
 
 
-def _throttle(throttled: Mapping[str, int]) -> Iterator[Family]:
+def _throttle(throttled: Mapping[str, int]) -> Iterator[Metric]:
     states: list[Sample] = [({"state": word}, count) for word, count in throttled.items() if word != "slowed"]
     yield _gauge("throttle_domains", "Domains that the throttle knows, by state.", states)
     slowed: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
@@ -168,8 +184,17 @@ def _labels(crawl: Crawl) -> dict[str, str]:
     return {"crawl": crawl.id, "spider": crawl.spider}
 
 
-def _gauge(name: str, text: str, samples: Sequence[tuple[Mapping[str, str], Any]]) -> Family:
-    return Family(name=f"sdist_{name}", kind="gauge", help=text, samples=samples)
+def _gauge(name: str, text: str, samples: Sequence[tuple[Mapping[str, str], Any]]) -> Metric:
+    return _metric(name, "gauge", text, samples)
+
+
+def _metric(name: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]]) -> Metric:
+    metric = Metric(f"sdist_{name}".removesuffix("_total"), text, kind)  # the library writes a counter's suffix
+    for labels, value in samples:
+        # A name may come from a foreign file: a lone surrogate in it must not spoil the whole text.
+        clean = {label: word.encode("utf-8", "replace").decode("utf-8") for label, word in labels.items()}
+        metric.add_sample(f"sdist_{name}", clean, value)
+    return metric
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,8 +1,7 @@
-"""`sdist metrics`: nodes and crawls as numbers for Prometheus. Rule: no address or label has a password in it."""
+"""`sdist metrics`: nodes and crawls as metrics for Prometheus. Rule: no address or label has a password in it."""
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -50,22 +49,24 @@ def metrics(
 
     Example: sdist metrics --textfile /var/lib/node_exporter/sdist.prom
     """
+    from prometheus_client import generate_latest, write_to_textfile
+
     from scrapyd_dist.config import load
-    from scrapyd_dist.upkeep.exposition import render
 
     from ..speaking import say
-    from .measured import families
+    from .measured import measure
 
     found = load()
     if textfile is not None and not textfile.absolute().parent.is_dir():
         raise ConfigError(f"There is no folder {textfile.absolute().parent} for the textfile; make it first.")
     began = time.time()
-    text = render(families(_nodes(found, node, timeout), *_stored(found), now=began, took=time.time() - began))
+    registry = measure(_nodes(found, node, timeout), *_stored(found), now=began, took=time.time() - began)
     if textfile is None:
-        typer.echo(text, nl=False)
+        typer.echo(generate_latest(registry), nl=False)
         return
-    _replace(textfile, text)
-    say(f"{sum(not line.startswith('#') for line in text.splitlines())} numbers in {textfile}.")
+    write_to_textfile(str(textfile), registry)  # replaces the file by a rename
+    textfile.chmod(0o644)  # the collector is another user
+    say(f"{sum(len(metric.samples) for metric in registry.collect())} numbers in {textfile}.")
 
 
 def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float) -> list[Seen]:
@@ -96,21 +97,3 @@ def _stored(found: ProjectConfig) -> tuple[list[Crawl], dict[str, int]]:
     with closing(store):
         rows, _ = rows_of(store)
         return store.crawls(), standing(rows) if rows else {}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it sees the old one or the new one, never half of one."""
-    import tempfile
-
-    # Its name does not end in .prom: the collector must not take it for one of its own.
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent)
-    growing = Path(name)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        growing.chmod(0o644)  # the collector is another user
-        growing.replace(path)
-    finally:
-        growing.unlink(missing_ok=True)

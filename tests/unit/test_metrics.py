@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
 from scrapyd_dist.cli.nodes.looks import Seen
-from scrapyd_dist.cli.nodes.measured import RECENT, families
+from scrapyd_dist.cli.nodes.measured import RECENT, measure
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
-from scrapyd_dist.upkeep.exposition import render
 
 NOW = 1_000_000.0
 SUMMARY = {
@@ -27,7 +27,7 @@ def crawl(name: str, state: CrawlState, **fields: Any) -> Crawl:
 
 
 def told(nodes: list[Seen], crawls: list[Crawl]) -> dict[str, Metric]:
-    return parse(render(families(nodes, crawls, now=NOW, took=0.25)))
+    return parse(generate_latest(measure(nodes, crawls, now=NOW, took=0.25)).decode())
 
 
 def test_nodes_that_answer_and_that_do_not() -> None:
@@ -50,7 +50,7 @@ def test_nodes_that_answer_and_that_do_not() -> None:
 
 def test_domains_of_the_throttle_are_counted_by_state() -> None:
     standing = {"open": 3, "blocked": 0, "paused": 1, "resting": 2, "slowed": 2}
-    found = parse(render(families([], [], standing, now=NOW, took=0.25)))
+    found = parse(generate_latest(measure([], [], standing, now=NOW, took=0.25)).decode())
     states = found["sdist_throttle_domains"]
     assert [states.value(state=state) for state in ("open", "blocked", "paused", "resting")] == [3, 0, 1, 2]
     assert found["sdist_throttle_slowed_domains"].value() == 2
@@ -94,3 +94,10 @@ def test_a_project_without_nodes_and_crawls_has_numbers_too() -> None:
     found = told([], [])
     assert sum(value for _, value in found["sdist_crawls"].samples) == 0
     assert found["sdist_build_info"].value() == 1
+
+
+def test_a_name_that_is_no_text_spoils_nothing() -> None:
+    odd = 'a"\\b\nc\ud800'
+    (sample,) = told([Seen(node=Node.parse("http://web1:6800", name="web1"))], [])["sdist_node_up"].samples
+    found = told([], [crawl("x", CrawlState.FINDING, spider=odd)])["sdist_crawl_running"]
+    assert (sample[1], found.samples) == (0, [({"crawl": "x", "spider": 'a"\\b\nc?'}, 1)])
