@@ -3,7 +3,7 @@ PYTHON ?= python3
 # Two processes share the test files, the longest first (tests/durations.json): most rows wait for other processes.
 TESTS   = .venv-test/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo servers test acceptance durations faults lowest bench pictures docs lint types check clean help
+.PHONY: demo servers test acceptance durations faults mutants lowest bench pictures docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -28,6 +28,9 @@ faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and
 
 lowest:  ## the tests of crawls and of the nodes' commands on the lowest versions that the README promises
 	PYTHON=$(PYTHON) sh tests/lowest.sh
+
+mutants: .venv-test/ready servers  ## breaks thirteen rules of the program, one at a time, and sees that their tests fail
+	.venv-test/bin/python tests/mutants.py
 
 bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine should have nothing else to do)
 	.venv-test/bin/python benchmarks/run.py

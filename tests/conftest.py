@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first(items)  # after `-m` has taken its part
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """An async test has a loop of its own, in a thread, unless pytest-twisted is to run it in the reactor's."""
+    if inspect.iscoroutinefunction(test := pyfuncitem.obj) and not hasattr(test, "_pytest_twisted_mark"):
+
+        def in_thread(**fixtures: Any) -> None:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, test(**fixtures)).result()
+
+        pyfuncitem.obj = in_thread
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, run, scenario, until
+from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, until
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 
 from scrapyd_dist.batches import AttemptState, job_id
@@ -28,7 +28,6 @@ from scrapyd_dist.scrapyd.api import JobState
 # the usual way
 
 
-@scenario
 async def test_every_batch_is_accepted_once_and_its_items_are_home(tmp_path: Path) -> None:
     async with bench(tmp_path, model("one"), model("two"), model("three")) as b:
         await b.seal_all(20)
@@ -38,7 +37,6 @@ async def test_every_batch_is_accepted_once_and_its_items_are_home(tmp_path: Pat
         assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 
-@scenario
 async def test_a_crawl_without_batches_ends(tmp_path: Path) -> None:
     async with bench(tmp_path, model("one")) as b:
         b.coordinator.no_more()
@@ -46,7 +44,6 @@ async def test_a_crawl_without_batches_ends(tmp_path: Path) -> None:
         b.whole(0)
 
 
-@scenario
 async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> None:
     async with bench(tmp_path, model("one")) as b:
         await b.seal()
@@ -57,7 +54,6 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
         b.whole(1)
 
 
-@scenario
 async def test_round_robin_goes_around(tmp_path: Path) -> None:
     nodes = [model(name, quick=False) for name in ("one", "two", "three")]
     async with bench(tmp_path, *nodes) as b:
@@ -71,7 +67,6 @@ async def test_round_robin_goes_around(tmp_path: Path) -> None:
         ]
 
 
-@scenario
 async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
     small, large = model("small", slots=1, quick=False), model("large", slots=4, quick=False)
     async with bench(tmp_path, small, large, placement=Placement("least-loaded")) as b:
@@ -81,7 +76,6 @@ async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
         assert (len(small.posts), len(large.posts)) == (1, 4)
 
 
-@scenario
 async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
     small, large = model("small", slots=1, quick=False), model("large", slots=8, quick=False)
     async with bench(tmp_path, small, large, placement=Placement("least-loaded")) as b:
@@ -106,7 +100,6 @@ def _busy(b: Bench) -> bool:
     return b.coordinator.waiting == 0 or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
 
 
-@scenario
 async def test_at_most_two_jobs_wait_beyond_the_slots(tmp_path: Path) -> None:
     one = model("one", slots=2, quick=False)
     async with bench(tmp_path, one) as b:
@@ -118,7 +111,6 @@ async def test_at_most_two_jobs_wait_beyond_the_slots(tmp_path: Path) -> None:
         assert len(b.coordinator.members[0].out) == 4
 
 
-@scenario
 async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with bench(tmp_path, one, two, limits=replace(QUICK, max_jobs=3)) as b:
@@ -130,7 +122,6 @@ async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
         assert sum(len(member.out) for member in b.coordinator.members) == 3
 
 
-@scenario
 async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with bench(tmp_path, one, two, limits=replace(QUICK, wait=False)) as b:
@@ -141,7 +132,6 @@ async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> Non
         assert set(b.states()) == {"sent"}
 
 
-@scenario
 async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(tmp_path: Path) -> None:
     one = model("one")
     spec = JobSpec(
@@ -162,22 +152,20 @@ async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(t
 
 
 @pytest.mark.parametrize("error", [ConnectionRefused, ConnectTimeout])
-def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_attempt(tmp_path: Path, error: Any) -> None:
-    async def check() -> None:
-        one, two = model("one"), model("two")
-        one.plays = [refused_with(error)]
-        async with bench(tmp_path, one, two) as b:
-            await b.seal_all(1)
-            await b.ended()
-            b.whole(1)
-            assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a1"])
-            assert [(a.number, a.node, a.state.value) for a in b.attempts()] == [(1, "two", "accepted")]
-            assert b.coordinator.tally.failed == 0
+async def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_attempt(
+    tmp_path: Path, error: Any
+) -> None:
+    one, two = model("one"), model("two")
+    one.plays = [refused_with(error)]
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await b.ended()
+        b.whole(1)
+        assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a1"])
+        assert [(a.number, a.node, a.state.value) for a in b.attempts()] == [(1, "two", "accepted")]
+        assert b.coordinator.tally.failed == 0
 
-    run(check())
 
-
-@scenario
 async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path) -> None:
     one = model("one")
     brought: list[str] = []
@@ -202,28 +190,24 @@ async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("error", [ApiRefused, AuthRefused, CallRefused, NotFound])
-def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, error: Any) -> None:
-    async def check() -> None:
-        one, two = model("one", slots=1), model("two", quick=False)
-        one.plays = [refused_with(error)] * 99
-        async with bench(tmp_path, one, two) as b:
-            await b.seal_all(12)
-            two.quick = True
-            await until(lambda: b.coordinator.members[0].unfit, "it is unfit")
-            asked = len(one.posts)
-            for job in list(two.jobs):
-                two.finish(job)
-            await b.ended()
-            b.whole(12)
-            assert one.jobs == {}
-            assert len(one.posts) == asked
-            assert b.coordinator.members[0].room() == 0
-            assert b.coordinator.tally.failed == 0
-
-    run(check())
+async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, error: Any) -> None:
+    one, two = model("one", slots=1), model("two", quick=False)
+    one.plays = [refused_with(error)] * 99
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(12)
+        two.quick = True
+        await until(lambda: b.coordinator.members[0].unfit, "it is unfit")
+        asked = len(one.posts)
+        for job in list(two.jobs):
+            two.finish(job)
+        await b.ended()
+        b.whole(12)
+        assert one.jobs == {}
+        assert len(one.posts) == asked
+        assert b.coordinator.members[0].room() == 0
+        assert b.coordinator.tally.failed == 0
 
 
-@scenario
 async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [refused_with(AuthRefused)]
@@ -234,7 +218,6 @@ async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -
         assert not b.coordinator.members[0].unfit
 
 
-@scenario
 async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     one.plays, two.plays = [refused_with(ApiRefused)] * 9, [refused_with(ApiRefused)] * 9
@@ -247,7 +230,6 @@ async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Pa
         assert set(b.states()) == {"sealed"}
 
 
-@scenario
 async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path: Path) -> None:
     one, two = model("one"), model("two", quick=False)
     one.down = ConnectionRefused
@@ -268,7 +250,6 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
 # posts whose fate is not known
 
 
-@scenario
 async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     one.plays = [taken_unheard]
@@ -283,7 +264,6 @@ async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_p
         assert one.cancels == []
 
 
-@scenario
 async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_and_another_job_id(
     tmp_path: Path,
 ) -> None:
@@ -297,7 +277,6 @@ async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_a
         assert one.cancels == ["c.b1.a1"]  # it may still come through
 
 
-@scenario
 async def test_a_job_that_ends_before_its_post_is_answered_keeps_its_items(tmp_path: Path) -> None:
     one = model("one")
     async with bench(tmp_path, one) as b:
@@ -312,7 +291,6 @@ async def test_a_job_that_ends_before_its_post_is_answered_keeps_its_items(tmp_p
         assert b.posts() == ["c.b1.a1"]
 
 
-@scenario
 async def test_a_job_that_ends_while_its_unanswered_post_is_asked_about_keeps_its_items(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [taken_unheard]
@@ -328,7 +306,6 @@ async def test_a_job_that_ends_while_its_unanswered_post_is_asked_about_keeps_it
         assert b.posts() == ["c.b1.a1"]
 
 
-@scenario
 async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
 
@@ -350,7 +327,6 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
         assert sorted(b.posts()) == ["c.b1.a1", "c.b1.a2", "c.b2.a1", "c.b3.a1", "c.b4.a1"]
 
 
-@scenario
 async def test_no_job_id_is_ever_taken_twice_whatever_happens_to_posts(tmp_path: Path) -> None:
     nodes = [model(name) for name in ("one", "two", "three")]
     for number, node in enumerate(nodes):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, QUICK, Bench, bench, make, run, scenario, until
+from rig.coordination import CRAWL, QUICK, Bench, bench, make, until
 from rig.nodemodel import ModelJob, ModelNode, model
 
 from scrapyd_dist.batches import Attempt, AttemptState, job_id
@@ -44,7 +44,6 @@ async def drain(b: Bench, name: str, since: float | None) -> None:
 # drained
 
 
-@scenario
 async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_when_it_may(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with bench(tmp_path, one, two) as b:
@@ -71,7 +70,6 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         b.whole(5)
 
 
-@scenario
 async def test_a_node_that_was_drained_before_the_crawl_gets_nothing(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     before = make(tmp_path, [one, two], QUICK)
@@ -84,7 +82,6 @@ async def test_a_node_that_was_drained_before_the_crawl_gets_nothing(tmp_path: P
         assert one.posts == []
 
 
-@scenario
 async def test_when_every_node_is_drained_it_waits_and_says_so_once(tmp_path: Path) -> None:
     heard: list[str] = []
 
@@ -111,7 +108,6 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(tmp_path: Pa
 # joining and leaving
 
 
-@scenario
 async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp_path: Path) -> None:
     one, two = model("one", slots=1, quick=False), model("two")
     listing, brought = Listing(one), list[str]()
@@ -133,7 +129,6 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         assert [member.node.name for member in b.coordinator.members] == ["one", "two"]
 
 
-@scenario
 async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_stop_the_crawl(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     listing = Listing(one, two)
@@ -149,7 +144,6 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
         assert two.posts == []
 
 
-@scenario
 async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     listing = Listing(one, two)
@@ -175,7 +169,6 @@ async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come
         assert len(one.posts) == 3
 
 
-@scenario
 async def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     one = model("one")
     listing = Listing()
@@ -187,7 +180,6 @@ async def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path) -> Non
         b.whole(2)
 
 
-@scenario
 async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_batches(tmp_path: Path) -> None:
     one = model("one")
     listing = Listing()
@@ -202,7 +194,6 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
 # wedged, and busy with other people's jobs
 
 
-@scenario
 async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_works(tmp_path: Path) -> None:
     one, two = model("one", slots=1, quick=False), model("two", slots=1)
     with pytest.MonkeyPatch.context() as patch:
@@ -225,7 +216,6 @@ async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_wo
             assert len(one.posts) > 2
 
 
-@scenario
 async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     with pytest.MonkeyPatch.context() as patch:
@@ -240,7 +230,6 @@ async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path:
             b.whole(1)
 
 
-@scenario
 async def test_a_node_that_waits_for_a_slow_start_is_not_taken_for_a_wedged_one(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     async with bench(tmp_path, one) as b:
@@ -260,7 +249,6 @@ def strangers(node: ModelNode, count: int) -> list[ModelJob]:
     return [job for job in node.jobs.values() if job.id.startswith("other")]
 
 
-@scenario
 async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     theirs = strangers(one, 3)
@@ -281,7 +269,6 @@ async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
         b.whole(9)
 
 
-@scenario
 async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     strangers(one, 9)
@@ -298,35 +285,31 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
 
 
 @pytest.mark.parametrize("there", ["at the start", "later"])
-def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Path, there: str) -> None:
-    async def check() -> None:
-        one, two = model("one", quick=False), model("two")
-        before = make(tmp_path, [one, two], QUICK)
-        before.coordinator.desk.sending = False
-        number = await before.seal()
-        db, job = before.store.store, job_id(CRAWL, number, 1)
-        attempt = Attempt(batch=number, number=1, job=job, node="one", url=one.node.url, sent_at=time.time())
-        await before.store(db.open_attempt, CRAWL, attempt)
-        await before.store(db.sent, CRAWL, number, 1)
-        await before.store(db.fail, CRAWL, number, 1, reason="it did not answer", now=1.0, max_attempts=3)
-        before.store.close()
-        one.jobs[job] = ModelJob(id=job, size=2, settings={}, args={}, state=JobState.RUNNING)
-        listing = Listing(one, two) if there == "at the start" else Listing(two)
-        async with bench(tmp_path, one, two, members=members(two), listed=listing) as b:
-            if there == "later":
-                await until(lambda: listing.read > 2, "the list without it is known")
-                assert one.cancels == []
-                listing.now = (one.node, two.node)
-            await until(lambda: job in one.cancels, "the old job is cancelled")
-            b.coordinator.no_more()
-            await b.ended()
-            b.whole(1)
-            assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
-
-    run(check())
+async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Path, there: str) -> None:
+    one, two = model("one", quick=False), model("two")
+    before = make(tmp_path, [one, two], QUICK)
+    before.coordinator.desk.sending = False
+    number = await before.seal()
+    db, job = before.store.store, job_id(CRAWL, number, 1)
+    attempt = Attempt(batch=number, number=1, job=job, node="one", url=one.node.url, sent_at=time.time())
+    await before.store(db.open_attempt, CRAWL, attempt)
+    await before.store(db.sent, CRAWL, number, 1)
+    await before.store(db.fail, CRAWL, number, 1, reason="it did not answer", now=1.0, max_attempts=3)
+    before.store.close()
+    one.jobs[job] = ModelJob(id=job, size=2, settings={}, args={}, state=JobState.RUNNING)
+    listing = Listing(one, two) if there == "at the start" else Listing(two)
+    async with bench(tmp_path, one, two, members=members(two), listed=listing) as b:
+        if there == "later":
+            await until(lambda: listing.read > 2, "the list without it is known")
+            assert one.cancels == []
+            listing.now = (one.node, two.node)
+        await until(lambda: job in one.cancels, "the old job is cancelled")
+        b.coordinator.no_more()
+        await b.ended()
+        b.whole(1)
+        assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
 
 
-@scenario
 async def test_a_node_that_dies_while_it_joins_is_only_one_that_is_down(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     two.down = ConnectionRefused

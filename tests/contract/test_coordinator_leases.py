@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, HOME, Bench, bench, scenario, until
+from rig.coordination import CRAWL, HOME, Bench, bench, until
 from rig.nodemodel import model
 
 from scrapyd_dist.coordination.posting import JobSpec
@@ -23,7 +23,6 @@ def hold(b: Bench, seconds: float) -> None:
     assert b.store.store.lease(CRAWL, 1, 1, "c.b1.a1", seconds)
 
 
-@scenario
 async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with bench(tmp_path, one, two, spec=spec()) as b:
@@ -38,30 +37,25 @@ async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: P
 
 
 @pytest.mark.parametrize("seconds", [60.0, None])
-def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: Path, seconds: float | None) -> None:
-    @scenario
-    async def waited_for(tmp_path: Path) -> None:
-        one = model("one", quick=False)
-        async with bench(tmp_path, one, spec=spec()) as b:
-            await b.seal_all(1)
-            await until(lambda: one.posts != [], "posted")
-            one.start("c.b1.a1", done=1)
-            if seconds is not None:
-                hold(b, seconds)
-            await until(lambda: b.states() == ["running"], "it is heard of")
-            out = next(iter(b.coordinator.members[0].out.values()))
-            out.changed -= 10 * LEASE
-            asked = len(one.calls)
-            await until(lambda: len(one.calls) > asked + 20, "several looks")
-            assert one.cancels == []
-            one.finish("c.b1.a1")
-            await b.ended()
-            b.whole(1)
-
-    waited_for(tmp_path)
+async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: Path, seconds: float | None) -> None:
+    one = model("one", quick=False)
+    async with bench(tmp_path, one, spec=spec()) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.start("c.b1.a1", done=1)
+        if seconds is not None:
+            hold(b, seconds)
+        await until(lambda: b.states() == ["running"], "it is heard of")
+        out = next(iter(b.coordinator.members[0].out.values()))
+        out.changed -= 10 * LEASE
+        asked = len(one.calls)
+        await until(lambda: len(one.calls) > asked + 20, "several looks")
+        assert one.cancels == []
+        one.finish("c.b1.a1")
+        await b.ended()
+        b.whole(1)
 
 
-@scenario
 async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Path) -> None:
     near, far = model("near", slots=1, quick=False), model("far", slots=1, quick=False)
 

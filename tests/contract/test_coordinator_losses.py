@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, bench, run, scenario, until
+from rig.coordination import CRAWL, HOME, QUICK, bench, until
 from rig.nodemodel import ModelJob, ModelNode, model
 
 from scrapyd_dist.errors import (
@@ -17,7 +17,6 @@ from scrapyd_dist.jobs.outcome import part_path, report_path
 # nodes and workers that are lost
 
 
-@scenario
 async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_when_it_is_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with bench(tmp_path, one, two) as b:
@@ -36,7 +35,6 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
         await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
 
 
-@scenario
 async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with bench(tmp_path, one, two, limits=replace(QUICK, node_timeout=30)) as b:
@@ -51,7 +49,6 @@ async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -
         assert len(b.attempts()) == 2
 
 
-@scenario
 async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with bench(tmp_path, one, two) as b:
@@ -68,7 +65,6 @@ async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tm
         assert [(a.number, a.state.value) for a in b.attempts()] == [(1, "failed"), (2, "accepted")]
 
 
-@scenario
 async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_words(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with bench(tmp_path, one, two) as b:
@@ -84,7 +80,6 @@ async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_word
         assert "it hurts" in b.attempts()[0].reason
 
 
-@scenario
 async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_still_finish(tmp_path: Path) -> None:
     one = model("one", quick=False)
     async with bench(tmp_path, one) as b:
@@ -99,7 +94,6 @@ async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_s
         assert len(b.attempts()) == 1
 
 
-@scenario
 async def test_a_job_that_does_not_start_in_time_is_taken_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with bench(tmp_path, one, two, limits=replace(QUICK, start_timeout=0.05)) as b:
@@ -110,7 +104,6 @@ async def test_a_job_that_does_not_start_in_time_is_taken_back(tmp_path: Path) -
         assert "did not start within" in b.attempts()[0].reason
 
 
-@scenario
 async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
 
@@ -132,7 +125,6 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
         assert {a.node for a in b.attempts(2)} == {"one", "two"}
 
 
-@scenario
 async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with bench(tmp_path, one, two) as b:
@@ -149,7 +141,6 @@ async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path:
 # results that are not good
 
 
-@scenario
 async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
 
@@ -166,7 +157,6 @@ async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_at
         assert [path.name for path in sorted(b.folder.glob("*.jl"))] == ["c.b1.a2.jl"]
 
 
-@scenario
 async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
 
@@ -184,55 +174,45 @@ async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path: Path, over: bool) -> None:
-    async def check() -> None:
-        one, two = model("one", quick=False), model("two")
-        async with bench(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
-            await b.seal_all(1)
-            await until(lambda: one.posts != [], "posted")
-            one.start("c.b1.a1", done=1)
-            await until(lambda: b.states() == ["running"], "heard of")
-            one.files.clear()
-            if over:
-                one.die("c.b1.a1")
-            await until(lambda: b.states() == ["dead"], "the batch has had its one attempt, and is not cut")
-            assert "report" in b.attempts()[0].reason
-
-    run(check())
+async def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path: Path, over: bool) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
+        await b.seal_all(1)
+        await until(lambda: one.posts != [], "posted")
+        one.start("c.b1.a1", done=1)
+        await until(lambda: b.states() == ["running"], "heard of")
+        one.files.clear()
+        if over:
+            one.die("c.b1.a1")
+        await until(lambda: b.states() == ["dead"], "the batch has had its one attempt, and is not cut")
+        assert "report" in b.attempts()[0].reason
 
 
 @pytest.mark.parametrize(
     "field", [{"requests": 1}, {"finish_reason": "cancelled"}, {"part": None}, {"problem": "no key"}]
 )
-def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: dict[str, Any]) -> None:
-    async def check() -> None:
-        one, two = model("one"), model("two")
-        one.edit = lambda report: report.update(field)
-        async with bench(tmp_path, one, two) as b:
-            await b.seal_all(1)
-            await b.ended()
-            b.whole(1)
-            assert [a.state.value for a in b.attempts()] == ["failed", "accepted"]
-
-    run(check())
+async def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: dict[str, Any]) -> None:
+    one, two = model("one"), model("two")
+    one.edit = lambda report: report.update(field)
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await b.ended()
+        b.whole(1)
+        assert [a.state.value for a in b.attempts()] == ["failed", "accepted"]
 
 
 @pytest.mark.parametrize("junk", [b"<html>", b"[]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"[" * 100_000])
-def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, junk: bytes) -> None:
-    async def check() -> None:
-        one, two = model("one", quick=False), model("two")
-        async with bench(tmp_path, one, two) as b:
-            await b.seal_all(2)
-            await until(lambda: one.posts != [], "posted")
-            one.files[report_path(HOME, "c.b1.a1")] = junk
-            one.die("c.b1.a1")
-            await b.ended()
-            b.whole(2)
-
-    run(check())
+async def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, junk: bytes) -> None:
+    one, two = model("one", quick=False), model("two")
+    async with bench(tmp_path, one, two) as b:
+        await b.seal_all(2)
+        await until(lambda: one.posts != [], "posted")
+        one.files[report_path(HOME, "c.b1.a1")] = junk
+        one.die("c.b1.a1")
+        await b.ended()
+        b.whole(2)
 
 
-@scenario
 async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None:
     one = model("one")
     rows = {

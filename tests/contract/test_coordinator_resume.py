@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, QUICK, Bench, bench, make, run, scenario, until
+from rig.coordination import CRAWL, QUICK, Bench, bench, make, until
 from rig.nodemodel import ModelNode, model
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
@@ -33,33 +33,30 @@ async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNod
 
 @pytest.mark.parametrize("state", [AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING])
 @pytest.mark.parametrize("known", ["lost", "running", "finished"])
-def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
-    async def check() -> None:
-        one, two = model("one", quick=False), model("two")
-        before = make(tmp_path, [one, two], QUICK)
-        before.coordinator.desk.sending = False
-        number = await before.seal()
-        job = await _left_behind(before, number, state, one)
-        before.store.close()
-        if known != "lost":
-            call = call_for(before.coordinator.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'}, {})
-            one.answer(call)
-            one.start(job, done=1)
-        if known == "finished":
+async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
+    one, two = model("one", quick=False), model("two")
+    before = make(tmp_path, [one, two], QUICK)
+    before.coordinator.desk.sending = False
+    number = await before.seal()
+    job = await _left_behind(before, number, state, one)
+    before.store.close()
+    if known != "lost":
+        call = call_for(before.coordinator.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'}, {})
+        one.answer(call)
+        one.start(job, done=1)
+    if known == "finished":
+        one.finish(job)
+    async with bench(tmp_path, one, two) as b:
+        b.coordinator.no_more()
+        if known == "running":
+            await until(
+                lambda: b.states() == ["running"] and b.coordinator.members[0].out[job].report, "it is heard of"
+            )
             one.finish(job)
-        async with bench(tmp_path, one, two) as b:
-            b.coordinator.no_more()
-            if known == "running":
-                await until(
-                    lambda: b.states() == ["running"] and b.coordinator.members[0].out[job].report, "it is heard of"
-                )
-                one.finish(job)
-            one.quick = True
-            await b.ended()
-            b.whole(1)
-            assert len(b.attempts(1)) == (2 if known == "lost" else 1)
-
-    run(check())
+        one.quick = True
+        await b.ended()
+        b.whole(1)
+        assert len(b.attempts(1)) == (2 if known == "lost" else 1)
 
 
 def _out(b: Bench, job: str) -> Out:
@@ -67,7 +64,6 @@ def _out(b: Bench, job: str) -> Out:
     return Out(batch=batch, number=1, job=job, member=member, since=0.0, start_by=time.time() + 60)
 
 
-@scenario
 async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: Path) -> None:
     one = model("one")
     async with bench(tmp_path, one) as b:
@@ -82,7 +78,6 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
         assert b.coordinator.members[0].items == 6
 
 
-@scenario
 async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
     gone, two = model("gone"), model("two")
     before = make(tmp_path, [gone, two], QUICK)
@@ -97,7 +92,6 @@ async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_e
         assert two.posts == ["c.b1.a2"]
 
 
-@scenario
 async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp_path: Path) -> None:
     one = model("one", quick=False)
     async with bench(tmp_path, one) as b:
@@ -115,7 +109,6 @@ async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp
         assert len(one.posts) == 4
 
 
-@scenario
 async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> None:
     async with bench(tmp_path, model("one")) as b:
         b.folder.rmdir()
@@ -126,7 +119,6 @@ async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> No
         assert BatchState.DONE not in {batch.state for batch in b.store.store.batches(CRAWL)}
 
 
-@scenario
 async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(tmp_path: Path) -> None:
     one = model("one", quick=False)
     async with bench(

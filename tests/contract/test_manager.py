@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rig.coordination import CRAWL, QUICK, scenario, until
+from rig.coordination import CRAWL, QUICK, until
 from rig.managing import ModelWorker, Office, make, office
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 
@@ -32,7 +32,6 @@ async def one_worker(o: Office, number: int = 1) -> ModelWorker:
 # the usual way
 
 
-@scenario
 async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), model("two"), staffing=Staffing(most=3), producer="me") as o:
         o.add(2, 2, 2, 2, 2)
@@ -47,7 +46,6 @@ async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -
         assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
 
 
-@scenario
 async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) -> None:
     terms = WorkerTerms(lease=30.0, max_batches=5, start="first")
     async with office(tmp_path, model("one"), staffing=Staffing(most=1, terms=terms), producer="me") as o:
@@ -59,7 +57,6 @@ async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) 
         assert (o.nodes[0].jobs[worker.job].spider, o.nodes[0].jobs[worker.job].args) == ("s", {"a": "1"})
 
 
-@scenario
 async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that_another_process_left(
     tmp_path: Path,
 ) -> None:
@@ -76,7 +73,6 @@ async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that
         assert o.manager.stopped == ""
 
 
-@scenario
 async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> None:
     async with office(tmp_path, model("one")) as o:
         o.store.register_producer(CRAWL, "links", -1)
@@ -90,7 +86,6 @@ async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> Non
         assert not list(o.manager.desk.workers())  # it is not left to itself
 
 
-@scenario
 async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
         o.add(2)
@@ -105,7 +100,6 @@ async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_p
         assert o.merged() == [(1, 0), (1, 1), (2, 0)]
 
 
-@scenario
 async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_began_at_once(tmp_path: Path) -> None:
     one = model("one", slots=2)
     async with office(tmp_path, one, producer="me") as o:
@@ -123,7 +117,6 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
 # progress
 
 
-@scenario
 async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
         o.add(10, 10)
@@ -141,7 +134,6 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
 # workers that fail
 
 
-@scenario
 async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_out(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), model("two"), staffing=Staffing(most=1), producer="me") as o:
         o.add(2, 2)
@@ -159,7 +151,6 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         assert o.manager.tally.failed == 1
 
 
-@scenario
 async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(most=2), producer="me") as o:
         o.add(2)
@@ -173,7 +164,6 @@ async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_liv
         assert [attempt.state.value for attempt in o.attempts()] == ["failed", "accepted"]
 
 
-@scenario
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
         o.add(2)
@@ -189,7 +179,6 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         assert o.merged() == [(1, 0), (1, 1)]
 
 
-@scenario
 async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
         o.add(2, slot="p7")
@@ -205,7 +194,6 @@ async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_p
         await until(lambda: o.manager.work.batches == 2, "two batches in its place")
 
 
-@scenario
 async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(tmp_path: Path) -> None:
     one = model("one")
     async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
@@ -229,7 +217,6 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
         assert (o.manager.fault, len(o.attempts())) == (None, 4)
 
 
-@scenario
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
     one = model("one")
     async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
@@ -245,7 +232,6 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
         assert len(one.posts) in {3, 4}  # one may be on its way when the third is judged
 
 
-@scenario
 async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_named(tmp_path: Path) -> None:
     one = model("one", slots=9)
     async with office(tmp_path, one, staffing=Staffing(per_slot=1, prefix="p", most=8)) as o:
@@ -260,7 +246,6 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
         assert (o.manager.failed, o.states()) == (True, ["sealed"] * 7)
 
 
-@scenario
 async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(tmp_path: Path) -> None:
     one, other = model("one", slots=1), model("other", slots=1)
     async with office(tmp_path, one, other, staffing=Staffing(most=2), producer="me") as o:
@@ -276,7 +261,6 @@ async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(t
         assert (o.manager.unreached, o.states(), len(o.posts())) == (True, ["sealed"], 2)
 
 
-@scenario
 async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> None:
     bad, good = model("bad", slots=1), model("good", slots=1)
     async with office(tmp_path, bad, good, producer="me") as o:
@@ -296,7 +280,6 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
 # other spiders, slots
 
 
-@scenario
 async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Path) -> None:
     one = model("one")
     async with office(tmp_path, one, producer="me", staffing=Staffing(most=1)) as o:
@@ -311,7 +294,6 @@ async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Pa
         assert o.states() == ["done"]
 
 
-@scenario
 async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_path: Path) -> None:
     def refuse(node: ModelNode, job: ModelJob) -> None:
         if job.spider == "nobody":
@@ -332,7 +314,6 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         assert o.manager.members[0].unfit == ""
 
 
-@scenario
 async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
     staffing = Staffing(per_slot=1, prefix="p", most=8)
     async with office(tmp_path, model("one", slots=9), staffing=staffing) as o:
@@ -348,7 +329,6 @@ async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
         assert len(o.posts()) == 2
 
 
-@scenario
 async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
     tmp_path: Path,
 ) -> None:
@@ -374,13 +354,13 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
         assert o.states() == ["done"] * 24
 
 
-@scenario
 async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> None:
     async with office(tmp_path, model("one", slots=9), staffing=Staffing(per_slot=2, most=8)) as o:
         o.add(1, 1, 1, slot="p0")
         o.add(1, slot="p1")
         await until(lambda: len(o.workers()) == 3, "three workers")
         assert sorted(worker.slots for worker in o.workers()) == [["p0"], ["p0"], ["p1"]]
+        await until(lambda: o.manager.work.waiting == 4, "the manager has counted all that waits")
         workers = [worker.begin().work_off() for worker in o.workers()]
         await until(lambda: o.manager.work.waiting == 0, "the manager knows that nothing waits")
         for worker in workers:
@@ -389,7 +369,6 @@ async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> No
         assert (o.states(), len(o.posts())) == (["done"] * 4, 3)
 
 
-@scenario
 async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
     async with office(tmp_path, model("one", slots=9), staffing=Staffing(per_slot=1, every=3600.0)) as o:
         o.add(1, slot="p0")
@@ -405,7 +384,6 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
         await until(lambda: len(o.posts()) == 2, "the next round")
 
 
-@scenario
 async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path: Path) -> None:
     one = model("one", slots=9)
     before = make(tmp_path, [one], staffing=Staffing(per_slot=1, most=5))
@@ -430,7 +408,6 @@ async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path:
         await until(lambda: len(one.posts) == 6, "one for the one that ended")
 
 
-@scenario
 async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(per_slot=1, every=0)) as o:
         o.add(1, slot="p0")
@@ -439,7 +416,6 @@ async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
         assert o.manager.stopped == ""
 
 
-@scenario
 async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), limits=LEAVING, staffing=Staffing(most=1), producer="me") as o:
         o.add(1)
@@ -449,7 +425,6 @@ async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) ->
         assert (len(o.posts()), o.nodes[0].cancels) == (1, [])
 
 
-@scenario
 async def test_enough_time_is_enough(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(max_time=0.05)) as o:
         o.add(1)
@@ -460,7 +435,6 @@ async def test_enough_time_is_enough(tmp_path: Path) -> None:
 # nodes
 
 
-@scenario
 async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: Path) -> None:
     def reach(node: Node) -> Way:
         return Way(reason="it is another machine") if node.name == "far" else Way(told={"store": "here"})
@@ -472,7 +446,6 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
         assert o.manager.members[0].unfit == "it is another machine"
 
 
-@scenario
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [taken_unheard]
@@ -484,7 +457,6 @@ async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
 
-@scenario
 async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [lost_unheard, refused_with(ConnectionRefused)]
@@ -494,7 +466,6 @@ async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_
         assert one.posts[0] == f"{CRAWL}.w1.a1"
 
 
-@scenario
 async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path: Path) -> None:
     patient = Limits(poll=0.01, request_timeout=1, node_timeout=30, max_attempts=3)
     one = model("one")
@@ -511,7 +482,6 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
         assert (o.states(), o.manager.tally.failed) == (["done"], 0)
 
 
-@scenario
 async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     async with office(tmp_path, away, near, producer="me", limits=QUICK) as o:
@@ -530,7 +500,6 @@ async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batc
         assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
 
 
-@scenario
 async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_is_cancelled(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     once = replace(QUICK, max_attempts=1)  # it says nothing of the batch, which is not dead for it
@@ -553,7 +522,6 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
 # rest, and another process
 
 
-@scenario
 async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
         worker = await one_worker(o)
@@ -573,7 +541,6 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
         assert len(o.posts()) == 2
 
 
-@scenario
 async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tmp_path: Path) -> None:
     one = model("one")
     staffing = Staffing(most=1)
@@ -594,7 +561,6 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
 
-@scenario
 async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path: Path) -> None:
     one = model("one")
     before = make(tmp_path, [one], staffing=Staffing(most=1), producer="me")
@@ -611,7 +577,6 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
         assert after.merged() == [(1, 0), (1, 1)]
 
 
-@scenario
 async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(tmp_path: Path) -> None:
     one = model("one")
     before = make(tmp_path, [one], staffing=Staffing(most=1), producer="me")
@@ -630,7 +595,6 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
         assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
 
 
-@scenario
 async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(tmp_path: Path) -> None:
     one = model("one")
     staffing = Staffing(most=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import Fernet
-from rig.coordination import CRAWL, HOME, QUICK, scenario, until
+from rig.coordination import CRAWL, HOME, QUICK, until
 from rig.managing import OTHERS_KEY, ModelWorker, Office, office
 from rig.nodemodel import ModelJob, ModelNode, model
 
@@ -57,7 +57,6 @@ def o_job(worker: ModelWorker) -> ModelJob:
     return worker.node.jobs[worker.job]
 
 
-@scenario
 async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tmp_path: Path) -> None:
     one = with_shop("one", slots=4)
     spec = JobSpec(
@@ -95,7 +94,6 @@ def test_the_newest_version_is_the_last_one_that_sdist_deployed() -> None:
     assert newest(("r1", "r2")) == "r2"
 
 
-@scenario
 async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Path) -> None:
     """Scrapyd finds a job among those of the project that it is asked for, and nowhere else."""
     one = with_shop("one")
@@ -114,7 +112,6 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
         await until(lambda: o_job(other).state is JobState.FINISHED, "it is cancelled when the node answers again")
 
 
-@scenario
 async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=9), with_shop("having", slots=2)
     async with office(tmp_path, lacking, having, producer="me", key=KEY) as o:
@@ -128,7 +125,6 @@ async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) 
         assert [member.unfit for member in o.manager.members] == ["", ""]
 
 
-@scenario
 async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) -> None:
     """Free room elsewhere is of no use to it, and idle workers there need not go."""
     having, lacking = with_shop("having", slots=1), model("lacking", slots=1)
@@ -143,7 +139,6 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
         assert having.cancels != []
 
 
-@scenario
 async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
     async with office(tmp_path, lacking, having, producer="me", key=KEY, staffing=Staffing(per_slot=1)) as o:
@@ -162,7 +157,6 @@ async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room
         assert (lacking.cancels, len(set(having.cancels))) == ([], 1)
 
 
-@scenario
 async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path: Path) -> None:
     """It may be one that would not know that it is a worker, and enter its own start."""
     async with office(tmp_path, with_shop("one", slots=4), key=KEY) as o:
@@ -177,7 +171,6 @@ async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path:
         assert o.store.batch(CRAWL, 1).state.value == "sealed"
 
 
-@scenario
 async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=4), with_shop("having", slots=3)
     async with office(tmp_path, lacking, having, key=KEY, staffing=Staffing(every=0)) as o:
@@ -189,7 +182,6 @@ async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path:
         assert (o.manager.stopped, o.states()) == ("", ["sealed"])
 
 
-@scenario
 async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=2)
     patient = replace(QUICK, fleet_timeout=QUICK.node_timeout * 20)
@@ -203,7 +195,6 @@ async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_sta
         assert "having: has not answered for 2 s" in o.store.batch(CRAWL, 1).reason
 
 
-@scenario
 async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
     one, began = with_shop("one"), time.monotonic()
     one.failing = {"listversions.json": ServerFailed}
@@ -214,7 +205,6 @@ async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without
         assert o.states() == ["sealed"]
 
 
-@scenario
 async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     async with office(tmp_path, one, two, producer="me", key=KEY) as o:
@@ -228,7 +218,6 @@ async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_
         assert (o.manager.stopped, o.manager.tally.dead_urls) == ("", 2)
 
 
-@scenario
 async def test_work_that_nobody_can_do_ends_the_crawl_where_nothing_else_is_left(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), key=KEY) as o:
         o.add(2, slot=LANE)
@@ -236,7 +225,6 @@ async def test_work_that_nobody_can_do_ends_the_crawl_where_nothing_else_is_left
         assert (o.manager.stopped, o.states(), o.manager.tally.dead_urls) == ("", ["dead"], 2)
 
 
-@scenario
 async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Path) -> None:
     def refuse(node: ModelNode, job: ModelJob) -> None:
         if job.project == "shop":
@@ -253,7 +241,6 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
         assert "spider 'login' not found" in o.store.batch(CRAWL, 1).reason
 
 
-@scenario
 async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(tmp_path: Path) -> None:
     one = with_shop("one")
     async with office(tmp_path, one, producer="me", key=KEY) as o:
@@ -267,7 +254,6 @@ async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_w
         assert "as if sdist had not deployed it" in o.store.batch(CRAWL, 1).reason
 
 
-@scenario
 async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_reason_is_told(tmp_path: Path) -> None:
     told: dict[str, dict[str, Any]] = {
         "old": {"code": {"version": "0.0.1"}},
@@ -285,7 +271,6 @@ async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_re
             assert ("deployed by sdist 0.0.1" if name == "old" else "its setting FEEDS is odd") in reason
 
 
-@scenario
 async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tmp_path: Path) -> None:
     async with office(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
@@ -300,7 +285,6 @@ async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tm
         assert o.manager.stopped == ""
 
 
-@scenario
 async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> None:
     one = with_shop("one")
     async with office(tmp_path, one, producer="me", key=KEY) as o:

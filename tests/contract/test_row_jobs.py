@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, run, scenario, until
+from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, until
 from rig.nodemodel import ModelJob, ModelNode, model
 
 from scrapyd_dist.batches import AttemptState, Batch
@@ -58,7 +58,6 @@ def finish(node: ModelNode, word: str) -> None:
     node.finish(next(job.id for job in node.jobs.values() if job.args["word"] == word))
 
 
-@scenario
 async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c")
@@ -82,7 +81,6 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         assert (b.coordinator.stopped, b.states()) == ("", ["done"] * 4)
 
 
-@scenario
 async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_let_wait_again(tmp_path: Path) -> None:
     one = model("one", slots=1)
     one.edit = lambda report: report.update(problem="its start failed") if report["row"] == '{"word": "bad"}' else None
@@ -96,7 +94,6 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
         await until(lambda: b.states() == ["done", "done"], "it is done now")
 
 
-@scenario
 async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     begin(tmp_path, *(f"w{number}" for number in range(100)))
@@ -110,7 +107,6 @@ async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_al
         assert len(one.jobs) < 40
 
 
-@scenario
 async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(tmp_path: Path) -> None:
     one = model("one")
     begin(tmp_path, "a")
@@ -138,59 +134,50 @@ class Working(ModelNode):
 
 
 @pytest.mark.black_box
-def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_once(where: str, tmp_path: Path) -> None:
+async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_once(where: str, tmp_path: Path) -> None:
     words = [f"w{number}" for number in range(1_000)]
     tally: Counter[str] = Counter()
     models = (model(name, slots=9, quick=False) for name in ("one", "two"))
     nodes = [Working(name=one.name, node=one.node, slots=9, quick=False, tally=tally) for one in models]
     begin(where, *words)
-
-    async def work() -> None:
-        limits = replace(QUICK, max_jobs=4)
-        async with bench(tmp_path, *nodes, limits=limits, kind=RowJobs, spec=SPEC, where=where) as b:
-            await b.store(b.store.store.sign_off, CRAWL, "me")
-            await asyncio.wait_for(b.coordinator.ended(), 120)
-            assert (b.coordinator.stopped, b.coordinator.tally.done) == ("", 1_000)
-            assert Counter(await b.store(b.states)) == {"done": 1_000}
-
-    run(work(), timeout=150)
+    limits = replace(QUICK, max_jobs=4)
+    async with bench(tmp_path, *nodes, limits=limits, kind=RowJobs, spec=SPEC, where=where) as b:
+        await b.store(b.store.store.sign_off, CRAWL, "me")
+        await asyncio.wait_for(b.coordinator.ended(), 120)
+        assert (b.coordinator.stopped, b.coordinator.tally.done) == ("", 1_000)
+        assert Counter(await b.store(b.states)) == {"done": 1_000}
     assert tally == Counter([*words, *["most"] * 4]), "each word once, and four at one time"
 
 
-def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, tmp_path: Path) -> None:
+async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(where, *(f"w{number}" for number in range(2_000)))
     read: list[int] = []
+    limits = replace(QUICK, max_jobs=4)
+    async with bench(tmp_path, one, limits=limits, kind=RowJobs, spec=SPEC, where=where) as b:
+        peek = b.store.store.peek
 
-    async def work() -> None:
-        limits = replace(QUICK, max_jobs=4)
-        async with bench(tmp_path, one, limits=limits, kind=RowJobs, spec=SPEC, where=where) as b:
-            peek = b.store.store.peek
+        def peeked(crawl: str, slot: str, limit: int) -> list[Batch]:
+            found = peek(crawl, slot, limit)
+            read.append(len(found))
+            return found
 
-            def peeked(crawl: str, slot: str, limit: int) -> list[Batch]:
-                found = peek(crawl, slot, limit)
-                read.append(len(found))
-                return found
+        def every(*_: object) -> list[Batch]:
+            raise AssertionError("every row was read")
 
-            def every(*_: object) -> list[Batch]:
-                raise AssertionError("every row was read")
-
-            b.store.store.peek, b.store.store.batches = peeked, every  # type: ignore[method-assign, assignment]  # to be heard of
-            done = 0
-            while done < 100:
-                for word in running(one):
-                    finish(one, word)
-                    done += 1
-                await asyncio.sleep(0.005)
-            assert b.coordinator.fault is None
-            assert b.coordinator.work.batches == 2_000
-            assert len(b.coordinator.desk.open) < 50
-            assert 0 < max(read) < 100
-
-    run(work())
+        b.store.store.peek, b.store.store.batches = peeked, every  # type: ignore[method-assign, assignment]  # to be heard of
+        done = 0
+        while done < 100:
+            for word in running(one):
+                finish(one, word)
+                done += 1
+            await asyncio.sleep(0.005)
+        assert b.coordinator.fault is None
+        assert b.coordinator.work.batches == 2_000
+        assert len(b.coordinator.desk.open) < 50
+        assert 0 < max(read) < 100
 
 
-@scenario
 async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_beside_them(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
@@ -214,7 +201,6 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
     assert started(one) == Counter("abcd")
 
 
-@scenario
 async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -142,13 +142,3 @@ async def bench(tmp_path: Path, *nodes: ModelNode, limits: Limits = QUICK, **opt
             made.sender.gate.set()
             await made.coordinator.stop("")
             made.store.close()
-
-
-def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """An async test."""
-
-    def synchronous(tmp_path: Path) -> None:
-        run(test(tmp_path))  # type: ignore[arg-type]  # what `scenario` takes
-
-    synchronous.__name__ = test.__name__
-    return synchronous

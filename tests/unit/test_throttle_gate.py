@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -149,23 +149,18 @@ class Scene:
         await self.said()
 
 
-def acted(act: Callable[[Scene], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run a test in a loop of its own, and end the gate."""
-
-    async def run() -> None:
-        scene = Scene(**options)
-        try:
-            await asyncio.wait_for(act(scene), 20)
-        finally:
-            await scene.gate._closed()
-            assert scene.store.closed
-
-    with ThreadPoolExecutor(1) as pool:  # the tests' own thread has a loop that runs
-        pool.submit(asyncio.run, run()).result(30)
+@asynccontextmanager
+async def scene(**options: Any) -> AsyncIterator[Scene]:
+    it = Scene(**options)
+    try:
+        yield it
+    finally:
+        await it.gate._closed()
+        assert it.store.closed
 
 
-def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() -> None:
+    async with scene() as it:
         it.push("a.example", "a.example")
         assert it.pop() is None
         assert len(it.queue) == 2
@@ -178,11 +173,9 @@ def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() -> None:
         assert it.pop() == "a.example"
         assert len(it.queue) == 0
 
-    acted(act)
 
-
-def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
+    async with scene() as it:
         it.push(*[SLOW] * 5, *[FAST] * 2, *[FREE] * 2)
         await it.said()
         popped = [it.pop() for _ in range(6)]
@@ -190,11 +183,9 @@ def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
         assert sorted(filter(None, popped[3:])) == [FAST, FREE]
         assert len(it.queue) == 4
 
-    acted(act)
 
-
-def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
-    async def act(it: Scene) -> None:
+async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
+    async with scene() as it:
         it.push("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(13)))
         await it.said()
         (asks,) = it.store.asked
@@ -202,22 +193,18 @@ def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
         assert asks[0] == Ask(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
         assert [it.pop() for _ in range(20)].count(None) == 6
 
-    acted(act)
 
-
-def test_the_four_styles_of_keys() -> None:
-    async def act(it: Scene) -> None:
+@pytest.mark.parametrize("per_spider", [False, True])
+@pytest.mark.parametrize("per_ip", [False, True])
+async def test_the_four_styles_of_keys(per_spider: bool, per_ip: bool) -> None:
+    async with scene(per_spider=per_spider, per_ip=per_ip, public_ip="10.0.0.1" if per_ip else "") as it:
         request = Request("http://www.a.co.uk/", meta={"bindaddress": ("127.0.0.2", 0)})
-        wanted = ["s"] * it.gate.options.per_spider + ["127.0.0.2"] * it.gate.options.per_ip + ["a.co.uk"]
+        wanted = ["s"] * per_spider + ["127.0.0.2"] * per_ip + ["a.co.uk"]
         assert it.gate.key_of(request) == ("|".join(wanted), "a.co.uk")
 
-    for per_spider in (False, True):
-        for per_ip in (False, True):
-            acted(act, per_spider=per_spider, per_ip=per_ip, public_ip="10.0.0.1" if per_ip else "")
 
-
-def test_a_permit_is_used_once_next_to_the_downloader() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_permit_is_used_once_next_to_the_downloader() -> None:
+    async with scene() as it:
         it.push("a.example")
         await it.said()
         request = it.popped()
@@ -228,11 +215,9 @@ def test_a_permit_is_used_once_next_to_the_downloader() -> None:
         assert it.store.back == []
         assert it.crawler.counts["distributed/throttle/permits"] == 1
 
-    acted(act)
 
-
-def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
-    async def act(it: Scene) -> None:
+async def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
+    async with scene() as it:
         it.push("a.example")
         await it.said()
         request = it.popped()
@@ -241,11 +226,9 @@ def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
         await it.said()
         assert [permit.at for permit in it.store.back] == [100.0]
 
-    acted(act)
 
-
-def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then() -> None:
+    async with scene() as it:
         it.push("a.example")
         await it.said()
         request = it.popped()
@@ -266,11 +249,9 @@ def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then()
         assert len(it.store.back) == 2
         assert it.crawler.counts["distributed/throttle/permits"] == 1
 
-    acted(act)
 
-
-def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
+    async with scene() as it:
         it.push(SLOW)
         await it.said()
         page, robots = it.popped(), Request(f"http://{SLOW}/robots.txt")
@@ -279,11 +260,9 @@ def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
         assert isinstance(it.charging.process_request(page), Request)
         assert it.store.back == []
 
-    acted(act)
 
-
-def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
-    async def act(it: Scene) -> None:
+async def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
+    async with scene() as it:
         it.push(SLOW)
         await it.said()
         assert it.pop() == SLOW
@@ -300,13 +279,10 @@ def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
         await as_any(it.charging.process_request(other))
         assert it.charging.process_request(Request(f"http://{FREE}/next")) is None
 
-    acted(act)
 
-
-def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_for_it() -> None:
+async def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_for_it() -> None:
     """Else the permits of many add up while a site is slow, and all leave at once."""
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
         it.crawler.engine.downloader.slots[FAST] = slot
         first, second = (
@@ -324,11 +300,9 @@ def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_for_it
         slot.active = set()
         await asyncio.wait_for(second, 10)
 
-    acted(act)
 
-
-def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
+    async with scene() as it:
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
         await asyncio.sleep(0)
         await it.said()
@@ -338,13 +312,10 @@ def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await waiting
 
-    acted(act)
 
-
-def test_a_crawl_that_ends_does_not_wait_for_places_either() -> None:
+async def test_a_crawl_that_ends_does_not_wait_for_places_either() -> None:
     """Many wait for a place beside the queues, as media pipelines ask for files."""
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
         it.crawler.engine.downloader.slots[FAST] = slot
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{FAST}/"), page=False))
@@ -355,14 +326,13 @@ def test_a_crawl_that_ends_does_not_wait_for_places_either() -> None:
             await asyncio.wait_for(waiting, 10)
         assert it.store.asked == []
 
-    acted(act)
-
 
 @pytest.mark.parametrize("part", ["of", "join", "part"])
-def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else all that wait for it would wait for ever, and the end of the crawl for them."""
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         with monkeypatch.context() as broken:
             broken.setattr(it.gate._lines, part, lambda *words: 1 / 0)
             waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SLOW}/"), page=False))
@@ -373,14 +343,12 @@ def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(part: str, mon
         assert not it.gate.room._placed
         assert it.gate.room.active(SLOW) == 0
 
-    acted(act)
 
-
-def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The crawl is closed, and who waits is sent away: its end waits for them."""
     monkeypatch.setattr(gate, "LOOK", 0.01)
+    async with scene() as it:
 
-    async def act(it: Scene) -> None:
         def close(crawler: Any, reason: str) -> None:
             crawler.engine._slot.closing = reason
 
@@ -397,21 +365,17 @@ def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.Mon
             await asyncio.wait_for(waiting, 10)
         assert it.crawler.engine._slot.closing == "throttle-failed"
 
-    acted(act)
 
-
-def test_what_is_not_needed_any_more_is_handed_back() -> None:
-    async def act(it: Scene) -> None:
+async def test_what_is_not_needed_any_more_is_handed_back() -> None:
+    async with scene() as it:
         it.push("a.example", "a.example")
         await it.said()
         await it.gate._closed()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
 
-    acted(act)
 
-
-def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
-    async def act(it: Scene) -> None:
+async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
+    async with scene() as it:
         asked, go = threading.Event(), threading.Event()
         take = it.store.take_permits
 
@@ -429,11 +393,9 @@ def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
         await it.said()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
 
-    acted(act)
 
-
-def test_new_rules_are_heeded_at_the_next_look() -> None:
-    async def act(it: Scene) -> None:
+async def test_new_rules_are_heeded_at_the_next_look() -> None:
+    async with scene() as it:
         it.push(*[SLOW] * 3, FREE, SHUT)
         await it.said()
         assert sorted(filter(None, [it.pop(), it.pop(), it.pop()])) == [FREE, SLOW]
@@ -446,13 +408,10 @@ def test_new_rules_are_heeded_at_the_next_look() -> None:
         assert {ask.domain for asks in it.store.asked for ask in asks} == {SLOW, SHUT}
         assert it.pop() == SLOW
 
-    acted(act)
 
-
-def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
+async def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
     """In a broad crawl some site is always slowed down: it costs one question, not one for each domain."""
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         domains = [f"site{number}.example" for number in range(7)]
         it.push(*domains * 2, SHUT)
         await it.said()
@@ -468,11 +427,9 @@ def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
         await it.said()
         assert (len(it.store.back), len(it.store.asked)) == (1, asked + 1)
 
-    acted(act)
 
-
-def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> None:
-    async def act(it: Scene) -> None:
+async def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> None:
+    async with scene() as it:
         it.gate.tell(SiteNews(domain="a.example", latency=1.0))
         await it.said()
         assert it.store.news == []
@@ -480,14 +437,11 @@ def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> None:
         await it.said()
         assert [one.refused_at for one in it.store.news] == [None, 1.0]
 
-    acted(act)
 
-
-def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(talk, "AGAIN", 0.001)
     monkeypatch.setattr(talk, "LONGEST_AGAIN", 0.001)
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         it.push(FREE, FREE)
         await it.said()
         assert it.pop() == FREE
@@ -502,25 +456,20 @@ def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch)
         await it.said()
         assert sorted(filter(None, [it.pop(), it.pop()])) == ["a.example", FREE]
 
-    acted(act)
 
-
-def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would wait for ever."""
     closed: list[str] = []
     monkeypatch.setattr(gate, "close_spider", lambda crawler, reason: closed.append(reason))
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         it.store.take_permits = lambda asks, known: 1 / 0
         it.push(FREE)
         await it.said()
         assert closed == ["throttle-failed"]
 
-    acted(act)
 
-
-def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
-    async def act(it: Scene) -> None:
+async def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
+    async with scene() as it:
         it.push(SPENT, domain_max_pages=3)
         await it.said()
         assert it.pop() is None
@@ -529,13 +478,10 @@ def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
         with pytest.raises(IgnoreRequest, match="3 pages of spent"):
             it.charging.process_request(request)
 
-    acted(act)
 
-
-def test_what_nobody_waits_for_is_forgotten() -> None:
+async def test_what_nobody_waits_for_is_forgotten() -> None:
     """C5: the memory of many small domains comes back."""
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         it.push(*(f"site{number}.example" for number in range(1000)))
         left = 0
         while left < 1000:
@@ -548,13 +494,10 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
         assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate._lines._lines) == 0
         assert len(it.gate.room._coming) == len(it.gate._passes._out) == len(it.gate._lines._alarms._heap) == 0
 
-    acted(act)
 
-
-def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
+async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
     """A slow domain, whose next permit was a minute off, loses its limit."""
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         it.push(SLOW, SLOW)
         await it.said()
         assert it.pop() == SLOW
@@ -572,11 +515,9 @@ def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
         await it.turn(20.0)
         it.gate._lines.sweep(ending=False)
 
-    acted(act)
 
-
-def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then() -> None:
+    async with scene() as it:
         slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
         it.crawler.engine.downloader.slots[FAST] = slot
         it.push(*[FAST] * 3)
@@ -598,14 +539,11 @@ def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then
         await it.said()
         assert it.pop() == FAST
 
-    acted(act)
 
-
-def test_of_many_domains_no_more_is_asked_for_than_can_leave_and_many_are_one_question() -> None:
+async def test_of_many_domains_no_more_is_asked_for_than_can_leave_and_many_are_one_question() -> None:
     """A broad crawl: permits that lie about while the engine is full would be too old, and cost as much again."""
     pages = 1000
-
-    async def act(it: Scene) -> None:
+    async with scene() as it:
         active = it.crawler.engine.downloader.active
         it.push(*(f"site{number}.example" for number in range(pages)))
         left = 0
@@ -623,11 +561,9 @@ def test_of_many_domains_no_more_is_asked_for_than_can_leave_and_many_are_one_qu
         assert not it.store.back
         assert len(it.store.asked) < pages / 3
 
-    acted(act)
 
-
-def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:
-    async def act(it: Scene) -> None:
+async def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:
+    async with scene() as it:
         it.crawler.engine.downloader.active.update(range(16))
         it.push(*(f"site{number}.example" for number in range(50)))
         await it.said()
@@ -638,11 +574,9 @@ def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:
         assert [len(asks) for asks in it.store.asked] == [1]
         assert it.pop() == "site0.example"
 
-    acted(act)
 
-
-def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_asked_for() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_asked_for() -> None:
+    async with scene() as it:
         busy = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
         it.crawler.engine.downloader.slots.update({f"site{number}.example": busy for number in range(150)})
         it.push(*(f"site{number}.example" for number in range(151)))
@@ -654,11 +588,9 @@ def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_asked_for
         assert [[ask.domain for ask in asks] for asks in it.store.asked] == [["site150.example"]]
         assert popped == [None, "site150.example"]
 
-    acted(act)
 
-
-def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -> None:
-    async def act(it: Scene) -> None:
+async def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -> None:
+    async with scene() as it:
         plain = Lane("www.a.example", it.gate.kind_of(Request("http://www.a.example/")))
         assert plain.name == "www.a.example"
         for request in (
@@ -669,5 +601,3 @@ def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -
             lane = Lane(it.crawler.engine.downloader.get_slot_key(request), it.gate.kind_of(request))
             assert Lane.named(lane.name) == lane
         assert Lane.named(plain.name) == plain
-
-    acted(act)

@@ -1,0 +1,108 @@
+"""Break a rule of the program in a copy of it, one at a time, and see that the tests named for the rule fail.
+
+The text to change must stand exactly once in the source, and the tests must pass on the unchanged copy: a rule whose
+code or tests have moved ends the run, so the table below stays true.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+#: folders of the repository that install as packages of scrapyd_dist
+MAPPED = ("cli", "middlewares", "deploy", "examples")
+STEPS = "contract/test_store_steps.py::test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing"
+LOSSES = "contract/test_coordinator_losses.py"
+BURST = "contract/test_store_throttle.py::test_a_limit_that_is_not_moderated_gives_them_all_and_then_rests[redis]"
+
+#: rule, the line as it stands, the line in its place, the test that has to fail
+MUTANTS = [
+    ("only the current attempt of a batch can change it (SQLite)",
+     "if number != current:", "if False:", f"{STEPS}[sqlite]"),
+    ("only the current attempt of a batch can change it (Redis)",
+     '(key, "attempts", [number]),', "", f"{STEPS}[redis]"),
+    ("a batch that is done stays done",
+     "BatchState.DONE: frozenset(),", "BatchState.DONE: frozenset({BatchState.SENT}),",
+     "unit/test_batches.py::test_what_is_done_stays_done"),
+    ("a job whose post was not answered is not posted again",
+     "maybe_accepted: ClassVar[bool] = True", "maybe_accepted: ClassVar[bool] = False",
+     "contract/test_coordinator.py::test_a_post_without_an_answer_that_was_taken_is_not_posted_again"),
+    ("a part whose hash differs is not accepted",
+     "if await asyncio.get_running_loop().run_in_executor(None, sha256_of, growing) != part.sha256:", "if False:",
+     f"{LOSSES}::test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt"),
+    ("a lease has one holder until it runs out",
+     'f" WHERE until < {NOW} OR holder = excluded.holder",', '" WHERE true",',
+     "contract/test_store_leases.py::test_a_lease_has_one_holder_until_it_runs_out[sqlite]"),
+    ("a worker whose event loop stands still renews no lease",
+     "if asked or (now - self._renewed >= pause and now - self._turned < pause):",
+     "if asked or now - self._renewed >= pause:",
+     "contract/test_worker_leases.py::test_a_loop_that_stands_still_lets_others_have_the_work"),
+    ("no window of the throttle has more than its hits",
+     "start = max(start, back[at] + terms.window)", "start = max(start, back[at] + terms.window - 1)",
+     "unit/test_throttle_windows.py::test_who_asks_on_and_on_gets_all_that_there_is"),
+    ("the server's arithmetic of the throttle is that of the file's",
+     "if terms.hits > 0 then start = math.max(start, back[number] + terms.window) end",
+     "if terms.hits > 0 then start = math.max(start, back[number]) end", BURST),
+    ("a request that was seen before is not added again",
+     "raise SeenBefore(frozenset(there))", "pass",
+     "contract/test_store_frontier.py::test_requests_that_were_there_before_are_named_and_nothing_is_kept[sqlite]"),
+    ("items of accepted attempts only are merged",
+     "return sorted((a for a in attempts if a.state is AttemptState.ACCEPTED), key=lambda a: a.batch)",
+     "return sorted(attempts, key=lambda a: a.batch)",
+     "unit/test_cli_items.py::test_a_crawls_items_are_its_own_and_those_of_accepted_attempts"),
+    ("a secret is masked by the name of its setting",
+     "return MASK if _SECRET_NAME.search(name) else masked_text(str(value))", "return masked_text(str(value))",
+     "unit/test_cli_masking.py::test_secrets_are_replaced"),
+    ("a row with a foreign signature leads to nothing",
+     'if hmac.compare_digest(_made(self._key, plain, about).encode(), made.encode("utf-8", "replace")):', "if True:",
+     "contract/test_store_foreign.py::test_what_another_key_has_signed_is_shown_and_not_believed"),
+]  # fmt: skip
+
+
+def file_with(line: str, root: Path) -> Path:
+    """The one file with this text, which must stand there once."""
+    files = [path for path in root.rglob("*") if path.suffix in {".py", ".lua"}]
+    found = [path for path in files for _ in range(path.read_text("utf-8").count(line))]
+    if len(found) != 1:
+        sys.exit(f"this stands {len(found)} times in the source, and should once:\n  {line}")
+    return found[0]
+
+
+def tests_fail(tests: Iterable[str], copy: Path) -> bool:
+    """Run tests against the copy; what is neither passed nor failed (no such test, say) ends the run."""
+    command = [str(Path(sys.executable).with_name("pytest")), "-q", "-x", "-p", "no:cacheprovider"]
+    command += [str(HERE / "tests" / test) for test in tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "examples")}
+    done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or re.search(r"\d+ errors? in", done.stdout):
+        sys.exit(f"the tests cannot be run:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    return done.returncode == 1
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        copy, package = Path(folder), Path(folder, "scrapyd_dist")
+        shutil.copytree(HERE / "scrapyd_dist", package)
+        for name in MAPPED:
+            shutil.copytree(HERE / name, package / name)
+        if tests_fail([mutant[-1] for mutant in MUTANTS], copy):
+            sys.exit("the tests fail on the unchanged source already")
+        alive = []
+        for rule, line, instead, test in MUTANTS:
+            path = file_with(line, package)
+            whole = path.read_text("utf-8")
+            path.write_text(whole.replace(line, instead), "utf-8")
+            caught = tests_fail([test], copy)
+            path.write_text(whole, "utf-8")
+            print("caught " if caught else "ALIVE  ", rule, flush=True)
+            alive += [] if caught else [rule]
+    sys.exit(f"{len(alive)} broken rules were not noticed" if alive else 0)
+
+
+if __name__ == "__main__":
+    main()
