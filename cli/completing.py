@@ -82,7 +82,7 @@ def choices(words: Sequence[str], typed: str) -> Choices:
 
 def _command(words: Sequence[str]) -> tuple[Described, list[str]]:
     """The command that the words lead to, and those behind it."""
-    from .main import program
+    from .app import program
 
     plain = [word for word in words if not word.startswith("-")]
     command, rest = describe(program(plain[0] if plain else ""), "sdist"), list(words)

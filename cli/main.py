@@ -1,127 +1,34 @@
 """The command `sdist`, and its one door for errors: what is ours leaves as a paragraph and an exit code.
 
-The rule it keeps: nothing here imports Scrapy, Twisted or requests; only the module of the command that was typed is
-imported (all of them for `sdist --help`), and a command imports what it needs when it runs.
+The rule it keeps: nothing here imports Scrapy, Twisted or requests; a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
 import traceback
 from contextlib import suppress
-from typing import Annotated, Any, NoReturn, Optional
+from typing import NoReturn
 
 import typer
 
-from scrapyd_dist import __version__
 from scrapyd_dist.errors import DistError
 
+from .app import COMMANDS, DEBUG, build, program
 from .front import front
-from .helping import explain
 from .speaking import complain, put_ours
 
-_DEBUG = "--debug"
 #: by which the script of `sdist completion` asks what may follow
 ASKED = "--complete"
 #: exit code after Ctrl-C
 INTERRUPTED = 130
 
-#: command -> the module of this package whose register() adds it; in the order of `sdist --help` within a panel
-COMMANDS = {
-    "demo": "crawls.demo",
-    "init": "setup.init",
-    "config": "setup.configured",
-    "crawl": "crawls.crawl",
-    "plan": "crawls.crawl",
-    "resume": "crawls.crawl",
-    "pause": "crawls.recovering",
-    "stop": "jobs.cancelling",
-    "retry": "crawls.recovering",
-    "batches": "crawls.recovering",
-    "misses": "crawls.missed",
-    "watch": "crawls.status",
-    "status": "crawls.status",
-    "wait": "crawls.waiting",
-    "crawls": "crawls.crawl",
-    "clean": "crawls.clean",
-    "report": "crawls.report",
-    "trust": "crawls.trusting",
-    "throttle": "throttle.commands",
-    "frontier": "frontier.commands",
-    "consume": "frontier.consume",
-    "nodes": "nodes.listing",
-    "doctor": "nodes.doctor",
-    "deploy": "deploys.deploying",
-    "deploy-all": "deploys.deploying",
-    "versions": "deploys.versions",
-    "spiders": "deploys.versions",
-    "rollback": "deploys.undoing",
-    "prune": "deploys.undoing",
-    "schedule": "jobs.schedule",
-    "jobs": "jobs.listing",
-    "logs": "jobs.logs",
-    "grep": "jobs.grepping",
-    "stats": "jobs.statistics",
-    "items": "items.commands",
-    "cancel": "jobs.cancelling",
-    "api": "nodes.raw",
-    "metrics": "nodes.metrics",
-    "completion": "completion",
-    "version": "version",
-}
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        put_ours(f"scrapyd-dist {__version__}")
-        raise typer.Exit
-
-
-def top(
-    version: Annotated[
-        Optional[bool],
-        typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True),
-    ] = None,
-    # It works behind any command, since main() looks for it; here it is only told.
-    debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks; works behind any command.")] = False,
-) -> None:
-    """Spread one Scrapy crawl over a fleet of Scrapyd nodes, and bring the items home as one file.
-
-    New here? `sdist demo` shows it all on this machine. In a Scrapy project:
-    `sdist init` names the nodes (or `sdist nodes up 3` starts some), `sdist crawl
-    SPIDER` crawls with them, `sdist watch` comes back to a crawl that runs.
-    """
-
-
-def program(word: str = "") -> Any:
-    """The command line as Typer's object for it: with the commands of one module if `word` is a command, else all."""
-    return _program([word] if word in COMMANDS else list(COMMANDS))
-
-
-def _program(names: list[str]) -> Any:
-    app = typer.Typer(
-        name="sdist",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # helping.py writes the help, several times as fast
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(top)
-    for module in dict.fromkeys(COMMANDS[name] for name in names):
-        importlib.import_module(f".{module}", __package__).register(app)
-    command: Any = typer.main.get_command(app)
-    # Typer has groups behind single commands.
-    command.commands = {name: command.commands[name] for name in COMMANDS if name in command.commands}
-    explain(command)
-    return command
-
 
 def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
-    arguments = [text for text in sys.argv[1:] if text != _DEBUG]
+    arguments = [text for text in sys.argv[1:] if text != DEBUG]
     try:
         if sys.argv[1:2] == [ASKED]:
             sys.exit(_completed(sys.argv[2:]))
@@ -171,7 +78,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 
 def _called(arguments: list[str]) -> object:
-    if arguments in (["--help"], ["-h"]) and (lines := front(_program([]), list(COMMANDS))):
+    if arguments in (["--help"], ["-h"]) and (lines := front(build([]), list(COMMANDS))):
         put_ours("\n".join(lines))
         return 0
     # Without the library's own error boxes: an error is one paragraph, which can be searched for.
@@ -191,7 +98,7 @@ def _told(error: Exception) -> int:
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(
-        f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with {_DEBUG} to see where, "
+        f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with {DEBUG} to see where, "
         "and please report it."
     )
     return 1

@@ -37,7 +37,7 @@ _ASKING = {"sdist crawl", "sdist plan"}
 
 def pages() -> dict[str, str]:
     """File name -> text, for each command and for the list of them."""
-    from .main import program
+    from .app import program
 
     root = describe(program(), "sdist")
     texts = {f"{command.name}.md": page(command) for command in root.commands}
@@ -144,7 +144,7 @@ def _text(text: str) -> str:
 
 def contents() -> str:
     """The module with the list of commands that `sdist --help` shows without importing them."""
-    from .main import program
+    from .app import program
 
     rows = [(one.name, one.panel, one.summary) for one in describe(program(), "sdist").commands]
     lines = [f"    ({', '.join(json.dumps(cell, ensure_ascii=False) for cell in row)})," for row in rows]

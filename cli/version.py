@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapyd_dist import __version__
+from scrapyd_dist.version import __version__
 
 from .speaking import put
 

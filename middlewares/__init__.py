@@ -8,17 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .addon import Addon
-    from .distributed import Distributed
+    from .addon import Addon, Distributed
 
 __all__ = ["Addon", "Distributed"]
 
-_HOME = {"Addon": "addon", "Distributed": "distributed"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        from importlib import import_module
+    if name in __all__:
+        from . import addon
 
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        return getattr(addon, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
-"""The one line in a user's settings: `ADDONS = {"scrapyd_dist.Addon": 500}`.
+"""What a user's settings name: the add-on, or the spider middleware alone. Both bring in what the process's role needs.
 
-Part of the worker half: imports Scrapy and the standard library only.
+Part of the worker half: imports Scrapy and the standard library only; each role's own half is imported when a process
+turns out to have it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from .distributed import Distributed, is_filler, is_producer, is_pulling, is_worker
+from .assignment import Job
 from .profile import apply_profile
+from .roles import is_filler, is_producer, is_pulling, is_worker
 from .throttle.install import put_in as put_in_throttle
-from .worker.job import Job
+from .throttle.install import put_in_late as put_in_throttle_late
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -70,6 +72,39 @@ class Addon:
 
             crawler = self._crawler
             take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
+
+
+class Distributed:
+    """Stands for the half that this process needs; `SPIDER_MIDDLEWARES = {"scrapyd_dist.Distributed": 100}`."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Any:
+        """The worker's or the producer's middleware.
+
+        Raises:
+            NotConfigured: this process is neither.
+        """
+        if crawler.get_addon(Addon) is None:
+            if is_worker(crawler.settings) or is_producer(crawler.settings):
+                apply_late(crawler)
+            put_in_throttle_late(crawler)
+        if is_pulling(crawler.settings):
+            from .pull.puller import Puller
+
+            return Puller.from_crawler(crawler)
+        if is_worker(crawler.settings):
+            from .worker.pushed import Worker
+
+            return Worker.from_crawler(crawler)
+        if is_filler(crawler.settings):
+            from .frontier.filler import Filler
+
+            return Filler.from_crawler(crawler)
+        if is_producer(crawler.settings):
+            from .producer.producer import Producer
+
+            return Producer.from_crawler(crawler)
+        raise NotConfigured
 
 
 def apply_late(crawler: Crawler) -> None:

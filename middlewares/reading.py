@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
+
+#: kinds of feeds that are written while a job runs
+LOCAL_FEEDS = frozenset({"", "file", "stdout"})
 
 
 class Reader:
@@ -59,3 +63,11 @@ class Reader:
         if value not in known:
             raise ConfigError(f"{name} is {value!r}; it can be {' or '.join(known)}.")
         return value
+
+
+def uploading_feeds(settings: BaseSettings) -> list[str]:
+    """The feeds of this process that are stored elsewhere when it closes, without what is secret in their addresses."""
+    feeds = (urlsplit(str(uri)) for uri in settings.getdict("FEEDS"))
+    return [
+        uri._replace(netloc=uri.netloc.rpartition("@")[2]).geturl() for uri in feeds if uri.scheme not in LOCAL_FEEDS
+    ]

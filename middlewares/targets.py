@@ -16,7 +16,10 @@ from .codec import DEFAULT_CALLBACK, rule_of
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+    from scrapyd_dist.payload import RequestValue
 
 #: request meta that marks a target request whatever its callback: True, or the other spider that it is for
 MARK = "distribute"
@@ -92,6 +95,25 @@ def only_rule(spider: Spider | None) -> int | None:
     """The number of a CrawlSpider's only rule with a callback that does not follow, if there is just one."""
     fitting = [number for number, rule in enumerate(_rules(spider)) if rule.callback and not rule.follow]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
+    """A bare URL (the book's form) is taken by the project's own target settings."""
+    if "rule" in value or "callback" in value:
+        return value
+    return {**_default_target(crawler), **value}
+
+
+def _default_target(crawler: Crawler) -> RequestValue:
+    settings, spider = crawler.settings, crawler.spider
+    rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
+    if rule >= 0 and isinstance(spider, CrawlSpider):
+        return {"rule": rule}
+    callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
+    if callbacks:
+        return {"callback": callbacks[0]}
+    found = only_rule(spider)
+    return {} if found is None else {"rule": found}
 
 
 def _plain_target(spider: Spider, settings: BaseSettings) -> Target:

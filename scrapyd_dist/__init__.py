@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.version import __version__
+
 if TYPE_CHECKING:
     from scrapyd_dist.errors import SessionExpired
     from scrapyd_dist.middlewares import Addon, Distributed
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Addon",  # ADDONS = {"scrapyd_dist.Addon": 500}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..choosing import Json
-from .listing import CONNECT_TIMEOUT, TIMEOUT, ConnectTimeout
+from .looks import CONNECT_TIMEOUT, TIMEOUT, ConnectTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,7 @@ def add(
 
     from ..fleet import unused_local
     from ..speaking import complain, put_json, say
-    from .listing import exit_code_of, look
-    from .looks import row
+    from .looks import exit_code_of, look, row
     from .records import note
 
     if name is not None and len(address) > 1:

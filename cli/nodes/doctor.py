@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..choosing import Json
-from .listing import CONNECT_TIMEOUT, ConnectTimeout
+from .looks import CONNECT_TIMEOUT, ConnectTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

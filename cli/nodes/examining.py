@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from scrapyd_dist.coordination.health import skew_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.upkeep.checkup import Exam, KeptLogs
+from scrapyd_dist.upkeep.checkup import Exam, KeptLogs, host_of
 
 from .ports import certificate_end, speaks_http, speaks_tls
 
@@ -64,8 +64,6 @@ def _not_reached(sender: Sender, exam: Exam, timeout: float) -> Exam:
     tls = speaks_tls(node, timeout)
     exam = replace(exam, speaks_tls=tls, speaks_http=None if tls else speaks_http(node, timeout))
     if isinstance(error, (NotFound, NotJson)):
-        from scrapyd_dist.scrapyd.unreached import host_of
-
         root = replace(node, url=host_of(node.url))
         if root.url != node.url and _asked(sender, root, api.daemonstatus(), timeout) is not None:
             return replace(exam, found_at=root.url)

@@ -7,25 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..choosing import Json, Nodes
+from .looks import CONNECT_TIMEOUT, TIMEOUT, ConnectTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import Sender
+    from collections.abc import Sequence
 
     from .looks import Seen
 
-#: seconds that a node gets to answer
-TIMEOUT = 10.0
-#: seconds in which a connection has to come about; a SYN that was lost is sent again after 1 and 3 s
-CONNECT_TIMEOUT = 4.0
 #: nodes in trouble of which all is said
 SAID = 5
-
-ConnectTimeout = Annotated[
-    float, typer.Option("--connect-timeout", help="Seconds in which a connection has to come about.", min=0.1)
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +59,7 @@ def nodes(
     from ..choosing import chosen, known_times
     from ..fleet import unused_local
     from ..speaking import put_json, say
-    from .looks import newest_of, quick_project, row
+    from .looks import exit_code_of, look, newest_of, quick_project, row
     from .records import recognise
 
     found = load()
@@ -87,35 +77,6 @@ def nodes(
     if idle := unused_local(found):
         say(idle)
     raise typer.Exit(exit_code_of(seen))
-
-
-def look(
-    sender: Sender,
-    fleet: Sequence[Node],
-    project: str | None,
-    timeout: float,
-    *,
-    known: Mapping[str, float] | None = None,
-    shown: bool = False,
-) -> list[Seen]:
-    """Ask all nodes at once, and draw the answers as they come; in the nodes' order."""
-    from .drawn import drawing
-    from .looks import ask_nodes
-
-    seen: dict[Node, Seen] = {}
-    with drawing(len(fleet), shown=shown) as draw:
-        for one in ask_nodes(sender, fleet, project, timeout, known):
-            seen[one.node] = one
-            draw(list(seen.values()))
-    return [seen[node] for node in fleet]
-
-
-def exit_code_of(seen: Sequence[Seen]) -> int:
-    """0 when all work, 3 when some do not, else what keeps all of them away."""
-    from ..fleet import exit_code
-
-    code = exit_code(len(seen), [one.error for one in seen if one.error is not None])
-    return 3 if code == 0 and any(one.wedged for one in seen) else code
 
 
 def _show(seen: Sequence[Seen], rows: Sequence[dict[str, Any]]) -> None:

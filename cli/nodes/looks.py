@@ -1,25 +1,46 @@
-"""One look at every node, all at once: load, versions, clock; rule: each answer is told when it is there."""
+"""One look at every node, all at once: load, versions, clock; each answer is shown when it comes.
+
+The rule it keeps: what is drawn in place on a terminal does not stay, as the table comes after it.
+"""
 
 from __future__ import annotations
 
 import ast
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from scrapyd_dist.coordination import health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from rich.text import Text
 
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Load
     from scrapyd_dist.transports import Sender
+
+#: seconds that a node gets to answer
+TIMEOUT = 10.0
+#: seconds in which a connection has to come about; a SYN that was lost is sent again after 1 and 3 s
+CONNECT_TIMEOUT = 4.0
+#: most drawings in a second
+RATE = 4
+#: lines that are drawn on a terminal whose height is not known
+LINES = 20
+
+ConnectTimeout = Annotated[
+    float, typer.Option("--connect-timeout", help="Seconds in which a connection has to come about.", min=0.1)
+]
 
 
 @dataclass(kw_only=True)
@@ -190,3 +211,63 @@ def _bot_name(module: Path) -> str | None:
         ]
         return names[-1] if names and isinstance(names[-1], str) else None
     return None
+
+
+def look(
+    sender: Sender,
+    fleet: Sequence[Node],
+    project: str | None,
+    timeout: float,
+    *,
+    known: Mapping[str, float] | None = None,
+    shown: bool = False,
+) -> list[Seen]:
+    """Ask all nodes at once, and draw the answers as they come; in the nodes' order."""
+    seen: dict[Node, Seen] = {}
+    with drawing(len(fleet), shown=shown) as draw:
+        for one in ask_nodes(sender, fleet, project, timeout, known):
+            seen[one.node] = one
+            draw(list(seen.values()))
+    return [seen[node] for node in fleet]
+
+
+def exit_code_of(seen: Sequence[Seen]) -> int:
+    """0 when all work, 3 when some do not, else what keeps all of them away."""
+    from ..fleet import exit_code
+
+    code = exit_code(len(seen), [one.error for one in seen if one.error is not None])
+    return 3 if code == 0 and any(one.wedged for one in seen) else code
+
+
+@contextmanager
+def drawing(total: int, *, shown: bool) -> Iterator[Callable[[Sequence[Seen]], None]]:
+    """Draws the nodes that have answered, the last ones where there is no room for all; nothing off a terminal."""
+    from ..speaking import on_terminal
+
+    if not shown or not on_terminal():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    room = max(2, min(console.size.height - 3, LINES))
+    with Live("", console=console, refresh_per_second=RATE, transient=True) as live:
+        live.update(_picture([], total, room), refresh=True)
+        yield lambda seen: live.update(_picture(seen, total, room))
+
+
+def _picture(seen: Sequence[Seen], total: int, room: int) -> Text:
+    from rich.text import Text
+
+    lines = [_line(one) for one in seen[-room:]]
+    return Text("\n".join([*lines, f"{len(seen)} of {total} nodes answered …"]), no_wrap=True, overflow="ellipsis")
+
+
+def _line(seen: Seen) -> str:
+    words = [seen.node.name, seen.state.value]
+    if seen.load is not None:
+        words.append(f"running {seen.load.running}, pending {seen.load.pending}")
+    elif seen.error is not None:
+        words.append(seen.error.short)
+    return "  ".join(words)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from scrapyd_dist import __version__
 from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.version import __version__
 
 from ..crawls.words import number
 

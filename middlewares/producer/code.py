@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Crawl
 
-    from .preflight import Prepared
-
 #: where a crawl's folder has the unpacked project of an egg
 UNPACKED = "code"
 
@@ -171,16 +169,16 @@ def runs_here(code: Code, crawl: Path) -> bool:
     return folder is None or str(folder) in sys.path
 
 
-def keep(prepared: Prepared, crawl: Path, state: Path, project: str) -> None:
+def keep(egg: Egg | None, version: str | None, crawl: Path, state: Path, project: str) -> None:
     """Keep the egg that the crawl runs in its folder: its code may change before it is at its end. Blocking."""
-    if prepared.egg is None or prepared.version is None or hash_in(prepared.version) != prepared.egg.content_hash:
+    if egg is None or version is None or hash_in(version) != egg.content_hash:
         return
-    if egg_of_version([crawl], prepared.version) is not None:
+    if egg_of_version([crawl], version) is not None:
         return
     crawl.mkdir(parents=True, exist_ok=True)
     for saved in all_eggs(state, project):
-        if saved.version == prepared.version:
+        if saved.version == version:
             with suppress(OSError):
                 os.link(saved.path, crawl / saved.path.name)
                 return
-    write_egg(crawl, prepared.version, prepared.egg.data)
+    write_egg(crawl, version, egg.data)

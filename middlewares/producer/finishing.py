@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist import __version__
 from scrapyd_dist.account.finishing import Wishes, earlier_items, environment, is_address, shown, too_few, unusual
 from scrapyd_dist.account.summary import SCHEMA
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

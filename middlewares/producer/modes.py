@@ -17,7 +17,7 @@ from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.managing.manager import Manager
 
 from ..frontier.slotting import Home, Slotting
-from ..pull.job import uploading_feeds
+from ..reading import uploading_feeds
 from ..throttle.opening import options_of
 from ..throttle.options import PUBLIC_IP, SWITCH
 from ..throttle.options import given as throttle_given

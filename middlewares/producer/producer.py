@@ -59,11 +59,6 @@ class Producer:
         connect(producer._stopped, signals.engine_stopped)
         return producer
 
-    @property
-    def home(self) -> str:
-        """What tells the crawl from others of its name, once it has begun."""
-        return self._run.record.home
-
     # what goes in
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:

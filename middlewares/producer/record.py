@@ -138,7 +138,9 @@ class Record:
         Returns:
             What is to be written down with the crawl's new state: its version, and those that it ran before.
         """
-        await self.thread(partial(keep, prepared, self.folder, self._project.state, self._project.name))
+        await self.thread(
+            partial(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
+        )
         before = self.row.version
         if before is not None and before != prepared.version:
             self.earlier_versions = (*self.earlier_versions, before)

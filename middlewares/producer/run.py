@@ -22,11 +22,11 @@ from scrapyd_dist.frontier.cutting import portions
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.reasons import NOT_MADE, Reason, meaning
 
+from ..engine_compat import close_spider
 from ..frontier.filling import count_found
 from ..targets import Target, find_target
+from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
-from ..throttle.install import why_not_heeded
-from ..worker.closing import close_spider
 from .asked import Asked, asked_for, check_spider, job_settings, loop_sender, shards_of, template_of
 from .code import runs_here
 from .exits import exit_code as process_exit
@@ -118,6 +118,7 @@ class Run:
         shards = shards_of(options, spider)
         self.record = record = Record(options, project, partial(count_found, self._crawler))
         await record.take_row(spider.name, asked)
+        charge_pages_to(self._crawler, record.home)
         self._telling.warn(*await record.warnings())
         await self._look_for_rules()
         self.fleet = fleet = Fleet(options, project, spider.name, record.where, record.rules)

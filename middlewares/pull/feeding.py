@@ -18,9 +18,9 @@ from scrapy import Request
 from scrapyd_dist.payload import PayloadError, decode
 
 from ..codec import ATTRIBUTES, from_value, set_attributes
-from ..worker.job import with_target
+from ..targets import with_target
+from ..worker.callbacks import spider_method
 from ..worker.part import Part
-from .job import spider_method
 from .leased import LeasedBatch
 from .leasing import is_suspect
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.values import Leased
     from scrapyd_dist.payload import RequestValue
 
+    from ..assignment import PullJob
     from ..frontier.filling import Finds
     from .carrying import Carrier
-    from .job import PullJob
     from .leasing import Leasing
     from .news import News
     from .settling import Settling

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.sealing import public_half
 
+from ..assignment import egg_key
 from ..frontier.slotting import hides_addon
-from ..worker.job import egg_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy.crawler import Crawler
 
-    from .job import PullJob
+    from ..assignment import PullJob
 
 
 def introduce(crawler: Crawler, job: PullJob, uploads: Sequence[str]) -> tuple[str, str]:

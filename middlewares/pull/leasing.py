@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.values import Leased, NewBatch
     from scrapyd_dist.store.base import Store
 
+    from ..assignment import PullJob
     from ..worker.lease import Leases
-    from .job import PullJob
 
 logger = logging.getLogger(__name__)
 

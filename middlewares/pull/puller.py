@@ -17,19 +17,20 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.reasons import Reason
 from scrapyd_dist.sealing import SealError
 
+from ..assignment import PullJob, crawl_key
+from ..engine_compat import close_spider, under_way
 from ..frontier.filling import Fate, Finds, Sorter
 from ..frontier.slotting import Home, Slotting
+from ..reading import uploading_feeds
+from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
-from ..worker.closing import close_spider, under_way
-from ..worker.job import crawl_key
+from ..worker.callbacks import spider_method
 from ..worker.lease import Leases, guard
 from ..worker.part import FilesFolder, ReportFile, crawl_folder, remove_old
-from ..worker.reach import OutOfReach, reach
 from .carrying import Carrier
 from .feeding import Feeder
 from .introducing import introduce
-from .job import PullJob, spider_method, uploading_feeds
 from .leased import SESSION, mark_of
 from .leasing import Leasing, StoreLost
 from .login import Asking, Login

@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import scrapyd_dist
+from scrapyd_dist.version import PACKAGE_FILE, __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from .job import PullJob
+    from ..assignment import PullJob
     from .leased import LeasedBatch
 
 REPORT_SCHEMA = 1
@@ -101,5 +101,5 @@ class PullReport:
             "pid": os.getpid(),
             "started": started,
             "updated": time.time(),
-            "code": {"version": scrapyd_dist.__version__, "file": scrapyd_dist.__file__, "egg": self._job.version},
+            "code": {"version": __version__, "file": PACKAGE_FILE, "egg": self._job.version},
         }

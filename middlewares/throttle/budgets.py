@@ -13,9 +13,8 @@ from uuid import uuid4
 
 from scrapy.exceptions import IgnoreRequest
 
-from ..distributed import FRONTIER, is_filler, is_producer, is_pulling, is_worker
-from ..pull.job import PullJob
-from ..worker.job import Job
+from ..assignment import Job, PullJob
+from ..roles import FRONTIER, is_filler, is_pulling, is_worker
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -66,7 +65,7 @@ class PageBudget:
     def name(self) -> str:
         """Whose pages are counted together: the crawl's, by what tells it from others of its name; else this process's.
 
-        To be asked for once the crawl has begun.
+        The producer sets it (`Gate.charge_pages_to`), as it knows only after its checks which crawl it runs.
         """
         settings = self._crawler.settings
         if is_pulling(settings):
@@ -74,17 +73,8 @@ class PageBudget:
         job = Job.from_settings(settings) if is_worker(settings) else None
         if job is not None:
             return job.home or job.crawl
-        if is_producer(settings) and not is_filler(settings):
-            return self._producers()
         named = settings.get(FRONTIER) if is_filler(settings) else settings.get("DISTRIBUTED_CRAWL")
         return str(named or f"{settings.get('BOT_NAME')}.{uuid4().hex}")
-
-    def _producers(self) -> str:
-        from ..producer.producer import Producer  # a worker has no such module
-
-        producer = self._crawler.get_spider_middleware(Producer)
-        assert producer is not None
-        return producer.home
 
     def _warn(self, said: object) -> None:
         if not self._warned:

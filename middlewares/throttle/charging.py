@@ -12,7 +12,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapyd_dist.errors import ConfigError
 
-from ..distributed import is_producer, is_worker
+from ..roles import is_producer, is_worker
 from .gate import Gate
 from .passes import AGAIN, PERMIT, sent_back
 

@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
@@ -21,7 +21,7 @@ from scrapyd_dist.frontier.slotting import site_of
 from scrapyd_dist.reasons import Reason
 from scrapyd_dist.throttle.values import ALL, Ask
 
-from ..worker.closing import close_spider
+from ..engine_compat import close_spider
 from .beside import beside
 from .budgets import PageBudget, PagesUsedUp
 from .egress import Egress
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from .lines import Held, Line
     from .options import ThrottleOptions
-    from .queue import HeedingQueue
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +57,13 @@ ASKS_AT_ONCE = 500
 PATIENCE = 3.0
 #: seconds until a store that is out of reach is looked for again, at most
 LONGEST_SEARCH = 30.0
+
+
+class SleepingQueue(Protocol):
+    """A queue that asks for no permits until there is a rule."""
+
+    def wake(self) -> None:
+        """There is one: what is here waits for its permits from now on."""
 
 
 class Gate:
@@ -79,7 +85,7 @@ class Gate:
         self.options, self.problem, self.awake = options, "", options.on
         self._ruled: frozenset[str] = frozenset()
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
-        self._queues: WeakSet[HeedingQueue] = WeakSet()
+        self._queues: WeakSet[SleepingQueue] = WeakSet()
         self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
         self.room = Room(crawler)
         self._crawler, self._clock = crawler, clock
@@ -182,7 +188,7 @@ class Gate:
 
     # the first rule
 
-    def join(self, queue: HeedingQueue) -> None:
+    def join(self, queue: SleepingQueue) -> None:
         """A queue to be told of the first rule."""
         self._queues.add(queue)
 
@@ -223,6 +229,10 @@ class Gate:
         return request in self._before and self.is_ruled(site_of(request.url))
 
     # what a request is charged to
+
+    def charge_pages_to(self, budget: str) -> None:
+        """Count the pages of this process in the budget of this name; called before the first of them is asked for."""
+        self._budget.name = budget
 
     def kind_of(self, request: Request, *, page: bool = True) -> Kind:
         """The kind of line in which a request waits; `page`: it counts in its domain's budget of pages."""

@@ -13,7 +13,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapyd_dist.errors import ConfigError
 
-from ..distributed import looks_only
+from ..roles import looks_only
 from .options import SWITCH, ThrottleOptions
 
 if TYPE_CHECKING:
@@ -96,6 +96,14 @@ def problem_of(crawler: Crawler) -> str:
     from .gate import Gate
 
     return Gate.of(crawler).problem
+
+
+def charge_pages_to(crawler: Crawler, budget: str) -> None:
+    """Count the pages of this process in the budget of this name; does nothing where the throttle is off."""
+    if is_throttled(crawler.settings):
+        from .gate import Gate
+
+        Gate.of(crawler).charge_pages_to(budget)
 
 
 def why_not_heeded(settings: BaseSettings) -> str:

@@ -22,10 +22,9 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 
-from ..distributed import is_pulling, is_worker
-from ..pull.job import PullJob
-from ..worker.job import Job
-from ..worker.reach import OutOfReach, reach
+from ..assignment import Job, PullJob
+from ..roles import is_pulling, is_worker
+from ..store_access import OutOfReach, reach
 from .options import ThrottleOptions
 
 if TYPE_CHECKING:
@@ -58,6 +57,10 @@ def open_for(crawler: Crawler) -> tuple[Store | None, str]:
     except (OutOfReach, DistError, ImportError, OSError) as error:
         why = str(error).rstrip(".")
         return None, f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}."
+
+
+class PermitQueue:
+    """The base of the scheduler's queues that let requests leave with their permits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +135,12 @@ def check_queue(settings: BaseSettings) -> None:
     Raises:
         ConfigError: they do.
     """
-    from .queue import HeedingQueue, ThrottledQueue
-
     if str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0":  # get() would warn
         raise ConfigError(
             "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
             " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DISTRIBUTED_THROTTLE = False."
         )
-    if not issubclass(load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), (ThrottledQueue, HeedingQueue)):
+    if not issubclass(load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), PermitQueue):
         raise ConfigError(
             f"SCHEDULER_PRIORITY_QUEUE is {settings['SCHEDULER_PRIORITY_QUEUE']}, and the throttle has to be the"
             " scheduler's queue itself. Take it out of the settings, or set DISTRIBUTED_THROTTLE = False."

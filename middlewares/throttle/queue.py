@@ -17,6 +17,7 @@ from scrapyd_dist.frontier.slotting import site_of
 
 from .gate import Gate
 from .lines import Kind
+from .opening import PermitQueue
 from .passes import PERMIT
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Lane(NamedTuple):
         return cls(name, Kind(site_of(f"http://{name}")))
 
 
-class ThrottledQueue(DownloaderAwarePriorityQueue):
+class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
     """Gives the next request that may leave, of the domain with the fewest under way; None where all have to wait."""
 
     def __init__(self, crawler: Crawler, *args: Any, **kwargs: Any) -> None:
@@ -160,7 +161,7 @@ def _taken_from(queue: ScrapyPriorityQueue) -> Iterator[Request]:
         yield request
 
 
-class HeedingQueue:
+class HeedingQueue(PermitQueue):
     """Scrapy's own queue until the store has a rule, and the throttled one from then on.
 
     Until then its methods are those of Scrapy's queue themselves: a crawl without rules pays nothing here.

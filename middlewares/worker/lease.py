@@ -19,7 +19,7 @@ from scrapy.exceptions import IgnoreRequest
 
 from scrapyd_dist.errors import DistError
 
-from .closing import looping_call
+from ..engine_compat import looping_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy import Request, signals
@@ -19,16 +19,18 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 from twisted.python.failure import Failure
 
-import scrapyd_dist
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.payload import REPLACES, PayloadError, decode
 from scrapyd_dist.reasons import Reason, meaning, not_made
+from scrapyd_dist.version import PACKAGE_FILE, __version__
 
-from ..codec import Watched
+from ..assignment import Job, egg_key
+from ..codec import Watched, from_value
+from ..engine_compat import close_spider, looping_call
+from ..targets import with_target
 from ..throttle.install import problem_of as throttle_problem
 from .account import Account, judge
 from .callbacks import each
-from .closing import close_spider, looping_call
-from .job import Job, Made, requests_of
 from .part import FilesFolder, Part, ReportFile, crawl_folder, remove_old
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+    from scrapyd_dist.payload import RequestValue
 
     from .lease import Leases
 
@@ -50,6 +54,15 @@ SOURCE = "distributed_source"
 LOOK = 2.0
 REPORT_SCHEMA = 1
 OVER = "This attempt came too late: another one has taken its place."
+
+
+class Made(NamedTuple):
+    """One of the batch's requests, as far as it can be made here."""
+
+    url: str
+    request: Request | None
+    reason: str = ""  #: why it cannot, in words
+    again: bool = False  #: it was made in an earlier batch, and failed there
 
 
 class Worker:
@@ -201,8 +214,8 @@ class Worker:
         """Hold this attempt in the store, where it can be reached; without that, only HTTP tells who has it."""
         if self._problem or not job.lease:
             return
+        from ..store_access import OutOfReach, reach
         from .lease import Leases, clock, guard
-        from .reach import OutOfReach, reach
 
         since = clock()
         try:
@@ -339,5 +352,22 @@ class Worker:
             "no_lease": self._no_lease,
             "started": self._started,
             "updated": time.time(),
-            "code": {"version": scrapyd_dist.__version__, "file": scrapyd_dist.__file__, "egg": self._job.version},
+            "code": {"version": __version__, "file": PACKAGE_FILE, "egg": self._job.version},
         }
+
+
+def requests_of(crawler: Crawler) -> tuple[list[Made], str]:
+    """The batch's requests, or none and what is wrong with it."""
+    try:
+        return [_made(value, crawler) for value in decode(crawler.settings.get, key=egg_key())], ""
+    except PayloadError as error:
+        return [], f"This batch cannot be crawled: {error}."
+
+
+def _made(value: RequestValue, crawler: Crawler) -> Made:
+    assert crawler.spider
+    again = REPLACES in value
+    try:
+        return Made(value["url"], from_value(with_target(value, crawler), crawler.spider), again=again)
+    except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
+        return Made(value["url"], None, f"it cannot be made here: {error}", again=again)

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist import __version__
 from scrapyd_dist.account.summary import succeeded
 from scrapyd_dist.batches import BatchState, CrawlState
 from scrapyd_dist.report.document import series
@@ -15,6 +14,7 @@ from scrapyd_dist.report.facts import number, of
 from scrapyd_dist.report.markup import NOTHING, cards, items, section, table
 from scrapyd_dist.report.sections import pictures
 from scrapyd_dist.report.texts import escape, span
+from scrapyd_dist.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Which nodes' workers can reach a store, and what their jobs are told of it.
 
 The rule it keeps: an address with a secret travels only encrypted, by the key that is in the egg. What is
-decided here is what this machine can know; a worker looks for itself (`middlewares/worker/reach.py`).
+decided here is what this machine can know; a worker looks for itself (`middlewares/store_access.py`).
 """
 
 from __future__ import annotations

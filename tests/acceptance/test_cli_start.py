@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rig.processes import private_environment
+from scrapyd_dist.cli.app import program
 from scrapyd_dist.cli.described import describe
-from scrapyd_dist.cli.main import program
 
 from scrapyd_dist import __version__
 

@@ -10,7 +10,7 @@ from rig.commands import SDIST, Command, Result
 from rig.documents import DOCUMENTS
 from rig.projects import Project
 from rig.shapes import misfits
-from scrapyd_dist.cli.main import program
+from scrapyd_dist.cli.app import program
 
 from scrapyd_dist.frontier.values import Lessee
 from scrapyd_dist.store import open_store

@@ -12,7 +12,7 @@ from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.middlewares.worker.job import KEY_FILE
+from scrapyd_dist.middlewares.assignment import KEY_FILE
 
 import scrapyd_dist
 from scrapyd_dist.scrapyd.versions import version_name

@@ -9,8 +9,8 @@ import pytest
 from cryptography.fernet import Fernet
 from rig.nodes import free_port
 from rig.redis import PASSWORD
-from scrapyd_dist.middlewares.worker import job as job_module
-from scrapyd_dist.middlewares.worker.reach import OutOfReach, reach
+from scrapyd_dist.middlewares import assignment
+from scrapyd_dist.middlewares.store_access import OutOfReach, reach
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.nodes import Node
@@ -26,7 +26,7 @@ KEY = Fernet.generate_key()
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(job_module, "egg_key", lambda: KEY)
+    monkeypatch.setattr(assignment, "egg_key", lambda: KEY)
 
 
 def reached(told: Mapping[str, str], *, crawl: str = "c", created: float = 1.5) -> str:
@@ -83,7 +83,7 @@ class TestWorker:
         self, key: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told = how_to_reach("redis://:hush@127.0.0.1/0", HERE, KEY).told
-        monkeypatch.setattr(job_module, "egg_key", lambda: key)
+        monkeypatch.setattr(assignment, "egg_key", lambda: key)
         assert words in why_not(told)
 
 

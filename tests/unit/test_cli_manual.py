@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli import main
+from scrapyd_dist.cli import app, main
 from scrapyd_dist.cli.codes import CODES
 from scrapyd_dist.cli.described import Described, describe
 from scrapyd_dist.cli.helping import lines_here, lines_of
@@ -14,7 +14,7 @@ from scrapyd_dist.cli.manual import contents, pages
 from scrapyd_dist.cli.setup.settingsknown import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
-TREE = describe(main.program(), "sdist")
+TREE = describe(app.program(), "sdist")
 EVERY = list(TREE.walk())
 
 
@@ -29,9 +29,9 @@ def test_every_command_has_an_example_its_exit_codes_and_words_for_all_it_takes(
 
 
 def test_the_table_of_modules_is_what_they_register() -> None:
-    assert [command.name for command in TREE.commands] == list(main.COMMANDS)
-    for name in main.COMMANDS:
-        assert name in main.program(name).commands
+    assert [command.name for command in TREE.commands] == list(app.COMMANDS)
+    for name in app.COMMANDS:
+        assert name in app.program(name).commands
 
 
 def test_exit_codes_are_only_of_commands_that_there_are() -> None:
@@ -47,7 +47,7 @@ def test_help_fits_the_terminal_and_swallows_no_brackets(width: int) -> None:
         # A word that is longer than its column stays whole.
         assert [line for line in lines if len(line) > max(width, 64) and not line.startswith(copied)] == []
         assert "\\[" not in "\n".join(lines)
-    assert any("[deploy]" in line for line in lines_of(describe(main.program("deploy"), "sdist").commands[0], 100))
+    assert any("[deploy]" in line for line in lines_of(describe(app.program("deploy"), "sdist").commands[0], 100))
 
 
 def test_the_pages_of_the_manual_are_those_of_the_code() -> None:

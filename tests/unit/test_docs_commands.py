@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapyd_dist.cli.app import program
 from scrapyd_dist.cli.described import describe
-from scrapyd_dist.cli.main import program
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,11 +18,11 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.cli.frontier.asking import Wanted
 from scrapyd_dist.cli.frontier.counting import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
+from scrapyd_dist.middlewares.assignment import PullJob
 from scrapyd_dist.middlewares.frontier.slotting import Slotting
 from scrapyd_dist.middlewares.producer.modes import worker_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
 from scrapyd_dist.middlewares.pull.feeding import Feeder
-from scrapyd_dist.middlewares.pull.job import PullJob
 from scrapyd_dist.middlewares.pull.news import News
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.assignment import PullJob
 from scrapyd_dist.middlewares.pull.feeding import POLL, SOON, Feeder
-from scrapyd_dist.middlewares.pull.job import PullJob
 from scrapyd_dist.middlewares.pull.news import News
 
 from scrapyd_dist.batches import Batch

@@ -6,9 +6,9 @@ import pytest
 from cryptography.fernet import Fernet
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.assignment import PullJob
 from scrapyd_dist.middlewares.pull import introducing
 from scrapyd_dist.middlewares.pull.introducing import introduce
-from scrapyd_dist.middlewares.pull.job import PullJob
 
 from scrapyd_dist.sealing import public_half
 

@@ -17,13 +17,15 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.distributed import is_producer, is_worker
+from scrapyd_dist.middlewares.assignment import PullJob
 from scrapyd_dist.middlewares.pull.batchfilter import BatchFilter, put_in
-from scrapyd_dist.middlewares.pull.job import PullJob, spider_method, uploading_feeds
 from scrapyd_dist.middlewares.pull.leased import BATCH, LeasedBatch, Mark, OwnPages, attempt_over, mark_of
 from scrapyd_dist.middlewares.pull.leasing import MAY_RETURN, Leasing, StoreLost
 from scrapyd_dist.middlewares.pull.news import News
 from scrapyd_dist.middlewares.pull.report import PullReport
+from scrapyd_dist.middlewares.reading import uploading_feeds
+from scrapyd_dist.middlewares.roles import is_producer, is_worker
+from scrapyd_dist.middlewares.worker.callbacks import spider_method
 from scrapyd_dist.middlewares.worker.part import Part
 from twisted.python.failure import Failure
 

@@ -2,8 +2,8 @@
 
 import pytest
 from cryptography.fernet import Fernet
-from scrapyd_dist.middlewares.worker import job as job_module
-from scrapyd_dist.middlewares.worker.job import crawl_key
+from scrapyd_dist.middlewares import assignment
+from scrapyd_dist.middlewares.assignment import crawl_key
 
 from scrapyd_dist.sealing import SealError, public_half, seal, unseal
 
@@ -47,11 +47,11 @@ def test_what_was_not_sealed_so_opens_nothing(token: str) -> None:
 def test_a_job_has_the_key_of_its_egg_or_for_another_project_the_one_that_was_sealed_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job_module, "egg_key", lambda: THEIRS)
+    monkeypatch.setattr(assignment, "egg_key", lambda: THEIRS)
     assert crawl_key({}) == THEIRS
     assert crawl_key({"foreign": True}) is None  # nothing of that crawl is encrypted: what it finds is not, either
     sealed = {"foreign": True, "key_sealed": seal(OURS, public_half(THEIRS))}
     assert crawl_key(sealed) == OURS
-    monkeypatch.setattr(job_module, "egg_key", lambda: None)
+    monkeypatch.setattr(assignment, "egg_key", lambda: None)
     with pytest.raises(SealError, match="carries no key"):
         crawl_key(sealed)

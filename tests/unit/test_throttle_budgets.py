@@ -1,13 +1,13 @@
 """Whose pages are counted together, and how many there may be."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.throttle.budgets import META, PageBudget, PagesUsedUp
+from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 from scrapyd_dist.middlewares.worker.account import judge
 from twisted.python.failure import Failure
@@ -59,11 +59,11 @@ def test_all_processes_of_a_crawl_share_its_budget_and_no_other_crawl_of_that_na
     assert budget(settings).name == name
 
 
-def test_a_producer_counts_with_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = budget({"DISTRIBUTED_ENABLED": True, "DISTRIBUTED_CRAWL": "shop"})
-    producer = SimpleNamespace(home="shop.1a2b3c4d")
-    monkeypatch.setattr(asked._crawler, "get_spider_middleware", lambda _: producer)
-    assert asked.name == "shop.1a2b3c4d"
+def test_a_producer_counts_with_its_workers() -> None:
+    crawler = get_crawler(Spider, {"DISTRIBUTED_ENABLED": True, "DISTRIBUTED_CRAWL": "shop"})
+    gate = Gate(crawler, ThrottleOptions(on=True, max_pages=5))
+    gate.charge_pages_to("shop.1a2b3c4d")
+    assert gate._budget.name == "shop.1a2b3c4d"
 
 
 def test_a_process_without_a_crawl_has_its_own() -> None:

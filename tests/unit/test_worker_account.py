@@ -18,8 +18,8 @@ from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.assignment import Job
 from scrapyd_dist.middlewares.worker.account import Account, judge
-from scrapyd_dist.middlewares.worker.job import Job
 from scrapyd_dist.middlewares.worker.pushed import INDEX, Worker
 from twisted.python.failure import Failure
 

@@ -1,4 +1,4 @@
-"""What a worker asks of the Scrapy around it, on every Scrapy that is supported.
+"""What the supported versions of Scrapy do in different ways: to close a spider, to tell what is under way, to loop.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """

@@ -16,7 +16,7 @@ from scrapyd_dist.sealing import SealError
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, is_url, shown
 
-from .job import crawl_key
+from .assignment import crawl_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

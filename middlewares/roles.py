@@ -1,21 +1,17 @@
-"""The spider middleware of the book: a producer's half or a worker's half, by the settings of the process.
+"""Which role a Scrapy process has, by its settings: a worker's, a producer's, a filler's, or none.
 
-Part of the worker half: imports Scrapy and the standard library only; the producer's half is
-imported when a process turns out to be one.
+Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from scrapy.exceptions import NotConfigured
+from typing import TYPE_CHECKING
 
 from scrapyd_dist.payload import START_URLS
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 #: scrapy commands whose crawls are never spread: they look at one page, or run contracts
@@ -66,39 +62,3 @@ def _scrapy_command() -> str:
 
 def _first_word(arguments: list[str]) -> int:
     return next((at for at, text in enumerate(arguments) if not text.startswith("-")), 0)
-
-
-class Distributed:
-    """Stands for the half that this process needs; `SPIDER_MIDDLEWARES = {"scrapyd_dist.Distributed": 100}`."""
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Any:
-        """The worker's or the producer's middleware.
-
-        Raises:
-            NotConfigured: this process is neither.
-        """
-        from .addon import Addon, apply_late
-        from .throttle.install import put_in_late
-
-        if crawler.get_addon(Addon) is None:
-            if is_worker(crawler.settings) or is_producer(crawler.settings):
-                apply_late(crawler)
-            put_in_late(crawler)
-        if is_pulling(crawler.settings):
-            from .pull.puller import Puller
-
-            return Puller.from_crawler(crawler)
-        if is_worker(crawler.settings):
-            from .worker.pushed import Worker
-
-            return Worker.from_crawler(crawler)
-        if is_filler(crawler.settings):
-            from .frontier.filler import Filler
-
-            return Filler.from_crawler(crawler)
-        if is_producer(crawler.settings):
-            from .producer.producer import Producer
-
-            return Producer.from_crawler(crawler)
-        raise NotConfigured

@@ -1,0 +1,137 @@
+"""What a job on a node was told: the batch that it was sent, or what it leases; and the key that it carries.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.frontier.values import OTHER_SPIDER, UNFAIR, Lessee
+from scrapyd_dist.sealing import SealError, unseal
+
+from .roles import PULL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy.settings import BaseSettings
+
+KEY_FILE = "_key.txt"
+#: what a job is told of the store, and of the key that opens the rest
+TOLD = ("store", "store_sealed", "foreign", "key_sealed")
+
+
+@cache
+def egg_key() -> bytes | None:
+    """The key that travelled in this egg, if this code came from one; each look reads the egg's whole list of files."""
+    try:
+        return files("scrapyd_dist").joinpath(KEY_FILE).read_bytes().strip() or None
+    except (OSError, KeyError):  # a zip says KeyError
+        return None
+
+
+def crawl_key(told: Mapping[str, Any]) -> bytes | None:
+    """The key of the crawl that a job works for: its egg's own, or the one that was sealed for it.
+
+    Args:
+        told: what the job was told; with `foreign` it works for a crawl of another project.
+
+    Raises:
+        SealError: it was sealed for other code than this.
+    """
+    if not told.get("foreign"):
+        return egg_key()
+    sealed, own = str(told.get("key_sealed") or ""), egg_key()
+    if not sealed:
+        return None
+    if own is None:
+        raise SealError("this code carries no key; deploy it with sdist")
+    return unseal(sealed, own)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the coordinator says about this attempt (the setting `DISTRIBUTED_JOB`, JSON)."""
+
+    crawl: str
+    batch: int
+    attempt: int
+    home: str = ""  #: the crawl's folder of files in this node's logs
+    start_by: float = 0.0  #: seconds since the epoch after which it must not start; 0 for no limit
+    feed: bool = False  #: items go to the project's feed URL instead of the log folder
+    collected: list[str] = field(default_factory=list)  #: folders of other crawls, which may go
+    version: str = ""
+    row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
+    lease: float = 0.0  #: seconds of its lease; 0 for none
+    store: str = ""  #: the address of the crawl's store, where it has no secret
+    store_sealed: str = ""  #: the same, encrypted with the egg's key
+
+    @property
+    def name(self) -> str:
+        """The job's id, which names its files as well."""
+        return f"{self.crawl}.b{self.batch}.a{self.attempt}"
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> Job | None:
+        """None when the batch was typed by hand, as in the book."""
+        text = settings.get("DISTRIBUTED_JOB")
+        if not text:
+            return None
+        said, known = json.loads(text), {one.name for one in fields(cls)}
+        # The coordinator may be newer than this code, which a crawl keeps to its end.
+        return cls(**{name: value for name, value in said.items() if name in known})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullJob:
+    """What a worker that leases its batches was told (the setting `DISTRIBUTED_PULL`, JSON); of limits, 0 is none."""
+
+    crawl: str
+    worker: int
+    home: str  #: the crawl's folder of files in this node's logs
+    node: str  #: the node's name
+    url: str = ""  #: the node's base address, without secrets
+    slots: tuple[str, ...] = ()  #: none: all but those of other spiders
+    lease: float = 60.0  #: seconds for which a batch is this worker's without a word from it
+    version: str = ""
+    collected: tuple[str, ...] = ()  #: folders of other crawls, which may go
+    start_by: float = 0.0  #: seconds since the epoch after which it must not start
+    start: str = "skip"  #: the spider's own start requests: not made, or made `first`
+    ahead: int = 1  #: further rounds of requests that are kept ready while one is being made
+    max_batches: int = 0
+    max_requests: int = 0
+    max_time: float = 0.0  #: seconds
+    idle: float = 0.0  #: seconds without work
+    batch_size: int = 100  #: requests in a batch of what it finds, at most
+    fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
+    introduce: bool = False  #: only say who it is: the crawl is another project's, and does not know this code yet
+    needs_client: bool = False  #: the crawl's store is a Redis server
+    told: dict[str, Any] = field(default_factory=dict)  #: of the store, and of the crawl's key
+
+    @property
+    def name(self) -> str:
+        """The job's id, which names its report and holds its leases."""
+        return f"{self.crawl}.w{self.worker}.a1"
+
+    @property
+    def lessee(self) -> Lessee:
+        return Lessee(job=self.name, node=self.node, url=self.url)
+
+    @property
+    def other_slot(self) -> str:
+        """The slot of work for another spider that it was started for; empty when it is the crawl's own spider's."""
+        return next((slot for slot in self.slots if slot.startswith(OTHER_SPIDER)), "")
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> PullJob:
+        said = json.loads(settings[PULL])
+        known = {one.name for one in fields(cls)} - {"told"}
+        of_store = {name: said[name] for name in TOLD if name in said}
+        given = {name: value for name, value in said.items() if name in known}
+        given |= {name: tuple(given[name]) for name in ("slots", "collected") if name in given}
+        return cls(**given, told=of_store)
