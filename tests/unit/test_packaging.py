@@ -91,7 +91,7 @@ def test_the_wheel_has_the_data_that_code_reads(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     store = ROOT / "scrapyd_dist" / "store"
     read = {path.relative_to(ROOT).as_posix() for kind in ("*.sql", "*.lua") for path in store.glob(f"*/{kind}")}
-    assert {"scrapyd_dist/store/schema/1.sql", "scrapyd_dist/store/script/1_words.lua"} <= read <= names
+    assert {"scrapyd_dist/store/schema/1.sql", "scrapyd_dist/store/script/1_step.lua"} <= read <= names
     assert "scrapyd_dist/py.typed" in names
     assert "scrapyd_dist/examples/properties_project/scrapy.cfg" in names
 
