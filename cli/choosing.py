@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from scrapyd_dist.batches import Crawl
+    from scrapyd_dist.batches import Crawl, WorkerEntry
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
 
@@ -100,21 +100,21 @@ def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
     if store is None:
         return versions_by_job(())
     with closing(store):
-        return versions_by_job(store.crawls())
+        crawls = store.crawls()
+        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
 
 
-def versions_by_job(crawls: Iterable[Crawl]) -> Callable[[str], str | None]:
+def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()) -> Callable[[str], str | None]:
     """The same, of these crawls: of attempts and rows, of workers, and of those that work in other projects."""
-    from scrapyd_dist.managing.roster import KEY
+    from scrapyd_dist.managing.roster import earlier_workers
     from scrapyd_dist.scrapyd.jobids import read_id
 
     versions: dict[str, str | None] = {}
-    elsewhere: dict[str, str] = {}
+    elsewhere = {worker.job: worker.version for worker in workers if worker.version}
     for crawl in crawls:
         # Of a crawl that went on with other code, a job may run either.
         versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
-        hired = (crawl.options.get(KEY) or {}).get("hired", ())
-        elsewhere |= {str(one["job"]): str(one["version"]) for one in hired if one.get("version")}
+        elsewhere |= {worker.job: worker.version for worker in earlier_workers(crawl.options) if worker.version}
 
     def version_of(job: str) -> str | None:
         ours = read_id(job)

@@ -239,6 +239,21 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerEntry:
+    """One worker that may be at work, as the store lists it."""
+
+    number: int
+    job: str
+    url: str  #: of its node
+    lane: str
+    since: float  #: seconds since the epoch when it was sent
+    spider: str = ""  #: where it is not the crawl's own
+    project: str = ""  #: likewise
+    version: str = ""  #: of that project's code
+    introduces: bool = False  #: it only says whose code it is
+
+
+@dataclass(frozen=True, kw_only=True)
 class Miss:
     """A URL that gave no result, and why."""
 

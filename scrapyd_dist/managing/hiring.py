@@ -13,14 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from scrapyd_dist.batches import Batch, BatchState, worker_id
+from scrapyd_dist.batches import Batch, BatchState, WorkerEntry, worker_id
 from scrapyd_dist.coordination.dispatch import SAID_NO, said_no
 from scrapyd_dist.coordination.poison import blames
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slotting import spider_of_slot
 from scrapyd_dist.managing.frontdesk import Worker
 from scrapyd_dist.managing.judging import why
-from scrapyd_dist.managing.roster import Hired, Roster
 from scrapyd_dist.managing.staffing import ALL
 from scrapyd_dist.managing.terms import call_for_worker
 from scrapyd_dist.reasons import meaning
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.managing.frontdesk import FrontDesk
     from scrapyd_dist.managing.judging import Judging
     from scrapyd_dist.managing.others import Others
+    from scrapyd_dist.managing.roster import Roster
     from scrapyd_dist.managing.terms import WorkerTerms
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.store.reach import Way
@@ -185,7 +185,7 @@ class Hiring:
             await self._refused(worker, error)
             return
         await self.roster.add(
-            Hired(
+            WorkerEntry(
                 number=worker.batch.number, job=worker.job, url=node.url, lane=worker.lane, since=worker.since,
                 project=worker.project, spider=worker.spider, version=worker.version or self.desk.spec.version or "",
                 introduces=worker.introduces,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard
+    from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.frontier.values import Backlog, Leased, Lessee, NewBatch, SlotCount
     from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.throttle.values import Ask, DomainState, Look, Permit, Rule, Rules, SiteNews, Taken
@@ -230,6 +230,25 @@ class Store(Protocol):
 
     def expired(self, crawl: str) -> list[Attempt]:
         """Attempts that are out and whose lease has run out."""
+
+    # workers: jobs that lease their batches
+    def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
+        """List these workers: they are about to be posted.
+
+        Args:
+            crawl: the crawl or frontier.
+            workers: their entries; one whose job is listed already replaces that entry.
+            last: the highest number that any worker of the crawl was given.
+        """
+
+    def remove_worker(self, crawl: str, job: str) -> None:
+        """It has ended, or was never posted."""
+
+    def workers(self, crawl: str) -> list[WorkerEntry]:
+        """Those that are listed, by number."""
+
+    def last_worker(self, crawl: str) -> int:
+        """The highest number that any worker was given; 0 before the first. It never gets smaller."""
 
     # the frontier: batches that workers lease by themselves, instead of being sent them
     def add_batches(

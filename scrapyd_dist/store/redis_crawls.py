@@ -33,7 +33,7 @@ from scrapyd_dist.store.rows import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.batches import Crawl, Miss, Shard
+    from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.store.redis_link import Command, Condition
 
 #: a field that is there, whatever it says
@@ -215,7 +215,9 @@ class RedisCrawls(RedisLink):
         keys = list(self._keys(crawl))
         for start in range(0, len(keys), CHUNK):
             self.ask([("UNLINK", *keys[start : start + CHUNK])])
-        last = [base + name for name in ("meta", "attempts", "counts", "kept", "shards", "finished", "samples")]
+        last = [
+            base + name for name in ("meta", "attempts", "counts", "kept", "shards", "finished", "samples", "workers")
+        ]
         last += [base + name for name in ("misses", "misses:own", "leases", "holders", "crawl")]
         last += [base + name for name in ("slots", "waiting", "producers", *(f"open:{state}" for state in OPEN))]
         last += [f"{base}turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")]
@@ -301,6 +303,32 @@ class RedisCrawls(RedisLink):
     def walk_again(self, crawl: str) -> None:
         base = self._base(crawl)
         self._write(crawl, ("UNLINK", f"{base}misses:own"), ("UNLINK", f"{base}counts"))
+
+    # workers
+
+    def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
+        base = self._base(crawl)
+        rows = [(worker.job, self._door.signer.signed(asdict(worker), "worker", crawl)) for worker in workers]
+        commands = [("HSET", f"{base}workers", job, json.dumps(row)) for job, row in rows]
+        if "refused" in self.step("workers", base, needed=[self._there(crawl)], writes=commands, last=last):
+            raise self._no_crawl(crawl)
+
+    def remove_worker(self, crawl: str, job: str) -> None:
+        base = self._base(crawl)
+        self.step("steps", base, writes=[("HDEL", f"{base}workers", job)])
+
+    def workers(self, crawl: str) -> list[WorkerEntry]:
+        (rows,) = self.ask([("HGETALL", f"{self._base(crawl)}workers")])
+
+        def worker(row: bytes) -> WorkerEntry:
+            said = from_json(f"a worker of {crawl}", row)
+            return self._door.worker(crawl, said if isinstance(said, dict) else {})
+
+        return sorted(self._door.each(worker, rows.values()), key=lambda worker: worker.number)
+
+    def last_worker(self, crawl: str) -> int:
+        said = self.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "workers"))
+        return whole(said, f"the number of workers of {crawl}")
 
     # misses
 

@@ -24,6 +24,7 @@ from scrapyd_dist.batches import (
     Miss,
     Shard,
     ShardState,
+    WorkerEntry,
 )
 from scrapyd_dist.errors import ConfigError, ForeignRow, StepRefused, StoreError
 from scrapyd_dist.frontier.values import MAX_PRIORITY, SLOT_NAME
@@ -64,6 +65,7 @@ V = TypeVar("V")
 #: what is kept of a crawl
 CRAWL_COLUMNS = tuple(field.name for field in fields(Crawl) if field.name != "foreign")
 CRAWL_FIELDS = frozenset(CRAWL_COLUMNS) - {"id"}
+WORKER_COLUMNS = tuple(field.name for field in fields(WorkerEntry))
 NODE_FIELDS = frozenset(field.name for field in fields(NodeRecord)) - {"name"}
 #: fields of a crawl that its signature covers: what is done for it, in which code
 SIGNED = ("id", "project", "spider", "created", "kind", "standing", "version")
@@ -119,6 +121,10 @@ _ATTEMPT = {
 _SHARD = {
     "number": _count, "url": line(URL_MAX), "first_page": maybe(whole(-judging.LARGEST)),
     "last_page": maybe(whole(-judging.LARGEST)), "state": one_of(ShardState),
+}  # fmt: skip
+_WORKER = {
+    "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "lane": line(), "since": moment,
+    "spider": _name, "project": _name, "version": like(_VERSION), "introduces": flag,
 }  # fmt: skip
 _MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
 _NODE = {
@@ -309,6 +315,16 @@ class Door:
         if why or not {"number", "url"} <= values.keys():
             raise foreign(what, why or "it is not whole")
         return Shard(**values)
+
+    def worker(self, crawl: str, row: Mapping[str, Any]) -> WorkerEntry:
+        what = f"a worker of {crawl}"
+        plain, why = self.signer.opened(row, "worker", crawl)
+        values = judged(what, plain, _WORKER)
+        if why or not {"number", "job", "url", "lane", "since"} <= values.keys():
+            raise foreign(what, why or "it is not whole")
+        if not values["job"].startswith(f"{crawl}."):
+            raise foreign(what, "its job is not one of the crawl")
+        return WorkerEntry(**values)
 
     def miss(self, crawl: str, row: Mapping[str, Any]) -> Miss:
         what = f"a miss of {crawl}"

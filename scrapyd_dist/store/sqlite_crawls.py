@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import ShardState
@@ -14,6 +14,7 @@ from scrapyd_dist.store.rows import (
     CRAWL_FIELDS,
     NODE_FIELDS,
     SIGNED,
+    WORKER_COLUMNS,
     check_fields,
     check_wanted,
     crawl_row,
@@ -27,7 +28,7 @@ from scrapyd_dist.store.sqlite_file import SqliteFile
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.batches import Crawl, Miss, Shard
+    from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.nodes import NodeRecord
 
 _CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
@@ -204,6 +205,29 @@ class SqliteCrawls(SqliteFile):
         with self.step():
             self._db.execute("DELETE FROM misses WHERE crawl = ? AND batch = 0", (crawl,))
             self._db.execute("DELETE FROM counts WHERE crawl = ? AND name != 'sealed'", (crawl,))
+
+    # workers
+
+    def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
+        marks = ", ".join(f":{name}" for name in ("crawl", *WORKER_COLUMNS))
+        query = f"INSERT OR REPLACE INTO workers (crawl, {', '.join(WORKER_COLUMNS)}) VALUES ({marks})"  # noqa: S608 - own names
+        with self.step():
+            there = "UPDATE crawls SET last_worker = max(last_worker, ?) WHERE id = ?"
+            if not self._db.execute(there, (last, crawl)).rowcount:
+                raise self._no_crawl(crawl)
+            self._db.executemany(query, [{"crawl": crawl, **asdict(worker)} for worker in workers])
+
+    def remove_worker(self, crawl: str, job: str) -> None:
+        with self.step():
+            self._db.execute("DELETE FROM workers WHERE crawl = ? AND job = ?", (crawl, job))
+
+    def workers(self, crawl: str) -> list[WorkerEntry]:
+        query = f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers WHERE crawl = ? ORDER BY number"  # noqa: S608 - own names
+        return self._door.each(lambda row: self._door.worker(crawl, dict(row)), self._db.execute(query, (crawl,)))
+
+    def last_worker(self, crawl: str) -> int:
+        row = self._db.execute("SELECT last_worker FROM crawls WHERE id = ?", (crawl,)).fetchone()
+        return int(row[0]) if row else 0
 
     # misses
 

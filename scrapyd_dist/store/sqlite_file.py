@@ -23,7 +23,7 @@ BUSY_TIMEOUT = 30.0
 #: pages in the log after which a worker checkpoints it: 64 MB
 WORKERS_CHECKPOINT = 16_384
 #: each version has a script of that number in schema/, which leads to it from the one before
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 #: "sdis": how a file says that it is ours
 APPLICATION_ID = 0x73646973
 

@@ -290,7 +290,7 @@ async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> N
     async with office(tmp_path, one, producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
         worker = (await of_shop(o)).begin()
-        await until(lambda: o.store.crawl(CRAWL).options.get("workers"), "it is written down")
+        await until(lambda: o.store.workers(CRAWL), "it is written down")
     async with office(tmp_path, one, producer="me", key=KEY) as o:
         worker.introduce()
         again = (await of_shop(o, 2)).begin()

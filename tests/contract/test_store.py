@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rig.stores import CRAWL, attempt, bring_to, seal
 
-from scrapyd_dist.batches import BatchState, CrawlState, Miss, Shard, ShardState
+from scrapyd_dist.batches import BatchState, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import NothingMatched, StoreError
 from scrapyd_dist.nodes import NodeRecord
 
@@ -204,6 +204,33 @@ def test_a_crawl_is_forgotten_whole_and_no_other_with_it(store: Store) -> None:
     store.add_crawl(CRAWL)
     assert not any(all_of(store, "c"))
     assert seal(store) == 1
+
+
+def worker(number: int, **fields: Any) -> WorkerEntry:
+    job = fields.pop("job", f"c.w{number}.a1")
+    return WorkerEntry(number=number, job=job, url="http://one:6800", lane="", since=float(number), **fields)
+
+
+def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_again(store: Store) -> None:
+    assert (store.workers("c"), store.last_worker("c")) == ([], 0)
+    store.add_workers("c", [worker(1), worker(2, version="v", project="q", introduces=True)], last=2)
+    store.add_workers("c", [worker(11)], last=11)
+    assert store.workers("c") == [worker(1), worker(2, version="v", project="q", introduces=True), worker(11)]
+    for number in (2, 11, 11):
+        store.remove_worker("c", f"c.w{number}.a1")
+    store.add_workers("c", [worker(1, version="w")], last=1)
+    assert (store.workers("c"), store.last_worker("c")) == ([worker(1, version="w")], 11)
+    assert store.own_crawl("c").options == CRAWL.options
+    store.forget("c")
+    store.add_crawl(CRAWL)
+    assert (store.workers("c"), store.last_worker("c")) == ([], 0)
+
+
+def test_a_worker_is_listed_for_a_crawl_that_is_there_only(store: Store) -> None:
+    with pytest.raises(NothingMatched):
+        store.add_workers("d", [worker(1, job="d.w1.a1")], last=1)
+    assert (store.workers("d"), store.last_worker("d")) == ([], 0)
+    store.remove_worker("d", "d.w1.a1")
 
 
 def test_forgetting_that_was_broken_off_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
-from rig.oldstores import KEY_OF_OLD, STORES, check_old
+from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.stores import CRAWL, LESSEE, accept, add, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState
@@ -56,6 +56,7 @@ def test_a_file_of_an_older_schema_is_taken_over(tmp_path: Path) -> None:
         database.executescript((STORES / "sqlite-schema-6.sql").read_text("utf-8"))
     with contextlib.closing(open_store(path, key=KEY_OF_OLD)) as store:
         check_old(store)
+        check_workers_taken_over(store)
 
 
 def test_who_has_a_store_open_that_a_newer_version_took_over_writes_nothing_more(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with contextlib.closing(open_store(path)) as store:
         store.add_crawl(CRAWL)
-        for number in range(40):
+        for number in range(60):
             seal(store, fingerprints=[os.urandom(20) for _ in range(500)], counts={"sealed": number})
     full = path.stat().st_size
     with contextlib.closing(open_store(path)) as store:

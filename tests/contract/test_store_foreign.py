@@ -22,7 +22,7 @@ from scrapyd_dist.cli.crawls import producing
 from scrapyd_dist.cli.frontier.naming import key_of
 from scrapyd_dist.deploy.processes import note_pid
 
-from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard
+from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import tagged, without_prefix
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 KEY = b"a key of this project"
 OPTIONS = {"settings": {"DISTRIBUTED_ON_FINISH": "true"}, "args": {"a": "ü"}, "spider_settings": {}, "cwd": "/"}
+WORKER = WorkerEntry(number=1, job="c.w1.a1", url="http://one:6800", lane="", since=1.0)
 MINE = Crawl(id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.5, options=OPTIONS)
 PAYLOAD = {"DISTRIBUTED_START_URLS": '["http://a/1"]'}
 
@@ -106,6 +107,7 @@ def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said
         older.add_crawl(MINE)
         number = older.seal("c", PAYLOAD, size=1, fingerprints=(b"1",), now=1.0, counts={}).number
         older.add_shards("c", [Shard(number=0, url="http://a/")])
+        older.add_workers("c", [WORKER], last=1)
         older.update_node("spare", url="http://spare:6800")
     is_file = where.startswith("sqlite")
     with theirs(where, KEY) as mine:
@@ -113,7 +115,7 @@ def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said
         # A program that can write the file can write the key beside it.
         assert (row.options == OPTIONS, bool(row.foreign)) == (is_file, not is_file)
         assert [node.url for node in mine.nodes()] == (["http://spare:6800"] if is_file else [""])
-        assert len(mine.shards("c")) == is_file
+        assert len(mine.shards("c")) == len(mine.workers("c")) == is_file
         assert mine.unchecked("c") == OPTIONS
         assert mine.trust("c") == 1
         assert (mine.own_crawl("c").options, mine.payload("c", number)) == (OPTIONS, PAYLOAD)
@@ -265,6 +267,7 @@ def fill(store: Store) -> None:
     store.add_misses("c", [Miss(url="http://a/", kind="failed", reason="HTTP 500", batch=1)])
     store.add_misses("c", [Miss(url="http://b/", kind="index", reason="HTTP 500")])
     store.add_shards("c", [Shard(number=0, url="http://a/{}", first_page=0, last_page=3)])
+    store.add_workers("c", [WORKER], last=1)
     store.add_sample("c", 3.0, {"done": 1})
     store.count("c", {"sealed": 3, "offsite": 1})
     store.register_producer("c", "filler", 60.0)
@@ -287,6 +290,7 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.take_permits([Ask(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
     lambda store: store.trust("c"), lambda store: store.batch_fingerprints("c", 2),
+    lambda store: store.workers("c"), lambda store: store.last_worker("c"),
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rig.badpeer import BadPeer
-from rig.oldstores import KEY_OF_OLD, STORES, check_old
+from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.redis import PASSWORD, RedisServer
 from rig.stores import CRAWL, LESSEE, accept, add, attempt, fail, halves, lease, seal
 from rig.tls import Authority
@@ -134,6 +134,7 @@ def test_a_store_of_an_older_layout_is_taken_over(redis_server: RedisServer, lay
         there = len(client.keys(f"{old}other:*"))
         with contextlib.closing(open_store(f"{redis_server.url}?prefix={old}", key=KEY_OF_OLD)) as store:
             check_old(store)
+            check_workers_taken_over(store)
         assert [key for key in client.keys(f"{old}*") if not key.startswith(f"{old}other:".encode())] == [
             f"{old}layout".encode()
         ]

@@ -1,9 +1,13 @@
 """Stores that an older version has written, as files in `contract/stores`: one of each engine, with the same rows."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import AttemptState, WorkerEntry
+from scrapyd_dist.managing.roster import Roster
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.worker_thread import StoreThread
 
 from .stores import LESSEE, YOU, accept, seal
 
@@ -42,6 +46,28 @@ def check_old(store: Store) -> None:
     assert store.rules().rules["a.com"].hits == 10
     (domain,) = store.domain_states()
     assert (domain.delay, domain.pages) == (30.0, {"c": 3})
+
+
+def check_workers_taken_over(store: Store) -> None:
+    """The workers that the older version kept in the options become rows, and their numbers never come again."""
+    thread = StoreThread(store)
+
+    async def left() -> tuple[list[str], int]:
+        roster = Roster(crawl="shop", store=thread)
+        there = [worker.job for worker in await roster.read()]
+        number = roster.take_number()
+        await roster.add(
+            WorkerEntry(number=number, job=f"shop.w{number}.a1", url="http://one:6800", lane="", since=1.0)
+        )
+        await roster.remove(f"shop.w{number}.a1")
+        return there, number
+
+    assert store.workers("shop") == []
+    with ThreadPoolExecutor(1) as pool:  # in a loop of its own: the tests have one
+        for number in (4, 5):
+            assert pool.submit(lambda: asyncio.run(left())).result() == (["shop.w2.a1", "shop.w3.a1"], number)
+    assert store.own_crawl("shop").options == {"pull": True}
+    assert [(one.number, one.since) for one in store.workers("shop")] == [(2, 7.0), (3, 8.0)]
 
 
 def _check_frontier(store: Store) -> None:

@@ -1,5 +1,6 @@
 """The id of a plain job tells which code it runs."""
 
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -7,7 +8,7 @@ from scrapyd_dist.cli.choosing import versions_by_job
 from scrapyd_dist.deploy.pruning import plan
 from scrapyd_dist.deploy.survey import Seen, in_use
 
-from scrapyd_dist.batches import Crawl, worker_id
+from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
@@ -68,20 +69,24 @@ def test_an_id_of_ours_is_read_in_one_place(job: str, ours: OurJob | None) -> No
     assert read_id(job) == ours
 
 
-def test_beside_workers_of_ours_only_what_they_run_stays() -> None:
+@pytest.mark.parametrize("listed_in_options", [True, False])
+def test_beside_workers_of_ours_only_what_they_run_stays(*, listed_in_options: bool) -> None:
     old, mid, new = (f"2026112{day}T120000Z-{HASH}" for day in (0, 1, 2))
-    theirs = {"job": "far.w2.a1", "number": 2, "url": "http://a:6800", "version": mid, "introduces": True}
-    ours = {**theirs, "job": "shop.w1.a1", "version": ""}
+    theirs = WorkerEntry(
+        job="far.w2.a1", number=2, url="http://a:6800", lane="", since=1.0, version=mid, introduces=True
+    )
+    ours = replace(theirs, job="shop.w1.a1", version="")
+    # An older version has listed them in the options.
+    lists = [{"workers": {"hired": [asdict(one)]}} if listed_in_options else {} for one in (ours, theirs)]
     crawls = [
-        Crawl(id="shop", project="p", spider="s", created=0.0, version=new, options={"workers": {"hired": [ours]}}),
-        Crawl(id="far", project="q", spider="s", created=0.0, version="z", options={"workers": {"hired": [theirs]}}),
+        Crawl(id="shop", project="p", spider="s", created=0.0, version=new, options=lists[0]),
+        Crawl(id="far", project="q", spider="s", created=0.0, version="z", options=lists[1]),
     ]
+    version_of = versions_by_job(crawls, [] if listed_in_options else [ours, theirs])
     jobs = tuple(
         Job(id=name, project="p", spider="s", state=JobState.RUNNING)
         for name in ("shop.w1.a1", "shop.b3.a2", "far.w2.a1")
     )
-    found = plan(
-        Seen(node=Node.parse("a:6800"), project="p", versions=(old, mid, new), jobs=jobs), 1, versions_by_job(crawls)
-    )
+    found = plan(Seen(node=Node.parse("a:6800"), project="p", versions=(old, mid, new), jobs=jobs), 1, version_of)
     assert (found.versions, found.use.unknown) == ((old,), ())
     assert found.use.jobs == {mid: ("far.w2.a1",)}

@@ -38,6 +38,15 @@ function verbs.crawl()
   return {}
 end
 
+-- Workers are listed; the highest number that one was given never gets smaller.
+function verbs.workers()
+  write()
+  if argument.last > tonumber(redis.call('HGET', base .. 'meta', 'workers') or 0) then
+    redis.call('HSET', base .. 'meta', 'workers', argument.last)
+  end
+  return {}
+end
+
 -- The third blob has the fingerprints, which do not stay with the batch.
 function verbs.seal()
   local answer = keep_all()
