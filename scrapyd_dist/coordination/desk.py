@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class Limits:
     """Limits and timeouts of a scheduler, in seconds unless noted."""
 
-    poll: float = 1.0  #: between two polls of a job, up to five times that while its end is far
+    poll: float = 1.0  #: between two polls of a job, up to five times that while its end is far and other work waits
     request_timeout: float = 15.0  #: for one call to a node
     node_timeout: float = 30.0  #: of silence after which a node's work goes elsewhere
     fleet_timeout: float = 300.0  #: without any answering node after which the crawl stops

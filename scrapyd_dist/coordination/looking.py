@@ -84,7 +84,9 @@ class Looks:
         if not member.out:
             return poll * (5 if member.usable else 1)
         left = min(out.left(time.time()) for out in member.out.values())
-        return min(max(left / 4, poll / 4), poll * 5 if left else poll)
+        # once nothing waits, a job that ends sooner than its pace promises would keep the whole crawl open
+        rare = left and not (self.desk.closed and not self.desk.waits)
+        return min(max(left / 4, poll / 4), poll * 5 if rare else poll)
 
     async def _look(self, member: Member) -> None:
         before = set(member.out)
