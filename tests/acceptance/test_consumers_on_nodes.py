@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rig.crawls import ADDON, QUICK, said
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rig.commands import Result
+    from rig.commands import Command, Result
     from rig.nodes import ScrapydNode
     from rig.projects import Project
     from rig.sites import SiteProcess
@@ -83,6 +84,41 @@ def test_the_consumer_of_one_slot_empties_that_one_and_ends(
     assert json.loads(report.read_text("utf-8"))["finish_reason"] == "finished", "it saw that for itself"
     counted = run_cli(it, "frontier", "count", "eight", "--prefix", "p3", "--json").json()
     assert (counted["requests"]["waiting"], counted["requests"]["done"]) == (0, mine)
+
+
+@pytest.mark.black_box
+def test_a_limit_that_is_lowered_below_what_runs_starts_nothing_until_enough_have_ended(
+    project: Callable[..., Project], fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess],
+    start_cli: Callable[..., Command],
+) -> None:  # fmt: skip
+    """H34: five workers run and two may; the other three of eight slots wait, and nothing that runs is ended."""
+    (node,), pages = fleet(1, max_proc=12, poll_interval=0.1, jobs_to_keep="100"), site(80)
+    it = project(nodes=[node], settings={"START_URL": pages.start_url, **QUICK})
+    frontier = Frontier(it)
+    frontier.fill(articles(pages, 0, 80), slots=8, size=5, callback="parse_article")
+    line = ("consume", "plain", "shop", "-o", "items.jl", "--max-running")
+
+    def reports() -> list[dict[str, Any]]:
+        return [json.loads(path.read_text("utf-8")) for path in node.logs_dir.glob("_sdist/shop.*/*.json")]
+
+    with pages.paused():
+        command = start_cli(it, *line, 5)
+        wait_for(lambda: len(reports()) == 5, 60, "five workers")
+        command.signal(signal.SIGKILL)
+        command.wait()
+        before = node.log.count("/daemonstatus.json")
+        command = start_cli(it, *line, 2)
+        wait_for(lambda: node.log.count("/daemonstatus.json") >= before + 5, 60, "looks of the next one")
+        assert len(node.jobs("running")) == 5
+        assert node.jobs("pending") == node.jobs("finished") == []
+    done = command.wait()
+    assert done.code == 0, said(done)
+    assert pages.differences(it.items("items.jl")) == {}
+    assert set(pages.item_hits().values()) == {1}
+    ran = sorted((one["started"], one["updated"]) for one in reports())
+    assert len(ran) == 8, "a worker for each slot"
+    for at, (began, _) in enumerate(ran[5:], 5):
+        assert sum(ended > began for _, ended in ran[:at]) < 2
 
 
 @pytest.mark.black_box

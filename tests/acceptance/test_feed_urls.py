@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from rig.bad_days import attempts
 from rig.crawls import ADDON, QUICK, assert_nothing_left, crawls, last_crawl, said
 from rig.processes import with_home
 from rig.waiting import wait_for
 
+from scrapyd_dist.batches import AttemptState
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from rig.commands import Command, Result
     from rig.ftp import FtpServer
@@ -153,18 +157,29 @@ def test_a_password_on_the_command_line_is_refused(
 
 
 @pytest.mark.black_box
-def test_a_feed_on_a_shared_folder(
-    make: Callable[..., Project], run_cli: Callable[..., Result], the_site: SiteProcess, tmp_path: Path
-) -> None:
-    folder = tmp_path / "shared folder"
+def test_a_worker_that_is_killed_leaves_each_item_once_in_what_its_manifest_lists(
+    make: Callable[..., Project], start_cli: Callable[..., Command], site: Callable[..., SiteProcess],
+    nodes_up: list[ScrapydNode], tmp_path: Path,
+) -> None:  # fmt: skip
+    """L6: its batch is done again, under the name of another attempt; the folder is one that all nodes share."""
+    folder, pages = tmp_path / "shared folder", site(90)
     folder.mkdir()
-    it = make()
-    url = f"file://{str(folder).replace(' ', '%20')}/%(batch)s.jl"
-    done = run_cli(it, "crawl", "easy", "--feed", url, "-o", "items.jl", "--json")
+    it = make(START_URL=pages.start_url)
+    slow = range(5, 15)
+    pages.behave({pages.site.detail_path(number): "hang" for number in slow})
+    url = f"file://{str(folder).replace(' ', '%20')}/%(batch)s_%(time)s.jl"
+    command = start_cli(it, "crawl", "easy", "--feed", url, "-o", "items.jl", "--json")
+    wait_for(lambda: pages.item_hits().keys() & set(slow), 60, "a request that has no answer")
+    victims = {job for node in nodes_up for job in node.kill_jobs().values()}
+    pages.behave({})
+    done = command.wait()
     assert done.code == 0, said(done)
-    assert the_site.differences(it.items("items.jl")) == {}
-    stored = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert the_site.differences(_lines(stored)) == {}
+    assert victims & {attempt.job for attempt in attempts(it, AttemptState.FAILED)}
+    assert pages.differences(it.items("items.jl")) == {}, "the merged file"
+    (manifest,) = it.path.rglob("manifest.json")
+    listed = [Path(unquote(urlsplit(uri).path)) for uri in json.loads(manifest.read_text())["feeds"]]
+    assert {path.parent for path in listed} == {folder}
+    assert pages.differences(_lines({path.name: path.read_bytes() for path in listed})) == {}, "the feeds"
 
 
 @pytest.mark.black_box

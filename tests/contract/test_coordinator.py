@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, until
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
+from scrapyd_dist.middlewares.producer.options import Options
 
 from scrapyd_dist.batches import AttemptState, job_id
 from scrapyd_dist.coordination.fleet import Member
@@ -77,8 +78,9 @@ async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
 
 
 async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
+    """N6, by the placement that is used where nothing is set."""
     small, large = model("small", slots=1, quick=False), model("large", slots=8, quick=False)
-    async with bench(tmp_path, small, large, placement=Placement("least-loaded")) as b:
+    async with bench(tmp_path, small, large, placement=Placement(Options().placement)) as b:
         await b.seal_all(180)
         ended = 0
         while ended < 180:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .http import fetch
 from .processes import private_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from scrapyd_dist.examples.pages import Site
@@ -122,6 +125,15 @@ class SiteProcess:
             return ""
         expected = self.site.item(int(number))
         return "" if {name: row.get(name) for name in expected} == expected else number
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within this it answers nothing, and refuses nothing: a crawl stands still without a look at a clock."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Stop it."""
