@@ -1,6 +1,6 @@
 """Pure-Python requirements for the egg; rule: what is compiled, and what every node has, does not travel.
 
-pip chooses and fetches them; only what it installed is read, by each distribution's own list of files.
+pip chooses and fetches them; what it installed is read by each distribution's own list of files.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution,
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from scrapyd_dist.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ REQUIREMENTS = "requirements.txt"
 PIP_TIMEOUT = 600
 
 _COMPILED = (".so", ".pyd", ".dylib", ".dll")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_COMMENT = re.compile(r"(^|\s)#.*")
 _OTHER_FILE = re.compile(r"(-r|-c|--requirement|--constraint)[ =]*(\S+)")
 #: of a distribution's metadata, what code may ask for at run time; the rest tells of the machine it was made on
 _METADATA = {"METADATA", "entry_points.txt", "top_level.txt"}
@@ -51,7 +54,9 @@ def read_requirements(project_root: Path) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="sdist-") as folder:
         known = _closure(_ON_EVERY_NODE)
         _install(project_root, Path(folder), known)
-        wanted = [found for found in distributions(path=[folder]) if _normal(found.metadata["Name"]) not in known]
+        wanted = [
+            found for found in distributions(path=[folder]) if canonicalize_name(found.metadata["Name"]) not in known
+        ]
         _refuse_compiled(wanted)
         files = {name: content for found in wanted for name, content in _files(found, Path(folder))}
     return dict(sorted(files.items()))
@@ -78,16 +83,31 @@ def _install(project_root: Path, folder: Path, known: set[str]) -> None:
 
 
 def _without(known: set[str], text: str, root: Path) -> str:
-    """The requirements without those that need not be fetched, since every node has them."""
+    """The requirements that must be fetched, as lines for pip.
+
+    Args:
+        known: names of distributions that every node has.
+        text: the content of requirements.txt.
+        root: the folder of that file.
+    """
     kept = []
-    for line in text.splitlines():
-        name, other = _NAME.match(line.strip()), _OTHER_FILE.match(line.strip())
+    for line in text.replace("\\\n", "").splitlines():
+        other = _OTHER_FILE.match(line.strip())
         if other is not None and "://" not in other[2]:
             # pip looks for it beside the list that names it, and this list has no folder.
             kept.append(f"{other[1]} {root / other[2]}")
-        elif name is None or _normal(name[0]) not in known:
+        elif _name_in(line) not in known:
             kept.append(line)
     return "\n".join([*kept, ""])
+
+
+def _name_in(line: str) -> str | None:
+    """The distribution that a line of requirements.txt names; None for options, paths and empty lines."""
+    try:
+        found = Requirement(_COMMENT.sub("", line).partition(" --")[0].strip())
+    except InvalidRequirement:
+        return None
+    return canonicalize_name(found.name)
 
 
 def _refuse_compiled(found: Iterable[Distribution]) -> None:
@@ -110,7 +130,7 @@ def _files(found: Distribution, folder: Path) -> Iterator[tuple[str, bytes]]:
         top, _, rest = name.partition("/")
         if top.endswith(".dist-info") and rest not in _METADATA:
             continue
-        # Scripts lie beside the packages; in an egg nobody would find them.
+        # Scripts lie beside the packages; an egg has no place for them.
         if top in {"..", "bin"} or "__pycache__" in name or not (folder / name).is_file():
             continue
         yield name, (folder / name).read_bytes()
@@ -121,21 +141,19 @@ def _record(found: Distribution) -> list[str]:
 
 
 def _closure(names: Iterable[str]) -> set[str]:
-    """These distributions and all that they require, as far as this environment knows."""
-    found: set[str] = set()
-    queue = list(names)
+    """The names of these distributions and of all that they require here, as far as this environment knows."""
+    found: set[tuple[str, str]] = set()
+    queue = [(canonicalize_name(name), "") for name in names]
     while queue:
-        name = _normal(queue.pop())
-        if name in found:
+        name, extra = queue.pop()
+        if (name, extra) in found:
             continue
-        found.add(name)
+        found.add((name, extra))
         try:
-            required = distribution(name).requires or ()
+            required = [Requirement(text) for text in distribution(name).requires or ()]
         except PackageNotFoundError:
             continue
-        queue += [match[0] for text in required if "extra ==" not in text and (match := _NAME.match(text))]
-    return found
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+        for one in required:
+            if one.marker is None or one.marker.evaluate({"extra": extra}):
+                queue += [(canonicalize_name(one.name), wanted) for wanted in ("", *one.extras)]
+    return {name for name, _ in found}
