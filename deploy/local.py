@@ -24,7 +24,7 @@ from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .processes import is_alive, left_something, started, stop
+from .processes import is_alive, left_something, not_installed, started, stop
 from .registry import USERNAME, LocalNode, list_path, locked, read, write
 
 if TYPE_CHECKING:
@@ -46,13 +46,12 @@ _ASK = 5.0
 #: a free port may be taken by somebody else before the node has it
 _PORT_TRIES = 3
 _LOG_LINES = 6
-_INSTALL = "pip install 'scrapyd-dist[local]'"
 
 
 def up(
     state: Path, count: int, *, slots: int | None = None, python: str | None = None, timeout: float = START_TIMEOUT
 ) -> tuple[Node, ...]:
-    """See to it that at least `count` local nodes run, and give all that do.
+    """Start local nodes until at least `count` run, and give all that do.
 
     Args:
         state: the state folder.
@@ -62,13 +61,14 @@ def up(
         timeout: seconds until a new node must answer.
 
     Raises:
-        ConfigError: Scrapyd is not installed, or `count` or `slots` is below one.
+        ConfigError: Scrapyd or psutil is not installed, or `count` or `slots` is below one.
         DistError: a node ended or did not answer; the others stay.
     """
     if count < 1 or (slots is not None and slots < 1):
         raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
-    if python is None and importlib.util.find_spec("scrapyd") is None:
-        raise ConfigError(_not_installed(sys.executable))
+    for package, name in {"psutil": "psutil", **({} if python else {"scrapyd": "Scrapyd"})}.items():
+        if importlib.util.find_spec(package) is None:
+            raise not_installed(name)
     with locked(state):
         # The jobs of a node that was killed live on: it stays in the list until they are gone, for `down` to find.
         known = [node for node in read(state) if left_something(node.leader)]
@@ -199,18 +199,11 @@ def _explain_end(name: str, python: str, code: int, log: Path) -> None:
     """Raise what explains the end of a node; return if another port will help."""
     text = log.read_text(encoding="utf-8", errors="replace")
     if "No module named scrapyd" in text or "No module named 'scrapyd'" in text:
-        raise ConfigError(_not_installed(python))
+        raise not_installed("Scrapyd", python)
     if "CannotListenError" in text or "Couldn't listen" in text:
         return
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-_LOG_LINES:])
     raise DistError(f"The local node {name} ended with exit code {code} before it answered. {log} ends with:\n{tail}")
-
-
-def _not_installed(python: str) -> str:
-    return (
-        f"Local nodes need Scrapyd, which is not installed for {python}. Install it with {_INSTALL}, "
-        "or name nodes of your own: [deploy:NAME] sections in scrapy.cfg, or --node."
-    )
 
 
 def _free_port() -> int:

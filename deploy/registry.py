@@ -73,7 +73,7 @@ def _from_row(row: dict[str, Any]) -> LocalNode:
         port=int(row["port"]),
         password=str(row["password"]),
         slots=int(row["slots"]),
-        leader=Leader(pid=int(row["pid"]), mark=str(row["started"]), folder=Path(row["folder"])),
+        leader=Leader(pid=int(row["pid"]), folder=Path(row["folder"])),
     )
 
 
@@ -85,7 +85,6 @@ def write(state: Path, nodes: Iterable[LocalNode]) -> None:
             "password": node.password,
             "slots": node.slots,
             "pid": node.leader.pid,
-            "started": node.leader.mark,
             "folder": str(node.leader.folder),
         }
         for node in sorted(nodes, key=lambda node: (len(node.name), node.name))

@@ -152,7 +152,7 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
 
 def _stop_crawls(project: Path) -> None:
     """End producers that still run: a crawl outlives the command that watched it."""
-    from scrapyd_dist.deploy.processes import Leader, processes, stop
+    from scrapyd_dist.deploy.processes import Leader, stop
 
     from ..storing import maybe_store
     from .producing import lives
@@ -161,11 +161,8 @@ def _stop_crawls(project: Path) -> None:
     if store is None:
         return
     with closing(store):
-        table = processes()
         running = [crawl for crawl in store.crawls() if not crawl.state.ended and lives(crawl)]
-    pids = [crawl.pid for crawl in running if crawl.pid is not None]
-    leaders = [Leader(pid=pid, mark=table[pid].mark, folder=project) for pid in pids if pid in table]
-    stop(leaders, grace=GRACE)
+    stop((Leader(pid=crawl.pid, folder=project.resolve()) for crawl in running if crawl.pid is not None), grace=GRACE)
 
 
 def _crawl(site: dict[str, Any]) -> list[str]:

@@ -195,7 +195,7 @@ def check_is_crawl(row: Crawl) -> None:
 
 def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
-    from scrapyd_dist.deploy.processes import note_pid
+    from scrapyd_dist.pidfile import note_pid
 
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
@@ -219,15 +219,17 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
 
 def lives(crawl: Crawl) -> bool:
     """Whether the producer's process runs: by its process id, or on another machine by its heartbeat."""
-    from scrapyd_dist.deploy.processes import processes
+    from scrapyd_dist.pidfile import started_at
 
     if not _is_here(crawl):
         return crawl.pid is not None and time.time() - (crawl.beat or crawl.created) < FRESH
-    process = processes().get(crawl.pid) if crawl.pid is not None else None
-    if process is None:
+    if crawl.pid is None:
         return False
-    # Process ids are used again: one that was started after the last sign of life is somebody else's.
-    born = _born(process.mark)
+    try:
+        born = started_at(crawl.pid)
+    except ProcessLookupError:
+        return False
+    # Process ids are used again: a process that started after the last sign of life is another one.
     return born is None or born <= (crawl.beat or crawl.created) + _SLACK
 
 
@@ -235,20 +237,9 @@ def _is_here(crawl: Crawl) -> bool:
     return crawl.host in {"", gethostname()}
 
 
-def _born(mark: str) -> float | None:
-    """Seconds since the epoch at which a process was started; None where the system does not count in ticks."""
-    if not mark.isdecimal():
-        return None
-    with suppress(OSError):
-        for line in Path("/proc/stat").read_text("utf-8").splitlines():
-            if line.startswith("btime "):
-                return int(line.split()[1]) + int(mark) / os.sysconf("SC_CLK_TCK")
-    return None
-
-
 def interrupt(root: Path, crawl: Crawl) -> None:
     """Tell the producer to stop in good order: send what is captured, and say how to resume."""
-    from scrapyd_dist.deploy.processes import noted_pid
+    from scrapyd_dist.pidfile import noted_pid
 
     noted = noted_pid(crawl_folder(root, crawl.id))
     if crawl.pid is not None and crawl.pid == noted and _is_here(crawl) and lives(crawl):

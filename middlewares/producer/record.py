@@ -14,7 +14,6 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.deploy.key import state_key
-from scrapyd_dist.deploy.processes import note_pid
 
 from scrapyd_dist.account.samples import due
 from scrapyd_dist.batches import AttemptState, BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
@@ -24,6 +23,7 @@ from scrapyd_dist.frontier.filling import add_unseen
 from scrapyd_dist.items.collect import Output
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.payload import PayloadError, decode, fit
+from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rig.processes import private_environment
 from rig.waiting import wait_for
-from scrapyd_dist.deploy.processes import note_pid
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -14,11 +13,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rig.http import fetch
 from rig.projects import Project
 from rig.waiting import wait_for
-from scrapyd_dist.deploy import local, processes
+from scrapyd_dist.deploy import local
 from scrapyd_dist.deploy.egg import build
 from scrapyd_dist.deploy.local import down, running, up
 from scrapyd_dist.deploy.processes import Leader, is_alive, started, stop
@@ -104,7 +104,7 @@ def begin(node: Node, made: Project, job: str, **args: str) -> int:
 
 
 def is_there(pid: int) -> bool:
-    return pid in processes.processes()
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_up_and_down(start: Callable[..., tuple[Node, ...]], state: Path) -> None:
@@ -209,7 +209,6 @@ def test_a_reused_pid_is_left_alone(start: Callable[..., tuple[Node, ...]], stat
             "password": "x",
             "slots": 1,
             "pid": other.pid,
-            "started": "1",
             "folder": "/",
         }
         path.write_text(json.dumps({"schema": 1, "nodes": [row]}), encoding="utf-8")
@@ -299,23 +298,29 @@ class TestProcesses:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def test_stop_ends_the_whole_group(self, leader: Leader) -> None:
-        def group() -> list[int]:
-            return [pid for pid, process in processes.processes().items() if process.group == leader.pid]
-
-        wait_for(lambda: len(group()) == 2, 10, "a child")
+        children = psutil.Process(leader.pid).children
+        wait_for(children, 10, "a child")
+        (child,) = children()
         assert is_alive(leader)
         stop([leader], grace=10)
-        assert group() == []
+        assert not is_there(child.pid)
         assert not is_alive(leader)
 
-    @pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps")
-    def test_ps_says_the_same_as_proc(self, leader: Leader) -> None:
-        by_proc, by_ps = processes._from_proc(), processes._from_ps()
-        assert by_ps[leader.pid].group == by_proc[leader.pid].group == leader.pid
-        assert by_ps[leader.pid].mark == processes._from_ps()[leader.pid].mark != ""
-        assert by_ps.keys() >= {os.getpid(), leader.pid}
+    def test_one_in_another_folder_is_another_one(self, leader: Leader) -> None:
+        other = Leader(pid=leader.pid, folder=leader.folder.parent)
+        assert not is_alive(other)
+        stop([other], grace=0)
+        assert is_alive(leader)
 
-    def test_what_has_ended_has_no_mark(self, tmp_path: Path) -> None:
+    def test_without_psutil_the_extra_is_named(
+        self, leader: Leader, state: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        assert running(state) == ()
+        with pytest.raises(ConfigError, match=r"need psutil.*pip install 'scrapyd-dist\[local\]'"):
+            is_alive(leader)
+
+    def test_what_has_ended_is_no_leader(self, tmp_path: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", ""]) as process:
             wait_for(lambda: process.poll() is not None, 30, "the end of a process")
         assert started(process.pid, tmp_path) is None

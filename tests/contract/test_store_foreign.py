@@ -20,10 +20,10 @@ from rig.stores import LESSEE, add, attempt, seal
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.crawls import producing
 from scrapyd_dist.cli.frontier.naming import key_of
-from scrapyd_dist.deploy.processes import note_pid
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow
+from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import tagged, without_prefix
 from scrapyd_dist.throttle.values import Ask, Limit, Rule
