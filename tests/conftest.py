@@ -136,15 +136,19 @@ def project(tmp_path: Path) -> Callable[..., Project]:
 
 
 @pytest.fixture
-def start_command() -> Iterator[Callable[..., Command]]:
-    """`start_command(project, program, *arguments, env={…})`: started, not awaited; ended with the test."""
+def start_command(request: pytest.FixtureRequest) -> Iterator[Callable[..., Command]]:
+    """`start_command(project, program, *arguments, env={…})`: started, not awaited; ended with the test.
+
+    The rows of `make test` start each command as a user does; those of `make acceptance` fork it.
+    """
+    fork = request.node.get_closest_marker("black_box") is not None
     with ExitStack() as stack:
 
         def start(
             project: Project, program: tuple[str, ...], *arguments: object, env: dict[str, str] | None = None
         ) -> Command:
             line = [*program, *map(str, arguments)]
-            command = Command(line, cwd=project.path, folder=project.output, home=project.home, env=env)
+            command = Command(line, cwd=project.path, folder=project.output, home=project.home, env=env, fork=fork)
             return stack.enter_context(closing(command))
 
         yield start

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import rig.nodes
 from rig.commands import Command, Result
-from rig.daemons import fork_daemon, start_daemon
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
 from rig.processes import private_environment, with_home
@@ -52,9 +50,9 @@ def test_a_forked_node_is_like_one_that_was_started_by_its_command(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, egg = [], b"PK\5\6" + bytes(18)  # an empty ZIP file
-    for start in (fork_daemon, start_daemon):
-        monkeypatch.setattr(rig.nodes, "fork_daemon", start)
+    for way in ("_fork", "_execute"):
         node = nodes.make(runner="probe")
+        monkeypatch.setattr(node, "_fork", getattr(node, way))
         (node.work / "probe.py").write_text(PROBE, encoding="utf-8")
         node.start()
         node.wait()

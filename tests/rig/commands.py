@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .forks import fork_program
 from .processes import end_all, private_environment
 from .waiting import wait_for
 
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from .forks import RunningProgram
+
 #: as a user's shell would find them, but of the environment that runs the tests
 SDIST = (sys.executable, "-m", "scrapyd_dist")
 SCRAPY = (sys.executable, "-m", "scrapy")
+#: what takes long in the start of either
+IMPORTS = ("scrapyd_dist.*", "scrapy.cmdline", "scrapy.crawler")
 
 
 class Result(NamedTuple):
@@ -42,26 +47,38 @@ class Command:
         folder: where its output is kept; has to exist.
         home: its private HOME.
         env: more environment variables.
+        fork: whether it may be a fork of a process that has all modules: for arguments that begin with SDIST or SCRAPY.
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, cwd: Path, folder: Path, home: Path, env: dict[str, str] | None = None
-    ) -> None:
+        self, arguments: Sequence[str], *, cwd: Path, folder: Path, home: Path, env: dict[str, str] | None = None,
+        fork: bool = False,
+    ) -> None:  # fmt: skip
         self._arguments = arguments
         number = len(list(folder.glob("command*.out")))
         self._out, self._err = folder / f"command{number}.out", folder / f"command{number}.err"
         home.mkdir(parents=True, exist_ok=True)
         self._home = home
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(
-                arguments,
-                cwd=cwd,
-                env=private_environment(home, env),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,  # so that a signal to it is not one to pytest
-            )
+        environment = private_environment(home, env)
+        self._process: RunningProgram
+        if fork and not env:
+            self._out.touch()
+            self._err.touch()
+            self._process = fork_program(
+                arguments[0], IMPORTS, arguments[2], arguments[3:],
+                cwd=cwd, env=environment, out=self._out, err=self._err,
+            )  # fmt: skip
+        else:
+            with self._out.open("wb") as out, self._err.open("wb") as err:
+                self._process = subprocess.Popen(
+                    arguments,
+                    cwd=cwd,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,  # so that a signal to it is not one to pytest
+                )
 
     @property
     def pid(self) -> int:
@@ -123,6 +140,6 @@ class Command:
     def close(self) -> None:
         """Kill it, and all that runs with its HOME."""
         if self.running():
-            self._process.kill()
+            os.kill(self.pid, signal.SIGKILL)
         self._process.wait(20)
         end_all(self._home)

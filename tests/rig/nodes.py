@@ -7,12 +7,13 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from .daemons import fork_daemon, start_daemon
+from .forks import fork_program
 from .http import Reply, fetch, multipart
 from .processes import end_all, private_environment, with_home
 from .waiting import wait_for
@@ -20,8 +21,14 @@ from .waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .daemons import DaemonProcess
+    from .forks import RunningProgram
 
+#: the program, as Python is told to run it, and the modules that it takes long to import
+DAEMON = ("scrapyd", "--pidfile=")
+IMPORTS = (
+    "scrapy.http", "pkg_resources", "twisted.web.server", "twisted.web.static", "twisted.web.guard",
+    "twisted.cred.portal", "twisted.application.app",
+)  # fmt: skip
 _POSTED = {"schedule.json", "cancel.json", "delversion.json", "delproject.json", "addversion.json"}
 
 
@@ -54,7 +61,7 @@ class ScrapydNode:
         self.port = 0
         self._python, self._config, self._env = python, config, env or {}
         self._log_path = folder / "scrapyd.log"
-        self._daemon: DaemonProcess | None = None
+        self._daemon: RunningProgram | None = None
         self.home.mkdir(parents=True)
         self.work.mkdir()
 
@@ -89,9 +96,26 @@ class ScrapydNode:
         lines = {"bind_address": "127.0.0.1", **self._config, "http_port": str(self.port)}
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
-        start = start_daemon if self._env else fork_daemon  # a library that is preloaded needs a process of its own
         environment = private_environment(self.home, self._env)
-        self._daemon = start(self._python, self.work, environment, self._log_path)
+        # A library that is loaded by the environment needs a start of its own.
+        self._daemon = (self._execute if self._env else self._fork)(environment)
+
+    def _execute(self, env: dict[str, str]) -> RunningProgram:
+        with self._log_path.open("ab") as output:
+            return subprocess.Popen(
+                [self._python, "-m", *DAEMON],
+                cwd=self.work,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _fork(self, env: dict[str, str]) -> RunningProgram:
+        module, *arguments = DAEMON
+        log = self._log_path
+        return fork_program(self._python, IMPORTS, module, arguments, cwd=self.work, env=env, out=log, err=log)
 
     def wait(self) -> None:
         """Return when the node answers; another process may have been faster with the port, then take the next."""
