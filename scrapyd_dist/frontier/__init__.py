@@ -1,1 +1,1 @@
-"""The crawl frontier: its values, which slot a request lies in, how it is cut and added, who may still add to it."""
+"""The crawl frontier: slots and batches as values, cutting requests into batches, adding them, tracking producers."""

@@ -1,7 +1,7 @@
-"""Rows of arguments: a frontier whose rows are no requests, but the arguments of one run of a spider each.
+"""Converts rows of spider arguments to and from request values, for frontiers that hold arguments instead of requests.
 
-The rule it keeps: a row is a batch of one, so that everything which is true of batches is true of it; what stands for
-its address is its arguments in words, by which it is also known again.
+A row is a batch of one, so everything that holds for batches holds for it. The arguments as sorted JSON stand in for
+the URL, and their hash is the fingerprint.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def value_of(args: Mapping[str, str]) -> RequestValue:
-    """A row of these arguments, as a batch carries it.
+    """Return the request value that carries these arguments in a batch.
 
     Raises:
-        ValueError: a job cannot be given one of them.
+        ValueError: an argument has an invalid name, a zero byte, or is too long for a job.
     """
     for name, text in args.items():
         if "=" in name or not name:
@@ -36,16 +36,16 @@ def value_of(args: Mapping[str, str]) -> RequestValue:
 
 
 def found(value: RequestValue, priority: int) -> Found:
-    """The row on its way into a frontier; the same arguments are the same row."""
+    """Return the row ready to be added to a frontier; equal arguments have equal fingerprints."""
     print_ = hashlib.sha256(value["url"].encode("utf-8", "surrogatepass")).digest()
     return Found(value=value, fingerprint=print_, slot=ARGUMENTS, priority=priority)
 
 
 def row_in(payload: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The row that a batch carries: its arguments in words, and by name.
+    """Return the arguments that a batch carries: as JSON text, and as a dict.
 
     Raises:
-        PayloadError: it carries something else.
+        PayloadError: the payload is not a row of arguments.
     """
     (value,) = decode(payload.get)
     return value["url"], value[ARGUMENTS]

@@ -1,4 +1,4 @@
-"""Cutting a stream of requests into the batches of a frontier: by slot, priority and count, by age, by idle workers."""
+"""Cuts a stream of requests into the batches of a frontier by slot, priority, count, age and idle workers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.filling import Found
 
 
-#: requests that are written in one step, more or less
+#: requests per write to the store, approximately
 PORTION = 2_000
 
 
 def portions(cuts: Iterable[Cut]) -> Iterator[list[Cut]]:
-    """Cuts in the portions in which they are written: there may be one for each of thousands of slots.
+    """Group cuts into the portions in which they are written; there may be one cut for each of thousands of slots.
 
-    No two of a portion are of the same slot and priority: they would become one batch.
+    A portion has at most one cut per slot and priority, because two would be merged into one batch.
     """
     some: dict[tuple[str | None, int], Cut] = {}
     count = 0
@@ -37,19 +37,19 @@ def portions(cuts: Iterable[Cut]) -> Iterator[list[Cut]]:
 
 @dataclass(kw_only=True)
 class _Waiting:
-    """Requests of one slot and one priority that are in no batch yet."""
+    """Requests of one slot and priority that are not in a batch yet."""
 
-    since: float  #: when the first of them came
+    since: float  #: when the first request was added
     found: list[Found] = field(default_factory=list)
 
 
 class SlotCutter:
-    """Collects requests for each slot and priority until a batch is full, or its first one has waited long enough.
+    """Collects requests per slot and priority until a batch is full or its first request has reached the maximum age.
 
-    With `idle`, batches are also cut early while workers have nothing to do, so that each of them gets some. With
-    `many_slots`, workers take from whichever slot has its turn, of which there may be thousands: then no more is cut
-    early than `idle` can use, the oldest first, so that the others go on filling up; and what is full waits for `due`,
-    so that it can be written together.
+    With `idle`, batches are also cut early while workers are idle, so that each worker gets some. With `many_slots`,
+    workers take the slots in turn, of which there may be thousands: only as many batches are cut early as there are
+    idle workers, oldest first, so that the other slots keep filling up; and full batches wait for `due`, to be written
+    together.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SlotCutter:
         self._max_age = max_age
         self._idle = idle
         self._many_slots = many_slots
-        self._waiting: dict[tuple[str, int], _Waiting] = {}  #: the oldest first
+        self._waiting: dict[tuple[str, int], _Waiting] = {}  #: oldest first
         self._full: list[Cut] = []
         self._count = 0
 
@@ -67,7 +67,7 @@ class SlotCutter:
         return self._count
 
     def add(self, found: Found, now: float) -> Cut | None:
-        """Take a request in; a batch when one has to be written now."""
+        """Add a request; returns a batch if one must be written now."""
         place = found.slot, found.priority
         waiting = self._waiting.get(place)
         if waiting is None:
@@ -83,7 +83,7 @@ class SlotCutter:
         return self._overdue()
 
     def _overdue(self) -> Cut | None:
-        """What has to go, when more is held back than there is room for."""
+        """Return a batch to write if more requests are held than `HELD_REQUESTS`."""
         if self._count <= HELD_REQUESTS:
             return None
         if self._full:
@@ -93,7 +93,7 @@ class SlotCutter:
         return self._cut(next(iter(self._waiting)), self._size)[0]
 
     def due(self, now: float) -> list[Cut]:
-        """What is full, what has waited longer than the greatest age, and what idle workers can have."""
+        """Return full batches, batches past the maximum age, and batches for idle workers."""
         cuts = self._take_full()
         for place in self._in_order(self._older_than(self._max_age, now)):
             cuts += self._cut(place, self._size)
@@ -110,7 +110,7 @@ class SlotCutter:
         return cuts
 
     def take(self) -> list[Cut]:
-        """Whatever is there: nothing comes after it."""
+        """Return everything that is left, at the end of the stream."""
         rest = self._in_order(list(self._waiting))
         return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, self._size))]
 
@@ -120,7 +120,7 @@ class SlotCutter:
         return cuts
 
     def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
-        """Slots and priorities whose first request has waited so long, the oldest first."""
+        """Slots and priorities whose first request is at least `age` seconds old, oldest first."""
 
         def old() -> Iterator[tuple[str, int]]:
             for place, waiting in self._waiting.items():
@@ -132,7 +132,7 @@ class SlotCutter:
 
     @staticmethod
     def _in_order(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Slots and priorities, the highest priority first."""
+        """Slots and priorities, highest priority first."""
         return sorted(places, key=lambda place: (-place[1], place[0]))
 
     def _cut(self, place: tuple[str, int], size: int) -> list[Cut]:

@@ -1,7 +1,7 @@
-"""Putting found requests into a frontier: made, cut by slot and priority, encoded, added without those it has already.
+"""Adds found requests to a frontier: creates the frontier, packs requests into batches, leaves out duplicates.
 
-The rule it keeps: what the frontier has seen is left out and counted as a duplicate, and all the rest goes in, in one
-step. Part of the worker half: imports the standard library only.
+Invariant: requests that the frontier has seen are counted as duplicates, and all others are added in one step. Part of
+the worker half: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: the option of a frontier that says what its rows are, where they are no requests
+#: the frontier option that names the kind of its rows, and its value for rows of arguments; absent for requests
 ROWS, ARGUMENTS = "rows", "arguments"
-#: requests in a batch that workers lease, where nobody says otherwise
+#: default requests per leased batch
 BATCH_SIZE = 100
-#: the same, where slots are shared fairly: what a worker has of one slow site is to be little
+#: default requests per batch if slots are shared fairly: small, so that a worker holds few requests of a slow site
 FAIR_SIZE = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A request on its way into a frontier."""
+    """A request to be added to a frontier."""
 
     value: RequestValue
     fingerprint: bytes
@@ -43,7 +43,7 @@ class Found:
 
 
 def check_frontier_name(name: str) -> str:
-    """The name itself, or `ConfigError` when it cannot be a frontier's name."""
+    """Return the name, or raise `ConfigError` if it is not a valid frontier name."""
     if not CRAWL_NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a frontier: it becomes part of job ids and file names on the nodes, so it may only"
@@ -55,18 +55,18 @@ def check_frontier_name(name: str) -> str:
 def open_frontier(
     store: Store, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False
 ) -> Crawl:
-    """The row of the frontier of that name, made by whoever comes first.
+    """Return the store's row of the frontier, creating it if it does not exist.
 
     Args:
-        store: where it is kept.
-        name: its name.
-        project: the project's name on the nodes, for a new one.
+        store: the store of the frontier.
+        name: the frontier's name.
+        project: the project's name on the nodes, for a new frontier.
         now: seconds since the epoch.
-        standing: a new one never finishes by itself.
-        arguments: its rows are the arguments of a spider, not requests.
+        standing: a new frontier never finishes by itself.
+        arguments: its rows are spider arguments, not requests.
 
     Raises:
-        ConfigError: it cannot be called so, or a crawl is; or its rows are of the other kind.
+        ConfigError: the name is invalid or belongs to a crawl, or the frontier holds rows of the other kind.
     """
     check_frontier_name(name)
     new = Crawl(
@@ -75,13 +75,13 @@ def open_frontier(
     )  # fmt: skip
     with suppress(NothingMatched):
         return _checked(store.own_crawl(name), arguments=arguments)
-    with suppress(NameTaken):  # in this very moment
+    with suppress(NameTaken):  # another producer created it in the meantime
         store.add_crawl(new)
     return _checked(store.own_crawl(name), arguments=arguments)
 
 
 def has_arguments(frontier: Crawl) -> bool:
-    """Whether the rows of this frontier are arguments."""
+    """Whether the rows of this frontier are spider arguments."""
     return frontier.options.get(ROWS) == ARGUMENTS
 
 
@@ -98,7 +98,7 @@ def _checked(row: Crawl, *, arguments: bool) -> Crawl:
 
 
 def distinct(found: Iterable[Found]) -> list[Found]:
-    """The first one of each fingerprint, in order."""
+    """Return the first request of each fingerprint, in order."""
     first: dict[bytes, Found] = {}
     for one in found:
         first.setdefault(one.fingerprint, one)
@@ -106,11 +106,11 @@ def distinct(found: Iterable[Found]) -> list[Found]:
 
 
 def pack(found: Sequence[Found], *, size: int, key: bytes | None) -> list[NewBatch]:
-    """Batches of at most `size` requests, each of one slot and one priority; as many as their encoded size needs.
+    """Pack requests into batches of one slot and priority, at most `size` requests each, fewer if they encode large.
 
     Raises:
         TooLarge: a single request does not fit into a batch.
-        PayloadError: a request must be hidden, and there is no key.
+        PayloadError: a request must be encrypted, and there is no key.
     """
     batches: list[NewBatch] = []
     for (slot, priority), group in groupby(sorted(found, key=_place), key=_place):
@@ -140,17 +140,17 @@ def add_unseen(
     key: bytes | None,
     counts: Mapping[str, int] | None = None,
 ) -> tuple[T, dict[str, int]]:
-    """Let `add` keep the requests that the frontier does not have, and the account of all of them.
+    """Add the requests that the frontier does not have yet, and count all of them.
 
     Args:
-        add: keeps batches and counts in one step, or raises `SeenBefore`: a call of `add_batches`, or of `ack`.
-        found: the requests; of those with the same fingerprint, the first counts.
-        size: requests in a batch, at most.
-        key: the Fernet key for what must be hidden.
-        counts: the account of what has been sorted out before.
+        add: stores batches and counts in one step, or raises `SeenBefore`: calls the store's `add_batches` or `ack`.
+        found: the requests; of those with the same fingerprint, the first is added.
+        size: maximum requests per batch.
+        key: the Fernet key for requests that must be encrypted.
+        counts: counts of requests that were filtered out earlier.
 
     Returns:
-        What `add` answered, and the counts that it kept: `sealed` and `duplicate` among them.
+        The result of `add`, and the counts that it stored, including `sealed` and `duplicate`.
     """
     every = list(found)
     left = distinct(every)

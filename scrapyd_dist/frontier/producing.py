@@ -1,6 +1,6 @@
-"""One producer of a frontier, towards the store: registered before its first write, signed off after its last.
+"""Registers a producer of a frontier before its first write, adds its batches, and signs it off after its last.
 
-The rule it keeps: whoever works on the frontier knows of everybody who may still add to it. Blocking, as the store is.
+Invariant: every producer that may still add to a frontier is registered in the store. Blocking.
 """
 
 from __future__ import annotations
@@ -22,53 +22,57 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.values import NewBatch
     from scrapyd_dist.store import Store
 
-#: seconds that a producer is good for without a word
+#: seconds until a producer that sends no heartbeat counts as lost
 REGISTERED = 60.0
-#: seconds between two words of it
+#: seconds between a producer's heartbeats
 RENEW = REGISTERED / 3
-#: stands between the work and the process in a producer's name; spiders and hosts have dots
+#: separates work and process in a producer's name; not a dot, because names of spiders and hosts have dots
 _BEHIND = "@"
 
 
 @dataclass(kw_only=True)
 class FrontierProducer:
-    """A producer that has not written yet."""
+    """A producer of a frontier.
+
+    Attributes:
+        name: the producer's name in the store, `work@process`.
+    """
 
     store: Store
     frontier: str
     project: str  #: the project's name on the nodes, for a new frontier
-    work: str  #: what it does, in a word: a process that does the same takes the place of one that was killed
-    process: str  #: tells this process from others that do the same: its machine and its number, with a dot between
-    size: int  #: requests in a batch, at most
-    key: bytes | None  #: the Fernet key for what must be hidden
-    standing: bool = False  #: a new frontier never finishes by itself
-    arguments: bool = False  #: what it adds are the arguments of a spider, not requests
+    work: str  #: the name of its work; a new process of the same work takes over from a killed one
+    process: str  #: `<host>.<pid>`, which tells apart processes of the same work
+    size: int  #: maximum requests per batch
+    key: bytes | None  #: the Fernet key for requests that must be encrypted
+    standing: bool = False  #: whether a new frontier never finishes by itself
+    arguments: bool = False  #: whether its rows are spider arguments instead of requests
     _registered: float | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
-        """Its name in the store."""
+        """The producer's name in the store, `work@process`."""
         return f"{self.work}{_BEHIND}{self.process}"
 
     def begin(self) -> None:
-        """Register at once where the frontier is there already; a new one is made by the first write.
+        """Register if the frontier exists; a new frontier is created by the first write.
 
         Raises:
-            ConfigError: it cannot be called so, or a crawl is.
+            ConfigError: the name is invalid or belongs to a crawl.
         """
         with suppress(NothingMatched):
             self.store.crawl(self.frontier)
             self._register()
 
     def renew(self) -> None:
-        """Say that this producer is there still, when it is time to."""
+        """Send a heartbeat to the store if one is due."""
         if self._registered is not None and time.monotonic() - self._registered >= RENEW:
             self._register()
 
     def keep(
         self, found: Iterable[Found], counts: Mapping[str, int] | None = None, misses: Sequence[Miss] = ()
     ) -> dict[str, int]:
-        """Add what the frontier does not have, with the account; the counts that were kept are the answer."""
+        """Add the requests that the frontier does not have yet; returns the stored counts by name."""
         if self._registered is None:
             self._register()
 
@@ -81,7 +85,7 @@ class FrontierProducer:
         return kept
 
     def sign_off(self) -> None:
-        """It adds nothing more."""
+        """Tell the store that this producer adds nothing more."""
         if self._registered is not None:
             self._take_over()
             self.store.sign_off(self.frontier, self.name)
@@ -96,7 +100,7 @@ class FrontierProducer:
         self._registered = time.monotonic()
 
     def _take_over(self) -> None:
-        """What one that did the same work has left undone, this one does: lost ones, and dead ones of this machine."""
+        """Sign off lost producers of the same work, and those whose process on this machine is dead."""
         backlog = self.store.backlog(self.frontier)
         for name in (*backlog.lost, *backlog.producers):
             work, _, process = name.rpartition(_BEHIND)
@@ -104,7 +108,7 @@ class FrontierProducer:
                 self.store.sign_off(self.frontier, name)
 
     def _is_dead(self, process: str) -> bool:
-        """Whether that process was one of this machine, and is gone; its name ends in its number."""
+        """Whether `<host>.<pid>` names a process of this machine that has ended."""
         place, _, number = process.rpartition(".")
         if place != self.process.rpartition(".")[0] or not number.isdecimal():
             return False

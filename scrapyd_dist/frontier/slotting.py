@@ -1,7 +1,7 @@
-"""Which slot of a frontier a request lies in: one of a numbered family, by its fingerprint or site; or its site's own.
+"""Chooses the frontier slot of a request: a numbered slot, by fingerprint or domain, or one slot per site.
 
-The rule it keeps: the same request always lies in the same slot, whoever asks, on whatever machine; nothing is looked
-up on the net. Part of the worker half: the standard library, and tldextract (which Scrapy brings) for slots by site.
+Invariant: the same request gets the same slot on every machine, without network access. Part of the worker half:
+imports the standard library, and for slots by site tldextract, a dependency of Scrapy.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from scrapyd_dist.frontier.values import LONGEST_SLOT, OTHER_SPIDER, SLOT_NAME, 
 if TYPE_CHECKING:
     from tldextract import TLDExtract
 
-#: what may choose the slot of a request: one of a number of slots by its fingerprint, or by its site (`domain`); or
-#: each site has a slot to itself
+#: ways to choose a slot: a numbered slot by the request's fingerprint, a numbered slot by its site (`domain`), or a
+#: slot for each site
 FINGERPRINT, DOMAIN, SITE = WAYS = ("fingerprint", "domain", "site")
-#: slots of one family, at most
+#: maximum number of numbered slots per prefix
 MOST = 10_000
-#: hosts whose site is remembered
+#: size of the cache of host -> site
 HOSTS = 10_000
-#: what stands for the site of an address that has none, such as `data:…`
+#: the site of a URL without a host, such as `data:…`
 NO_SITE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slots:
-    """A family of slots: a prefix, and behind it a number from 0 on, or a site."""
+    """Slots with a common prefix, followed by a number from 0 or by a site."""
 
     prefix: str = ""
-    number: int = 1  #: how many; means nothing where each site has one
+    number: int = 1  #: number of slots; ignored if each site has its own
     by: str = FINGERPRINT
 
     def __post_init__(self) -> None:
@@ -52,10 +52,10 @@ class Slots:
 
     @classmethod
     def parse(cls, text: str, *, by: str = FINGERPRINT) -> Slots:
-        """The family that `prefix/number` names; a prefix alone is one slot.
+        """Parse `prefix/number`; a prefix alone means one slot.
 
         Raises:
-            ConfigError: it is not of that form.
+            ConfigError: the text is not of that form.
         """
         prefix, slash, number = text.partition("/")
         if slash and not re.fullmatch(r"[0-9]+", number):
@@ -63,7 +63,7 @@ class Slots:
         return cls(prefix=prefix, number=int(number) if slash else 1, by=by)
 
     def names(self) -> list[str]:
-        """All of them, where they have numbers."""
+        """The names of all numbered slots."""
         return [f"{self.prefix}{number}" for number in range(self.number)]
 
     def of(self, url: str, fingerprint: bytes) -> str:
@@ -79,10 +79,10 @@ class Slots:
 
 
 def slot_of_site(prefix: str, site: str) -> str:
-    """The slot that a site has to itself.
+    """Return the slot of a site.
 
-    A name that no slot can have gets a digest in its place: what can be read of it, and behind that what tells it from
-    all others. So does one that another spider's slot could have.
+    A site that is not a valid slot name, or looks like the slot of another spider, is shortened to its readable
+    characters and a digest.
     """
     name = f"{prefix}{site or NO_SITE}"
     if SLOT_NAME.fullmatch(name) and not name.startswith(OTHER_SPIDER):
@@ -94,16 +94,16 @@ def slot_of_site(prefix: str, site: str) -> str:
 
 
 def slot_of_spider(spider: str, project: str = "") -> str:
-    """The slot of work for another spider, of this project or of another one.
+    """Return the slot for requests of another spider, of this project or another.
 
     Raises:
-        ConfigError: the names cannot be a slot's.
+        ConfigError: the names do not make a valid slot name.
     """
     return check_slot_name(OTHER_SPIDER + (f"{project}:{spider}" if project else spider))
 
 
 def spider_of_slot(slot: str) -> tuple[str, str] | None:
-    """The project ("" for the frontier's own) and the spider that a slot of work for another spider names."""
+    """Return the project ("" for the frontier's own) and spider of another spider's slot; None for any other slot."""
     if not slot.startswith(OTHER_SPIDER):
         return None
     project, _, spider = slot.removeprefix(OTHER_SPIDER).rpartition(":")
@@ -111,7 +111,7 @@ def spider_of_slot(slot: str) -> tuple[str, str] | None:
 
 
 def site_of(url: str) -> str:
-    """The registered domain of a URL, as `example.co.uk`; its host where it has none."""
+    """Return the registered domain of a URL, such as `example.co.uk`, or its host if it has none."""
     try:
         return _site(urlsplit(url).hostname or "")
     except ValueError:
@@ -128,10 +128,10 @@ def _site(host: str) -> str:
 def _extract() -> TLDExtract:
     from tldextract import TLDExtract  # noqa: PLC0415 - slow to import, and only slots by site need it
 
-    return TLDExtract(suffix_list_urls=(), cache_dir=None)  # its own copy of the list; no look-up, no files
+    return TLDExtract(suffix_list_urls=(), cache_dir=None)  # the bundled list: no network, no cache files
 
 
 def is_public_suffix(host: str) -> bool:
-    """Whether anybody may register a name below it, as below `co.uk`: it is no site itself."""
+    """Whether a host is a public suffix such as `co.uk`, below which domains are registered."""
     parts = _extract()(host)
     return bool(parts.suffix) and not parts.domain

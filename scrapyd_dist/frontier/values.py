@@ -1,7 +1,7 @@
-"""The crawl frontier as values: slots, what is added, leased and counted. Which slot a request belongs to: `slotting`.
+"""Values of the crawl frontier: new batches, leases, counts per slot, and the backlog.
 
-A frontier is a row of `Crawl` with its batches, like any crawl; its slots are nothing but names on its batches,
-made by the first write. Part of the worker half: imports the standard library only.
+A frontier is stored as a `Crawl` with batches, like any crawl. A slot is only a name on a batch; the first write
+creates it. `slotting` chooses the slot of a request. Part of the worker half: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Batch
 
-#: what a slot may be called. `@spider` and `@project:spider` are slots of work for another spider
+#: valid slot names; `@spider` and `@project:spider` hold requests for another spider
 LONGEST_SLOT = 80
 SLOT_NAME = re.compile(rf"[A-Za-z0-9_.@:-]{{0,{LONGEST_SLOT}}}")
-#: priorities lie between this and its negative: beyond it the store could not tell them apart
+#: greatest absolute priority: doubles, by which a store may sort, are exact up to here
 MAX_PRIORITY = (1 << 53) - 1
-#: what the slots of other spiders begin with
+#: prefix of the slots of other spiders
 OTHER_SPIDER = "@"
-#: how workers share the slots: the oldest batch first, wherever it lies; the slots in turn, each batch to anybody; or
-#: in turn, and what a worker has something of is its own until that has ended
+#: how workers share slots: "" leases the oldest batch first; `spread` takes the slots in turn; `by-domain` takes them
+#: in turn, and a slot belongs to one worker while it holds batches of it
 UNFAIR, SPREAD, BY_DOMAIN = FAIR = ("", "spread", "by-domain")
 
 
 class SeenBefore(Exception):
-    """Some of these requests are in the frontier already; nothing was kept. `prints` are their fingerprints."""
+    """Some requests are in the frontier already, and nothing was stored.
+
+    Attributes:
+        prints: fingerprints of these requests.
+    """
 
     def __init__(self, prints: frozenset[bytes]) -> None:
         super().__init__(f"{len(prints)} requests are in the frontier already")
@@ -39,37 +43,37 @@ class SeenBefore(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class NewBatch:
-    """A batch that is about to be added to a frontier."""
+    """A batch to be added to a frontier."""
 
     payload: Mapping[str, str]  #: the settings that carry its requests
     size: int  #: requests
     slot: str = ""
     priority: int = 0
-    fingerprints: tuple[bytes, ...] = ()  #: one for each request that must not come twice
+    fingerprints: tuple[bytes, ...] = ()  #: one for each request that must not be added twice
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lessee:
-    """The worker that leases batches."""
+    """A worker that leases batches."""
 
-    job: str  #: its job on the node; also the holder of its leases
+    job: str  #: its Scrapyd job id, which also identifies the holder of a lease
     node: str  #: the node's name
     url: str  #: the node's base address, without secrets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leased:
-    """A batch that a worker has now, until its lease runs out."""
+    """A batch leased to a worker."""
 
     batch: Batch
     attempt: int
     payload: Mapping[str, str]
-    fault: str = ""  #: why nothing of its payload is believed (it is empty then), a paragraph
+    fault: str = ""  #: why the payload was rejected and is empty, one paragraph; empty for a valid payload
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotCount:
-    """What is in one slot: state of batches -> how many batches, and requests in them."""
+    """Batches and requests in one slot, counted by batch state."""
 
     slot: str
     batches: Mapping[str, int] = field(default_factory=dict)
@@ -77,35 +81,35 @@ class SlotCount:
 
     @property
     def waiting(self) -> int:
-        """Requests that nobody has leased."""
+        """Requests in batches that are not leased."""
         return self.requests.get("sealed", 0) + self.requests.get("failed", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """How far a frontier is; batches."""
+    """The backlog of a frontier: batches by state, and its producers."""
 
     waiting: int
-    leased: int  #: whose lease is good
-    expired: int  #: whose lease has run out, and which nobody has taken back yet
-    acked: int  #: whose part is on its way home
-    producers: tuple[str, ...] = ()  #: that may still add something
-    lost: tuple[str, ...] = ()  #: producers that neither signed off nor were heard of in time
+    leased: int  #: batches with a valid lease
+    expired: int  #: batches whose lease has expired and was not reclaimed yet
+    acked: int  #: batches whose part is still to be fetched
+    producers: tuple[str, ...] = ()  #: producers that may still add requests
+    lost: tuple[str, ...] = ()  #: producers that missed their heartbeat without signing off
     standing: bool = False
 
     @property
     def drained(self) -> bool:
-        """Nothing to do now for any worker, and nothing is about to come back."""
+        """Whether no batch waits or is leased."""
         return not (self.waiting or self.leased)
 
     @property
     def finished(self) -> bool:
-        """Nothing will come any more."""
+        """Whether the frontier is done: no batch is left, and every producer has signed off."""
         return self._over and not self.lost
 
     @property
     def incomplete(self) -> bool:
-        """Nothing will come any more, though more should have: who was finding it is lost."""
+        """Whether no batch is left, but a producer was lost, so that requests may be missing."""
         return self._over and bool(self.lost)
 
     @property
@@ -114,7 +118,7 @@ class Backlog:
 
 
 def check_slot_name(slot: str) -> str:
-    """The name itself, or `ConfigError` when it cannot be a slot's name."""
+    """Return the name, or raise `ConfigError` if it is not a valid slot name."""
     if not SLOT_NAME.fullmatch(slot):
         raise ConfigError(
             f"{slot!r} cannot name a slot: it may only have letters, digits and the characters _ . @ : - , 80 at most."

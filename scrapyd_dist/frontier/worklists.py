@@ -1,7 +1,7 @@
-"""Worklists: lines of URLs, of JSON, or a column of a CSV as request values, one row at a time.
+"""Reads worklists (lists of URLs, JSON lines, a CSV column) as request values, one row at a time.
 
-The rule they keep: memory stays constant however long the list is, and a row that cannot be read is told with its line
-and stops nothing.
+Invariant: memory use does not depend on the length of the list; an unreadable row is reported with its line number and
+does not stop the reading.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from scrapyd_dist.payload import RequestValue
 
 FORMATS = ("urls", "jsonl", "csv")
-#: how the names of files end, where they are not lists of URLs
+#: file suffix -> format; any other file is a list of URLs
 ENDINGS = {".jl": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
-#: what may stand between the columns of a CSV; the first line shows which it is
+#: CSV delimiters; the one that occurs most often in the first line is used
 DELIMITERS = ",;\t|"
-#: the column that is taken where nobody names one
+#: the default column
 URL_COLUMN = "url"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
 
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is no request, and why."""
+    """A row that could not be read, and the reason."""
 
     line: int
     reason: str
@@ -56,19 +56,19 @@ ReadCells: TypeAlias = "Callable[[list[str]], RequestValue]"
 
 
 def format_of(name: str) -> str:
-    """The format that a file's name tells."""
+    """Return the format of a worklist by its file name."""
     return ENDINGS.get(PurePath(name.lower()).suffix, FORMATS[0])
 
 
 def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None, arguments: bool = False) -> Iterator[AnyRow]:
-    """The rows of a worklist; blank lines, and in lists of URLs those that begin with #, are none.
+    """Yield the rows of a worklist, skipping blank lines and, in lists of URLs, lines that begin with #.
 
     Args:
-        lines: of the file, UTF-8.
+        lines: the lines of the file, UTF-8.
         kind: one of `FORMATS`.
-        column: of a CSV: the column's name, or its number from 1 on.
-        arguments: a row is no request, but the arguments of a spider: a CSV's columns by their names (an empty cell is
-            none), or a JSON object of texts and numbers.
+        column: the CSV column with the URLs, by name or by number from 1.
+        arguments: rows are spider arguments instead of requests: CSV columns by name (an empty cell is left out), or
+            JSON objects of strings and numbers.
 
     Raises:
         ConfigError: there is no such format or column.
@@ -88,7 +88,7 @@ def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None, argume
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
-    """Text in which bytes that are no UTF-8 can be told later."""
+    """Decode lines; bytes that are not UTF-8 become surrogates, which `_checked` reports."""
     for number, line in enumerate(lines):
         yield (line.removeprefix(b"\xef\xbb\xbf") if not number else line).decode("utf-8", "surrogateescape")
 
@@ -184,7 +184,7 @@ def _arguments(args: dict[str, str]) -> RequestValue:
 
 
 def _place(plain: list[str], column: str | None) -> int:
-    """Where in each row the URL is."""
+    """Return the index of the URL column."""
     if column is None and len(plain) == 1:
         return 0
     wanted = URL_COLUMN if column is None else column
@@ -219,7 +219,7 @@ def _of_json(text: str) -> RequestValue | None:
 
 
 def _as_values(fields: Mapping[str, Any]) -> RequestValue:
-    """The fields as a request value has them: a body is bytes, a header has several values."""
+    """Convert fields to a request value: a body is bytes, a header is a list of values."""
     value = {name: item for name, item in fields.items() if item is not None or name == "callback"}
     if isinstance(value.get("body"), str):
         body = _encoded(value["body"], value.get("encoding", "utf-8"))
@@ -244,7 +244,7 @@ def _is_text(item: Any) -> bool:
 def _is_encoding(item: Any) -> bool:
     try:
         return isinstance(item, str) and "".encode(item) is not None
-    except (LookupError, ValueError):  # the latter for a name with a zero byte
+    except (LookupError, ValueError):  # ValueError: a name with a zero byte
         return False
 
 
@@ -264,7 +264,7 @@ def _is_object(item: Any) -> bool:
     return isinstance(item, dict)
 
 
-#: what a JSON line may have, and how it has to be
+#: the fields of a JSON line, each with its validity check
 FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "url": _is_text,
     "callback": _is_name,
