@@ -7,12 +7,14 @@ source. The same source gives the same bytes.
 from __future__ import annotations
 
 import marshal
+from functools import cache
 from importlib.util import MAGIC_NUMBER, source_hash
 
 #: the newest form of byte code that does not depend on what else this process has in memory
 _SAME_BYTES = 2
 
 
+@cache  # a process that packs more than one egg compiles its own half once
 def compiled(source: bytes, path: str) -> bytes:
     """What Python keeps in a `.pyc` file, of the kind that is never compared with the source.
 

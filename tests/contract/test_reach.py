@@ -146,14 +146,9 @@ class TestSender:
 
 @pytest.mark.parametrize(
     ("host", "here"),
-    [
-        ("127.0.0.1", True),
-        ("127.3.2.1", True),
-        ("localhost", True),
-        ("192.0.2.7", False),
-        ("no.such.host.invalid", False),
-    ],
-)
+    [("127.0.0.1", True), ("127.3.2.1", True), ("localhost", True), ("192.0.2.7", False),
+     ("no.such.host.invalid", False)],
+)  # fmt: skip
 def test_which_hosts_are_this_machine(host: str, here: bool) -> None:
     assert is_here(host) is here
 

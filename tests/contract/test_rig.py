@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig.commands import Command, Result
-from rig.ftp import FtpServer
+from rig.commands import Command
 from rig.nodes import Nodes, ScrapydNode
 from rig.processes import private_environment, with_home
 from rig.projects import Project
@@ -66,15 +65,6 @@ def test_a_forked_node_is_like_one_that_was_started_by_its_command(
     assert json.loads(seen[0]) == json.loads(seen[1])
 
 
-def test_a_paused_node_accepts_and_does_not_answer(scrapyd_node: Callable[..., ScrapydNode]) -> None:
-    node = scrapyd_node()
-    node.pause()
-    with pytest.raises(TimeoutError):
-        node.request("daemonstatus.json", timeout=0.3)
-    node.go_on()
-    assert node.api("daemonstatus.json")["status"] == "ok"
-
-
 def test_jobs_outlive_a_killed_daemon_and_end_with_the_node(
     nodes: Nodes, project: Callable[..., Project], site: Callable[..., SiteProcess]
 ) -> None:
@@ -111,41 +101,3 @@ def test_a_command_that_is_not_awaited_ends_with_its_test(
         command.wait(0.1)
     command.close()
     assert with_home(demo.home) == {}
-
-
-@pytest.mark.parametrize("spider", ["easy", "plain"])
-def test_the_demo_project_crawls_exactly_the_site(
-    spider: str, run_scrapy: Callable[..., Result], project: Callable[..., Project], site: Callable[..., SiteProcess]
-) -> None:
-    running, demo = site(95, offsite=1, duplicates=2), project()
-    result = run_scrapy(demo, "crawl", spider, "-a", f"start={running.start_url}", "-O", "items.jl")
-    assert (result.code, "ERROR" in result.err) == (0, False), result.err
-    assert running.differences(demo.items("items.jl")) == {}
-    assert set(running.item_hits().values()) == {1}
-    assert not [target for target in running.hits() if "via=partner" in target], "an offsite link was followed"
-
-
-def test_a_small_project_has_only_the_given_spiders(
-    run_scrapy: Callable[..., Result], project: Callable[..., Project]
-) -> None:
-    source = """
-        import scrapy
-
-        class One(scrapy.Spider):
-            name = "one"
-    """
-    small = project(spiders={"one": source}, settings={"DOWNLOAD_DELAY": 3})
-    assert run_scrapy(small, "list").out.split() == ["one"]
-    assert run_scrapy(small, "settings", "--get", "DOWNLOAD_DELAY").out.strip() == "3"
-
-
-@pytest.mark.parametrize("login", [{}, {"user": "writer", "password": "p:w"}])
-def test_scrapy_can_write_a_feed_to_the_ftp_server(
-    login: dict[str, str], ftp_server: Callable[..., FtpServer], run_scrapy: Callable[..., Result],
-    project: Callable[..., Project], site: Callable[..., SiteProcess],
-) -> None:  # fmt: skip
-    running, server = site(5), ftp_server(**login)
-    url = server.url + "/deep/items.jl"
-    result = run_scrapy(project(), "crawl", "plain", "-a", f"start={running.start_url}", "-o", url)
-    assert result.code == 0, result.err
-    assert {name: data.count(b"\n") for name, data in server.files().items()} == {"deep/items.jl": 5}

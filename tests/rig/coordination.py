@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -24,15 +24,16 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from .nodemodel import ModelNode, ModelSender
 
+T = TypeVar("T")
 CRAWL = "c"
 HOME = home_of(CRAWL, 1.0)
 QUICK = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3)
 
 
-def run(work: Coroutine[Any, Any, None], timeout: float = 60) -> None:
+def run(work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
     """In a thread: the test itself is called by pytest-twisted inside a loop."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, work).result(timeout=timeout)
+        return pool.submit(asyncio.run, work).result(timeout=timeout)
 
 
 async def until(condition: Callable[[], object], what: str, timeout: float = 15) -> None:

@@ -124,17 +124,8 @@ def test_a_second_ctrl_c_breaks_off_what_is_under_way() -> None:
 
 @pytest.mark.parametrize(
     ("codes", "code"),
-    [
-        ([0], 0),
-        ([0, 0], 0),
-        ([130], 130),
-        ([3], 3),
-        ([0, 1], 3),
-        ([1, 1], 1),
-        ([1, 3], 3),
-        ([2, 1], 2),
-        ([130, 130], 130),
-    ],
-)
+    [([0], 0), ([0, 0], 0), ([130], 130), ([3], 3), ([0, 1], 3), ([1, 1], 1), ([1, 3], 3), ([2, 1], 2),
+     ([130, 130], 130)],
+)  # fmt: skip
 def test_one_exit_code_for_several(codes: list[int], code: int) -> None:
     assert combined(codes) == code

@@ -44,14 +44,9 @@ def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [
-        ("web1.example.com", "web1"),
-        ("10.0.0.1", "node1"),
-        ("http://[::1]:6800", "node1"),
-        ("localhost", "node1"),
-        ("taken.example.com", "node1"),
-    ],
-)
+    [("web1.example.com", "web1"), ("10.0.0.1", "node1"), ("http://[::1]:6800", "node1"),
+     ("localhost", "node1"), ("taken.example.com", "node1")],
+)  # fmt: skip
 def test_a_node_is_called_after_its_host_where_that_says_something(text: str, name: str) -> None:
     assert free_name(Node.parse(text), ["taken"]) == name
 

@@ -174,13 +174,9 @@ class TestSameBytes:
 
     @pytest.mark.parametrize(
         "change",
-        [
-            {"shop/settings.py": "A = 1\n"},
-            {"shop/spiders/two.py": ""},
-            {"shop/data.txt": "x"},
-            {"more/__init__.py": ""},
-        ],
-    )
+        [{"shop/settings.py": "A = 1\n"}, {"shop/spiders/two.py": ""}, {"shop/data.txt": "x"},
+         {"more/__init__.py": ""}],
+    )  # fmt: skip
     def test_any_content_does(self, shop: Path, change: dict[str, str]) -> None:
         before = build(shop, "shop.settings")
         write(shop, change)

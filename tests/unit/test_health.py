@@ -86,14 +86,9 @@ def test_the_clock_of_a_node() -> None:
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [
-        (ConnectionRefused, State.DOWN),
-        (ConnectTimeout, State.DOWN),
-        (NoReply, State.BUSY),
-        (AuthRefused, State.REFUSED),
-        (TlsRefused, State.REFUSED),
-    ],
-)
+    [(ConnectionRefused, State.DOWN), (ConnectTimeout, State.DOWN), (NoReply, State.BUSY),
+     (AuthRefused, State.REFUSED), (TlsRefused, State.REFUSED)],
+)  # fmt: skip
 def test_the_state_of_one_that_does_not_answer(error: type[ConnectionRefused], state: State) -> None:
     assert state_of(error.at("node1"), draining=True) is state
 

@@ -80,13 +80,9 @@ def test_the_shards_of_the_book() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
-    [
-        ({"pages": 0}, "--pages"),
-        ({"pages": -1}, "--pages"),
-        ({"shards": 0}, "--shards"),
-        ({"first_page": -1}, "--first-page"),
-    ],
-)
+    [({"pages": 0}, "--pages"), ({"pages": -1}, "--pages"), ({"shards": 0}, "--shards"),
+     ({"first_page": -1}, "--first-page")],
+)  # fmt: skip
 def test_nothing_to_divide_is_told(wrong: dict[str, int], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         shards_of_pages(TEMPLATE, **{"pages": 3, "shards": 2, **wrong})

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig.coordination import run
 from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.settings import Settings
@@ -36,11 +36,6 @@ from scrapyd_dist.jobs.outcome import read_report, refusal
 
 JOB = PullJob(crawl="c", worker=3, home="c.0", node="one", url="http://one")
 ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result(20)
 
 
 @pytest.fixture
@@ -255,21 +250,17 @@ def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
 # news
 
 
-def test_news_wakes_all_who_wait_and_nobody_later() -> None:
-    async def wait() -> list[bool]:
-        news = News()
-        waiting = [asyncio.ensure_future(news.wait()) for _ in range(2)]
-        await asyncio.sleep(0)
-        news.tell()
-        news.tell()
-        await asyncio.gather(*waiting)
-        late = asyncio.ensure_future(news.wait())
-        await asyncio.sleep(0)
-        ended = [one.done() for one in (*waiting, late)]
-        late.cancel()
-        return ended
-
-    assert run(wait()) == [True, True, False]
+async def test_news_wakes_all_who_wait_and_nobody_later() -> None:
+    news = News()
+    waiting = [asyncio.ensure_future(news.wait()) for _ in range(2)]
+    await asyncio.sleep(0)
+    news.tell()
+    news.tell()
+    await asyncio.gather(*waiting)
+    late = asyncio.ensure_future(news.wait())
+    await asyncio.sleep(0)
+    assert [one.done() for one in (*waiting, late)] == [True, True, False]
+    late.cancel()
 
 
 # the store
@@ -315,23 +306,15 @@ def leasing(job: PullJob = JOB, **answers: list[Any]) -> Leasing:
 
 @pytest.mark.parametrize(
     ("backlog", "slots", "over"),
-    [
-        ({}, (), True),
-        ({"producers": ("p",)}, (), False),
-        ({"standing": True}, (), False),
-        ({"leased": 1}, (), False),
-        ({"leased": 1}, ("p0",), True),
-        ({"waiting": 3}, ("p0",), True),
-        ({"lost": ("p",)}, (), True),
-        ({"expired": 1}, (), False),
-        ({"acked": 1}, (), False),
-        ({"acked": 1}, ("p0",), True),
-    ],
-)
-def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
+    [({}, (), True), ({"producers": ("p",)}, (), False), ({"standing": True}, (), False),
+     ({"leased": 1}, (), False), ({"leased": 1}, ("p0",), True), ({"waiting": 3}, ("p0",), True),
+     ({"lost": ("p",)}, (), True), ({"expired": 1}, (), False), ({"acked": 1}, (), False),
+     ({"acked": 1}, ("p0",), True)],
+)  # fmt: skip
+async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
     told = Backlog(**{"waiting": 0, "leased": 0, "expired": 0, "acked": 0, **backlog})
     job = PullJob(crawl="c", worker=1, home="c.0", node="one", slots=slots)
-    assert run(leasing(job, backlog=[told]).no_more()) is over
+    assert (await leasing(job, backlog=[told]).no_more()) is over
 
 
 def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,15 +342,15 @@ DONE = Batch(number=7, size=1, state=BatchState.DONE, attempts=2)
         ([], DONE, True),
     ],
 )
-def test_an_ack_whose_answer_was_lost_was_an_ack(acked: list[Attempt], row: Batch, *, was: bool) -> None:
+async def test_an_ack_whose_answer_was_lost_was_an_ack(acked: list[Attempt], row: Batch, *, was: bool) -> None:
     """The store has kept it, and the second time it says no."""
     asked = leasing(ack=[StepRefused("over")], attempts=[acked], batch=[row])
-    assert (run(asked.ack((7, 2), {}, [], {})) is not None) is was
+    assert ((await asked.ack((7, 2), {}, [], {})) is not None) is was
 
 
-def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
+async def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
     with pytest.raises(StoreLost, match="no crawl"):
-        run(leasing(lease_next=[NothingMatched("no crawl c")]).next(1))
+        await leasing(lease_next=[NothingMatched("no crawl c")]).next(1)
 
 
 def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,11 +402,11 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
         ({"max_requests": 8}, 1, "8 requests"),
     ],
 )
-def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
+async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
     job = PullJob(crawl="c", worker=1, home="c.0", node="one", **order)
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
     asked = leasing(job, lease_next=[two])
-    run(asked.next(9))
+    await asked.next(9)
     assert (asked.batches, asked.requests) == (2, 8)
     assert asked.limit == limit
     assert asked._left() == wished

@@ -1,15 +1,14 @@
 """What became of each request of a batch: done, gone or failed, and nothing is forgotten."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig.coordination import run
 from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
@@ -27,11 +26,6 @@ from scrapyd_dist.jobs.outcome import read_report, refusal
 from scrapyd_dist.payload import START_URLS
 
 URLS = [f"http://web/{n}" for n in range(3)]
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result(20)
 
 
 def failed(error: Exception) -> Failure:
@@ -88,17 +82,9 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [
-        (404, "gone"),
-        (410, "gone"),
-        (403, "gone"),
-        (400, "gone"),
-        (408, "failed"),
-        (429, "failed"),
-        (500, "failed"),
-        (301, "failed"),
-    ],
-)
+    [(404, "gone"), (410, "gone"), (403, "gone"), (400, "gone"), (408, "failed"), (429, "failed"),
+     (500, "failed"), (301, "failed")],
+)  # fmt: skip
 def test_the_site_says_what_is_gone(status: int, kind: str) -> None:
     assert judge(failed(HttpError(Response("http://web/", status=status)))) == (kind, f"HTTP {status}")
 
