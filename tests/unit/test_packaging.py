@@ -1,5 +1,6 @@
 """The packages that pyproject.toml names are the folders that are there, and a built wheel has every file of them."""
 
+import ast
 import configparser
 import importlib.metadata
 import io
@@ -8,9 +9,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 #: folder at the top of the repository -> package that it installs as
@@ -50,6 +54,39 @@ def test_every_folder_with_modules_has_an_init() -> None:
     for top in MAPPED:
         for module in (ROOT / top).rglob("*.py"):
             assert (module.parent / "__init__.py").exists(), module
+
+
+def imported() -> dict[str, set[str]]:
+    """What the code imports from outside of it, lazily or for its types, too: top-level name -> the files that do."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for top in ("scrapyd_dist", "cli", "middlewares", "deploy"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                else:
+                    names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+                for name in names:
+                    found[name.partition(".")[0]].add(str(path.relative_to(ROOT)))
+    return {name: files for name, files in found.items() if name not in {*sys.stdlib_module_names, "scrapyd_dist"}}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    always = {canonicalize_name(Requirement(text).name) for text in declared("project.dependencies")}
+    extras = {
+        canonicalize_name(Requirement(text).name)
+        for extra in ("local", "redis")
+        for text in declared(f"project.optional-dependencies.{extra}")
+    }
+    brought_by = importlib.metadata.packages_distributions()
+    used = {name: {canonicalize_name(dist) for dist in brought_by[name]} for name in imported()}
+    assert {name: files for name, files in imported().items() if not used[name] & (always | extras)} == {}
+    assert always <= set().union(*used.values())
+
+
+def test_warnings_are_left_to_the_users_project() -> None:
+    code = [path for top in MAPPED for path in (ROOT / top).rglob("*.py")]
+    assert [path for path in code if "disable_warnings" in path.read_text("utf-8")] == []
 
 
 def files_of(top: str) -> dict[str, bytes]:
