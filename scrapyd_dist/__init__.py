@@ -1,7 +1,7 @@
 """scrapyd-dist: one Scrapy crawl over a fleet of Scrapyd nodes.
 
-The names below are what a user's settings may mention. They are loaded on first use, because this
-file is read by every job on every node, and a worker must not import the producer's half.
+The names below may be used in a project's settings. They are loaded on first use, because every job
+on every node imports this package, and a worker must not import the producer's half.
 """
 
 from __future__ import annotations

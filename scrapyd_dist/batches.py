@@ -1,4 +1,4 @@
-"""What a crawl is made of (crawl, shard, batch, attempt) and the steps each may take, as one table."""
+"""Values of a crawl (crawl, shard, batch, attempt, miss) and the tables of allowed state changes."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from scrapyd_dist.errors import ConfigError, StepRefused
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-#: what a crawl may be called: the name goes into job ids, URLs and file names on every node
+#: valid crawl names: they become part of job ids, URLs and file names on nodes
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
-#: the same, with room for a number behind it
+#: maximum length of a generated name before a number is appended
 _NAME_ROOM = 76
-#: what a person may ask of the producer of a crawl that runs
+#: requests that a command may leave for the producer of a running crawl; "" for none
 WANTED = frozenset({"", "pause", "cancel"})
 
 
 class CrawlState(str, Enum):
-    """Where a whole crawl stands. The values are what the store keeps."""
+    """The state of a crawl, as stored."""
 
-    STARTING = "starting"  #: the producer checks the nodes; nothing has been requested yet
-    FINDING = "finding"  #: index pages are being walked, batches are being sent
+    STARTING = "starting"  #: the producer checks the nodes; no request has been made yet
+    FINDING = "finding"  #: the producer walks index pages and sends batches
     WORKING = "working"  #: the index is done; batches are still out
     COLLECTING = "collecting"  #: every batch has ended; parts are being merged
-    FINISHED = "finished"  #: the output is closed
-    STOPPED = "stopped"  #: ended early; `sdist resume` goes on from here
-    INCOMPLETE = "incomplete"  #: all that was found is done, but who was finding more is lost; goes on as STOPPED does
-    REFUSED = "refused"  #: never started: the configuration, the nodes or the code were not right
+    FINISHED = "finished"  #: the output is complete
+    STOPPED = "stopped"  #: ended early; `sdist resume` continues it
+    INCOMPLETE = "incomplete"  #: all found requests are done, but a producer was lost; can be resumed like STOPPED
+    REFUSED = "refused"  #: never started, because of the configuration, the nodes or the code
 
     @property
     def ended(self) -> bool:
-        """Whether no process works on this crawl any more."""
+        """Whether the crawl has ended, so that no process works on it."""
         return self in {CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.INCOMPLETE, CrawlState.REFUSED}
 
 
 class BatchState(str, Enum):
-    """Where one batch stands. The values are what the store keeps."""
+    """The state of a batch, as stored."""
 
-    SEALED = "sealed"  #: in the store, waits for a node
-    SENT = "sent"  #: an attempt is open: about to be posted, or posted
-    RUNNING = "running"  #: its worker has been heard of
+    SEALED = "sealed"  #: in the store, waiting for a node
+    SENT = "sent"  #: an attempt is about to be posted, or was posted
+    RUNNING = "running"  #: its worker was seen running
     DONE = "done"  #: one attempt is accepted
-    FAILED = "failed"  #: the last attempt ended badly; waits for the next one
+    FAILED = "failed"  #: the last attempt failed; waiting for a retry
     DEAD = "dead"  #: no attempts left
-    SPLIT = "split"  #: smaller batches have taken its requests over; it counts for nothing any more
+    SPLIT = "split"  #: replaced by smaller batches with its requests; no longer counted
 
 
-#: The allowed steps of a batch. SENT -> SEALED is a post that the node certainly refused, RUNNING -> SEALED a lease
-#: that is given back.
-#: DEAD -> SEALED is a person's requeue. SPLIT is how a batch that keeps failing is cut until the bad request is alone.
+#: Allowed state changes of a batch. SENT -> SEALED: the node certainly refused the post. RUNNING -> SEALED: a worker
+#: returned its lease. DEAD -> SEALED: a requeue by command. SPLIT: a batch that keeps failing is split until the bad
+#: request is alone.
 STEPS: Mapping[BatchState, frozenset[BatchState]] = {
     BatchState.SEALED: frozenset({BatchState.SENT, BatchState.DEAD, BatchState.SPLIT}),
     BatchState.SENT: frozenset({BatchState.RUNNING, BatchState.DONE, BatchState.FAILED, BatchState.SEALED}),
@@ -66,22 +66,22 @@ STEPS: Mapping[BatchState, frozenset[BatchState]] = {
     BatchState.SPLIT: frozenset(),
 }
 
-#: a batch in one of these waits for a node
+#: states of a batch that waits for a node
 WAITING = frozenset({BatchState.SEALED, BatchState.FAILED})
-#: a batch in one of these has an attempt out on a node
+#: states of a batch with an attempt out on a node
 OUT = frozenset({BatchState.SENT, BatchState.RUNNING})
-#: a batch in one of these is over
+#: final states of a batch
 ENDED = frozenset({BatchState.DONE, BatchState.DEAD, BatchState.SPLIT})
 
 
 def check_step(old: BatchState, new: BatchState) -> None:
-    """Raise `StepRefused` unless the table allows going from `old` to `new`."""
+    """Raise `StepRefused` unless a batch may change from `old` to `new`."""
     if new not in STEPS[old]:
         raise StepRefused(f"a batch that is {old.value} cannot become {new.value}")
 
 
 def check_crawl_name(name: str) -> str:
-    """The name itself, or `ConfigError` when it cannot be a crawl's name."""
+    """Return the name, or raise `ConfigError` if it is not a valid crawl name."""
     if not CRAWL_NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a crawl: it becomes part of job ids and file names on the nodes, so it may only"
@@ -91,7 +91,7 @@ def check_crawl_name(name: str) -> str:
 
 
 def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
-    """`<spider>-<YYYYMMDDTHHMMSSZ>`, with a number behind it where that is taken; `now` must know its time zone."""
+    """Return `<spider>-<YYYYMMDDTHHMMSSZ>`, with a number appended if that is taken; `now` must have a time zone."""
     stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[: _NAME_ROOM - len(stamp) - 1] or "crawl"
     names = chain([f"{plain}-{stamp}"], (f"{plain}-{stamp}-{number}" for number in count(2)))
@@ -99,75 +99,75 @@ def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
 
 
 def home_of(crawl: str, created: float) -> str:
-    """The name of a crawl's folder in the nodes' logs.
+    """Return the name of a crawl's folder in the nodes' logs.
 
-    A name may come again (another project, a store that was thrown away): the moment of its making tells
-    the crawls apart, so that nobody takes the files of one for those of the other.
+    A name may be used again (by another project, or after a store was deleted); the creation time keeps the files of
+    such crawls apart.
     """
     return f"{crawl}.{hashlib.sha256(repr(created).encode()).hexdigest()[:8]}"
 
 
 def job_id(crawl: str, batch: int, attempt: int) -> str:
-    """The Scrapyd job id of one attempt: a node's own job list then explains itself."""
+    """Return the Scrapyd job id of an attempt, readable in a node's job list."""
     return f"{crawl}.b{batch}.a{attempt}"
 
 
 def worker_id(crawl: str, number: int) -> str:
-    """The Scrapyd job id of a worker that leases batches."""
+    """Return the Scrapyd job id of a worker that leases batches."""
     return f"{crawl}.w{number}.a1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crawl:
-    """One distributed run, as the store keeps it."""
+    """A crawl or a frontier, as stored."""
 
     id: str
     project: str  #: the project's name on the nodes
     spider: str
     state: CrawlState = CrawlState.STARTING
     created: float  #: seconds since the epoch
-    kind: str = "crawl"  #: or "frontier": batches that producers fill in and workers lease, with no run of its own
-    standing: bool = False  #: a frontier that never finishes: workers there end when they have idled long enough
+    kind: str = "crawl"  #: or "frontier": filled by producers and leased by workers, without a run of its own
+    standing: bool = False  #: whether the frontier never finishes; its workers end after idling
     ended: float | None = None
-    version: str | None = None  #: the code that every attempt of this crawl runs
-    options: Mapping[str, Any] = field(default_factory=dict)  #: what was asked for, JSON
-    pid: int | None = None  #: the producer's process
-    host: str = ""  #: the machine it runs on, where the crawl's folder is
-    beat: float | None = None  #: when the producer was last heard of
+    version: str | None = None  #: the project version that every attempt runs
+    options: Mapping[str, Any] = field(default_factory=dict)  #: options of the crawl, JSON
+    pid: int | None = None  #: process id of the producer
+    host: str = ""  #: host of the producer, where the crawl's folder is
+    beat: float | None = None  #: the producer's last heartbeat, seconds since the epoch
     exit_code: int | None = None
-    message: str = ""  #: one paragraph for people: why it was refused or stopped, and how to go on
+    message: str = ""  #: one paragraph for users: why the crawl was refused or stopped, and how to continue
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
-    wanted: str = ""  #: what a person asked the producer to do, one of `WANTED`; it obeys at its next tick
-    #: why nothing of `options` is believed (they are empty then), a paragraph; the store finds it out, and keeps it not
+    wanted: str = ""  #: a command's request to the producer, one of `WANTED`, obeyed at its next tick
+    #: one paragraph on why the signature of `options` was rejected (they are empty then); computed, never stored
     foreign: str = ""
 
     @property
     def when_refused(self) -> CrawlState:
-        """What it becomes when its producer may not begin: one that has begun before can still be resumed."""
+        """The state after its producer could not start: a crawl that had started before can still be resumed."""
         return CrawlState.REFUSED if self.version is None else CrawlState.STOPPED
 
 
 class ShardState(str, Enum):
-    """Where one shard stands. The values are what the store keeps."""
+    """The state of a shard, as stored."""
 
     OPEN = "open"  #: being walked
-    FINISHED = "finished"  #: walked, and all it found is sealed
+    FINISHED = "finished"  #: walked, and every request it found is in a batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One start page of the index crawl, and the range of index pages it walks."""
+    """A start page of the index crawl, and the range of index pages walked from it."""
 
     number: int
     url: str
-    first_page: int | None = None  #: None when the shard is a URL of a list, not a page number
+    first_page: int | None = None  #: None if the shard is a URL of a list
     last_page: int | None = None  #: inclusive
     state: ShardState = ShardState.OPEN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A list of requests of one spider that travels as one unit; the payload is kept beside it."""
+    """A list of requests of one spider that is sent or leased as one unit; the payload is stored separately."""
 
     number: int
     size: int  #: requests
@@ -175,26 +175,26 @@ class Batch:
     attempts: int = 0  #: attempts that may have run
     sealed_at: float = 0.0
     reason: str = ""  #: why the last attempt failed
-    forgiven: int = 0  #: attempts from before a person requeued it: they do not count against the limit
-    parent: int = 0  #: the batch that was split into this one and others; 0 for one that was sealed
-    slot: str = ""  #: the frontier slot that it lies in
-    priority: int = 0  #: of those that wait in a slot, the highest is leased first
+    forgiven: int = 0  #: attempts before a requeue, which do not count against the limit
+    parent: int = 0  #: the batch that was split into this one and others, or 0
+    slot: str = ""  #: its frontier slot
+    priority: int = 0  #: the highest in a slot is leased first
 
 
 class AttemptState(str, Enum):
-    """Where one attempt stands. The values are what the store keeps."""
+    """The state of an attempt, as stored."""
 
-    SENDING = "sending"  #: written down before the post leaves
-    SENT = "sent"  #: the node said ok
+    SENDING = "sending"  #: stored before it is posted
+    SENT = "sent"  #: the node accepted the post
     RUNNING = "running"
-    ACKED = "acked"  #: the worker that leased it has ended it; its part is on its way home
+    ACKED = "acked"  #: its worker has acked the lease; its part is still to be fetched
     ACCEPTED = "accepted"  #: its part counts; one per batch
     FAILED = "failed"
     REFUSED = "refused"  #: the node certainly did not take it
 
 
-#: The allowed steps of an attempt. REFUSED -> SENDING is its number used again, on any node; RUNNING -> REFUSED is a
-#: worker that gives back what it has leased and not begun.
+#: Allowed state changes of an attempt. REFUSED -> SENDING: its number is used again, on any node. RUNNING -> REFUSED: a
+#: worker returns a lease that it has not begun.
 ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
     AttemptState.SENDING: frozenset(
         {AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACCEPTED, AttemptState.FAILED, AttemptState.REFUSED}
@@ -210,19 +210,19 @@ ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
 }
 
 
-#: an attempt in one of these is out, and can be leased
+#: states of an attempt that is out and can be leased
 LEASABLE = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING})
 
 
 def check_attempt_step(old: AttemptState, new: AttemptState) -> None:
-    """Raise `StepRefused` unless the table allows going from `old` to `new`."""
+    """Raise `StepRefused` unless an attempt may change from `old` to `new`."""
     if new not in ATTEMPT_STEPS[old]:
         raise StepRefused(f"an attempt that is {old.value} cannot become {new.value}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One sending of a batch."""
+    """One attempt at a batch."""
 
     batch: int
     number: int
@@ -234,8 +234,8 @@ class Attempt:
     ended_at: float | None = None
     reason: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)  #: the worker's report, JSON
-    part: str = ""  #: the fetched part, relative to the crawl's folder
-    worker: str = ""  #: the job that leased it; empty for a batch that was pushed, whose job is its own
+    part: str = ""  #: path of the fetched part, relative to the crawl's folder
+    worker: str = ""  #: job id of the worker that leased it; empty for a pushed batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,11 +255,11 @@ class WorkerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Miss:
-    """A URL that gave no result, and why."""
+    """A URL without a result, and the reason."""
 
     url: str
-    #: `gone` (the site says it is not there), `failed` (it may be), `dead` (nobody can make it: its batch was given up,
-    #: or its spider has no such callback), or `index`: a failed index page
+    #: `gone` (the site says that it does not exist), `failed` (a retry may help), `dead` (its batch was given up, or
+    #: the spider has no such callback), or `index` (a failed index page)
     kind: str
     reason: str
-    batch: int = 0  #: 0 for the producer's own requests
+    batch: int = 0  #: 0 for requests of the producer

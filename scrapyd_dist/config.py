@@ -1,4 +1,7 @@
-"""Reads scrapy.cfg as Scrapy and scrapyd-client do, without importing Scrapy. Rule: no error quotes a line of it."""
+"""Reads scrapy.cfg as Scrapy and scrapyd-client do, without importing Scrapy.
+
+Invariant: no error message quotes a line of the file, which may hold a password.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,37 @@ from scrapyd_dist.nodes import Node, distinct
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The folder in a project, next to scrapy.cfg, where crawls, keys, eggs and local nodes are kept.
+#: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
 STATE_FOLDER = ".sdist"
-#: The section of scrapy.cfg with our own options.
+#: The section of scrapy.cfg with options of this program.
 OWN_SECTION = "sdist"
 
-#: a value that is a variable and nothing else; in lower case it may as well be a password that begins with a dollar
+#: a value that is only a variable; a lower-case name may be a password that begins with a dollar sign
 _VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?\Z")
 _WORDS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectConfig:
-    """What scrapy.cfg says about a project."""
+    """The configuration of a project in scrapy.cfg."""
 
     #: the folder of the closest scrapy.cfg
     root: Path
     #: import path of the settings module
     settings_module: str
-    #: every `[deploy]` and `[deploy:NAME]` with a url, in the file's order, under its target name
+    #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
     targets: tuple[Node, ...]
-    #: the `project` of `[deploy]`, where there is one
+    #: the `project` of `[deploy]`, if set
     project: str | None
     #: the `[sdist]` section
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The targets, each url once, and a node for each address of those that are to be looked up.
+        """The targets with distinct urls, `dns+` targets expanded to one node per address.
 
         Raises:
-            ConfigError: a name has no address.
+            ConfigError: a host name has no address.
         """
         return distinct(one for node in self.targets for one in (addresses_of(node) if node.lookup else (node,)))
 
@@ -65,19 +68,19 @@ class ProjectConfig:
 
 
 def find_root(folder: Path | None = None) -> Path | None:
-    """The closest folder with a scrapy.cfg, from `folder` (default: the current one) upward; None if there is none."""
+    """Return the closest folder with a scrapy.cfg from `folder` (default: the current one) upward, or None."""
     start = (folder or Path.cwd()).resolve()
     return next((place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None)
 
 
 def load(folder: Path | None = None) -> ProjectConfig:
-    """The configuration of the project that `folder` (default: the current one) lies in.
+    """Return the configuration of the project that contains `folder` (default: the current one).
 
-    As with Scrapy, SCRAPY_SETTINGS_MODULE and SCRAPY_PROJECT in the environment choose the settings module, and
-    the files of the machine and of the user are read before the project's own.
+    As with Scrapy, the environment variables SCRAPY_SETTINGS_MODULE and SCRAPY_PROJECT choose the settings module, and
+    the files of the machine and of the user are read before the project's file.
 
     Raises:
-        ConfigError: there is no scrapy.cfg, it cannot be read, or what it says makes no sense.
+        ConfigError: there is no scrapy.cfg, it cannot be read, or a value is invalid.
     """
     root = find_root(folder)
     if root is None:
@@ -96,10 +99,10 @@ def load(folder: Path | None = None) -> ProjectConfig:
 
 
 def read_files(files: list[Path]) -> configparser.ConfigParser:
-    """The merged sections of those of the files that exist; later ones win.
+    """Read and merge those of the files that exist; later files override earlier ones.
 
     Raises:
-        ConfigError: one of them cannot be read. The text names the file and the line, and quotes nothing.
+        ConfigError: a file cannot be read; the message names file and line, and quotes nothing.
     """
     parser = configparser.ConfigParser(interpolation=None)
     for file in files:
@@ -117,14 +120,14 @@ def read_files(files: list[Path]) -> configparser.ConfigParser:
 
 
 def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...]:
-    """The nodes that `[deploy]` and the `[deploy:NAME]` sections name. Values of `[deploy]` are inherited.
+    """Return the nodes of `[deploy]` and the `[deploy:NAME]` sections, which inherit the values of `[deploy]`.
 
     Args:
         parser: the sections of scrapy.cfg.
-        root: the folder that a relative `ca` is looked up in.
+        root: the folder that a relative `ca` path starts from.
 
     Raises:
-        ConfigError: a target has no url or a value that makes no sense.
+        ConfigError: a target has no url, or an invalid value.
     """
     base = _written(parser, "deploy")
     targets = {"default": base} if base.get("url") else {}
@@ -135,10 +138,15 @@ def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...
 
 
 def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
-    """The nodes of a text with sections as in scrapy.cfg.
+    """Return the nodes of a text with sections as in scrapy.cfg.
+
+    Args:
+        text: the sections.
+        where: the name of the text in error messages.
+        root: the folder that a relative `ca` path starts from.
 
     Raises:
-        ConfigError: as `targets_of`, or it cannot be read; the error quotes no line of it.
+        ConfigError: the text cannot be parsed (no line of it is quoted), or a target is invalid.
     """
     parser = configparser.ConfigParser(interpolation=None)
     try:
@@ -149,10 +157,10 @@ def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
 
 
 def addresses_of(node: Node) -> tuple[Node, ...]:
-    """One node for each address of the host of a node that is to be looked up (`dns+http://…`), in their order.
+    """Return one node for each address of a `dns+http://…` node's host, sorted.
 
     Raises:
-        ConfigError: the name has no address.
+        ConfigError: the host name has no address.
     """
     try:
         found = socket.getaddrinfo(node.host, None, type=socket.SOCK_STREAM)
@@ -163,22 +171,22 @@ def addresses_of(node: Node) -> tuple[Node, ...]:
 
 
 def with_netrc(node: Node) -> Node:
-    """The node with user name and password of ~/.netrc (or the file that NETRC names), if it has none of its own."""
+    """Return the node with the credentials of ~/.netrc (or the file in NETRC) if it has none of its own."""
     if node.username is not None:
         return node
     try:
         entry = netrc.netrc(os.environ.get("NETRC")).authenticators(node.host)
     except (OSError, netrc.NetrcParseError):
-        # That file serves other programs too; a broken one must not stop those who do not need it.
+        # Other programs use this file too; a broken one must not stop a project that does not need it.
         return node
     return replace(node, username=entry[0], password=entry[2]) if entry and entry[0] else node
 
 
 def state_dir(root: Path) -> Path:
-    """The project's state folder, made if missing: only its owner may enter, and git ignores it.
+    """Return the project's state folder, created if missing with access for its owner only, and ignored by git.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the folder cannot be created.
     """
     folder = root / STATE_FOLDER
     try:
@@ -195,7 +203,7 @@ def state_dir(root: Path) -> Path:
 
 
 def shared_files() -> list[Path]:
-    """The files that Scrapy reads before a project's own."""
+    """Return the configuration files that Scrapy reads before a project's own."""
     config_home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return [
         Path("/etc/scrapy.cfg"),
@@ -219,20 +227,20 @@ def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
 
 
 def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
-    """The section's values, `$NAME` replaced from the environment; empty if there is no such section."""
+    """Return a section's values with `$NAME` expanded from the environment; empty if there is no such section."""
     return {key: os.path.expandvars(value) for key, value in _written(parser, name).items()}
 
 
 def _written(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
-    """The section's values as they stand in the file."""
+    """Return a section's values as written in the file."""
     if not parser.has_section(name):
         return {}
-    # Scrapy reads the file with interpolation, where a percent sign is written twice.
+    # Scrapy reads the file with interpolation, where a percent sign is doubled.
     return {key: value.replace("%%", "%") for key, value in parser.items(name)}
 
 
 def _unset(written: Mapping[str, str]) -> dict[str, str]:
-    """Of user name and password those that are one variable, and it is not set: key -> the variable's name."""
+    """Return key -> variable name for `username` and `password` values that are only a variable that is not set."""
     found = {key: _VARIABLE.match(written.get(key, "")) for key in ("username", "password")}
     return {key: match[1] for key, match in found.items() if match and match[1] not in os.environ}
 
@@ -288,7 +296,7 @@ def _ca(text: str, root: Path) -> str | None:
 
 
 def _why(error: configparser.Error) -> str:
-    """What is wrong with a configuration file, without a word of its values."""
+    """Describe a syntax error without quoting any value."""
     if isinstance(error, configparser.DuplicateSectionError):
         return f"the section [{error.section}] comes twice, again in line {error.lineno}"
     if isinstance(error, configparser.DuplicateOptionError):

@@ -1,4 +1,4 @@
-"""The end of a crawl: accepted parts and feeds become the outputs, the manifest and the list of misses. Blocking."""
+"""Writes the results of a finished crawl: outputs merged from accepted parts, manifest, list of misses. Blocking."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-PARTS = "parts"  #: folder of parts, below the crawl's own
-FEEDS = "feeds"  #: folder of copies of feeds, below the crawl's own
-OWN = "own-"  #: how the files of part 0 begin, one for each shard
+PARTS = "parts"  #: the folder of parts in the crawl's folder
+FEEDS = "feeds"  #: the folder for copies of feeds in the crawl's folder
+OWN = "own-"  #: file name prefix of part 0 (the producer's items), one file per shard
 MISSES = "misses.jsonl"
 MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered:
-    """What was written."""
+    """The files that a finished crawl has left."""
 
     items: int
     outputs: tuple[str, ...]
@@ -45,12 +45,12 @@ def deliver(
     """Write everything that a finished crawl leaves behind.
 
     Args:
-        folder: the crawl's own, in the state folder.
+        folder: the crawl's folder in the state folder.
         own: the files of part 0, the producer's items.
-        attempts: all of the crawl; only accepted ones count.
+        attempts: all attempts of the crawl; only accepted ones count.
         misses: URLs without a result.
-        outputs: the merged files that were asked for.
-        feed_url: where batches wrote, when they did not write parts.
+        outputs: the merged files to write.
+        feed_url: the feed URL that batches wrote to; None if they wrote parts.
     """
     accepted = accepted_of(attempts)
     parts = [*own, *(folder / PARTS / a.part for a in accepted if a.part)]
@@ -83,14 +83,14 @@ def deliver(
 
 
 def accepted_of(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The attempts whose items count, in the order of their batches."""
+    """Return the accepted attempts, ordered by batch."""
     return sorted((a for a in attempts if a.state is AttemptState.ACCEPTED), key=lambda a: a.batch)
 
 
 def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> list[str]:
-    """Where these attempts wrote, of those that wrote to the feed URL and not into parts.
+    """Return the URIs of the feeds that attempts without a part have written.
 
-    A node with an items_dir writes each job's items there as well: such a feed is left out beside one that belongs.
+    A node with an items_dir also writes each job's items there; such a feed is left out if one at the feed URL exists.
     """
     found = []
     for attempt in accepted:
@@ -100,8 +100,8 @@ def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> list[str]:
 
 
 def own_parts(folder: Path) -> list[Path]:
-    """The files of part 0 in a folder of parts, those of earlier processes too, in the order of their shards."""
-    # The name of a crawl, and so those of its other parts, may begin in the same way.
+    """Return the files of part 0 in a folder of parts, including those of earlier processes, ordered by shard."""
+    # A crawl's name, and with it the names of its other parts, may also begin with this prefix.
     shards = {path: path.stem.removeprefix(OWN) for path in folder.glob(f"{OWN}*.jl")}
     return sorted((path for path, shard in shards.items() if shard.isdecimal()), key=lambda path: int(shards[path]))
 

@@ -1,4 +1,4 @@
-"""Feeds that batches wrote to a place of their own (FTP, a shared folder): read back what can be read back."""
+"""Reads back the feeds that batches wrote to FTP or to a shared folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: seconds that an FTP server may be silent
+#: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30
 
 
@@ -18,12 +18,12 @@ def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tu
     """Fetch the accepted feeds.
 
     Args:
-        uris: where the workers wrote, without passwords.
-        template: the feed URL of the project, which has the password if there is one.
-        folder: where the copies go.
+        uris: URIs of the feeds, without passwords.
+        template: the project's feed URL, with its password if it has one.
+        folder: the folder for copies.
 
     Returns:
-        Where each was and its copy, in order, and a warning for each feed that could not be read.
+        Pairs of URI and local path in order, and a warning for each feed that could not be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     copies, warnings = [], []
@@ -44,13 +44,13 @@ def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tu
 
 
 def belongs(uri: str, feed_url: str) -> bool:
-    """Whether a worker may have written there: what a node says is neither opened nor given the password blindly."""
+    """Whether a URI lies below the feed URL; any other URI is neither opened nor given the password."""
     try:
         parts, template = urlsplit(uri), urlsplit(feed_url)
         places = [(one.scheme or "file", one.hostname, one.port) for one in (parts, template)]
-    except ValueError:  # its host or port cannot be read
+    except ValueError:  # invalid host or port
         return False
-    folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # names get the number of their batch
+    folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # file names vary by batch
     return places[0] == places[1] and parts.path.startswith(folder + slash) and ".." not in unquote(parts.path)
 
 

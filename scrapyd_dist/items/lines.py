@@ -1,6 +1,7 @@
-"""Items out of files of JSON lines, one at a time. Rule: what is no whole item is never passed on, and is told.
+"""Reads items from files of JSON lines, one at a time, optionally without duplicates.
 
-Memory is the same for any number of items, also where duplicates are dropped.
+Invariant: a line that is not a complete item is counted and never passed on. Memory use does not depend on the number
+of items.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.items.replaced import Runs
 
-#: bytes of a key's digest; two keys are taken for one with less than 1e-20 of a chance in 1e9 items
+#: bytes of a key's digest; the chance of a collision among 1e9 items is below 1e-20
 _DIGEST = 16
 
 _encoded = json.JSONEncoder(sort_keys=True).encode
@@ -29,31 +30,31 @@ _encoded = json.JSONEncoder(sort_keys=True).encode
 
 @dataclass(kw_only=True)
 class Found:
-    """What one file gave."""
+    """Counts of one file."""
 
     path: Path
-    items: int = 0  #: passed on
-    duplicates: int = 0  #: items that were left out, since an earlier one has their key
-    replaced: int = 0  #: items that were left out, since their requests were tried again
-    torn: int = 0  #: bytes of a last line that is no whole item, as a killed process leaves it
-    bad: int = 0  #: other lines that are no item
-    first_bad: int = 0  #: the number of the first of these, from 1
+    items: int = 0  #: items passed on
+    duplicates: int = 0  #: items left out because an earlier item has the same key
+    replaced: int = 0  #: items left out because their requests were retried
+    torn: int = 0  #: bytes of an incomplete last line, as a killed process leaves it
+    bad: int = 0  #: other lines that are not items
+    first_bad: int = 0  #: line number of the first bad line, from 1
 
     @property
     def whole(self) -> int:
-        """Items that are in the file, passed on or not."""
+        """The number of complete items in the file, passed on or not."""
         return self.items + self.duplicates + self.replaced
 
 
 class Items:
-    """The items of files, in their order; they can be gone through more than once.
+    """The items of files, in order; may be iterated more than once.
 
     Args:
         paths: files of JSON lines.
-        key: fields which together tell one item from another; of several with the same values the first counts. An
-            item that lacks one of the fields is always kept. Empty: nothing is left out.
-        check: whether every line is looked into. Parts whose hash was right need not be.
-        skip: of some of the files, runs of items that are left out.
+        key: fields that identify an item; later items with the same values are dropped. Items that lack one of the
+            fields are always kept. Empty: no item is dropped.
+        check: whether to parse every line. Not needed for parts whose hash was verified.
+        skip: runs of items to leave out, by file.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class Items:
         skip: Mapping[Path, Runs] = MappingProxyType({}),
     ) -> None:
         self._paths, self._key, self._check, self._skip = paths, tuple(key), check, skip
-        #: what each file gave when they were gone through the last time
+        #: counts of each file in the latest iteration
         self.found: list[Found] = []
 
     def lines(self) -> Iterator[bytes]:
-        """Each item as its line, without the line feed."""
+        """Yield each item as its line, without the line feed."""
         return (line for line, _ in self._pass())
 
     def values(self) -> Iterator[dict[str, Any]]:
-        """Each item."""
+        """Yield each item as a dict."""
         for line, value in self._pass():
             yield json.loads(line) if value is None else value
 
@@ -118,7 +119,7 @@ class Items:
 
 
 def item_in(line: bytes) -> dict[str, Any] | None:
-    """The item that a line is, or None when it is none."""
+    """Return the item on a line, or None if the line is not a JSON object."""
     try:
         value = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -127,13 +128,13 @@ def item_in(line: bytes) -> dict[str, Any] | None:
 
 
 class _Seen:
-    """A set of keys that does not grow in memory: a database without a name, which the system removes by itself."""
+    """A set of keys in an unnamed SQLite database on disk, which SQLite deletes when it is closed."""
 
     def __init__(self) -> None:
         self._db: sqlite3.Connection | None = None
 
     def add(self, key: bytes) -> bool:
-        """Whether it is new."""
+        """Add a key; returns whether it is new."""
         if self._db is None:
             self._db = sqlite3.connect("", isolation_level=None)
             self._db.execute("PRAGMA journal_mode = OFF")

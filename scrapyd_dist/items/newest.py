@@ -1,4 +1,4 @@
-"""The newest lines of item files that grow. Rule: of each no more than a block and one line is in memory."""
+"""Follows the newest lines of growing item files, holding at most one block and one line of each in memory."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
 
-#: bytes that are read at once
+#: bytes per read
 BLOCK = 256 * 1024
-#: bytes of the longest line that is given out; a longer one is passed over
+#: maximum bytes of a line; longer lines are skipped
 LINE_MAX = 16 * 1024 * 1024
 
 
 class Reader(Protocol):
-    """A file that can be read anywhere."""
+    """A file with random access."""
 
     def size(self) -> int:
-        """Bytes that it has now; 0 where it is not there."""
+        """Return the current size in bytes; 0 if the file does not exist."""
 
     def read(self, start: int, limit: int) -> bytes:
-        """At most so many bytes from there on; none where there is no more, or no file."""
+        """Return at most `limit` bytes from `start`; empty at the end of the file or if it does not exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFile:
-    """A file of this machine."""
+    """A file on this machine."""
 
     path: Path
 
@@ -55,12 +55,12 @@ class LocalFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RemotePart:
-    """A part on its node, which has another name while it grows, and the same bytes under both."""
+    """A part on its node; while it grows, its name ends in `.part`."""
 
     sender: Sender
     node: Node
-    path: str  #: of the whole part, below the node's base
-    timeout: float  #: seconds for each block
+    path: str  #: path of the complete part, relative to the node's base
+    timeout: float  #: seconds per call
 
     def size(self) -> int:
         """See `Reader`."""
@@ -81,23 +81,23 @@ class RemotePart:
 
 
 class Tap:
-    """Reads whole lines on from some place.
+    """Reads complete lines from a growing file.
 
     Attributes:
-        reader: what it reads; may be replaced by another place that has the same bytes.
+        reader: the file; may be replaced by another reader of the same bytes.
     """
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self._position = 0  #: of the first byte that was not read yet
-        self._rest = bytearray()  #: the beginning of a line that is not whole yet
-        self._passing = False  #: whether what comes is the rest of a line too long
+        self._position = 0  #: offset of the next byte to read
+        self._rest = bytearray()  #: the beginning of an incomplete line
+        self._passing = False  #: whether the rest of a line that is too long is being skipped
 
     def seek_last(self, count: int) -> int:
-        """Begin at the last `count` lines that are whole; gives how many there are, `count` at most."""
+        """Move to the last `count` complete lines; returns how many there are, at most `count`."""
         self._rest, self._passing = bytearray(), False
         end = self.reader.size()
-        found = -1  # the line feed that ends the last whole line begins none of them
+        found = -1  # the last line feed ends a line and begins none
         while end > 0:
             begin = max(0, end - BLOCK)
             data = self.reader.read(begin, end - begin)[: end - begin]
@@ -112,7 +112,7 @@ class Tap:
         return found + 1
 
     def more(self) -> list[bytes] | None:
-        """The next lines that are whole, without line feeds; None where nothing is new."""
+        """Return the next complete lines without line feeds, or None if the file has not grown."""
         block = self.reader.read(self._position, BLOCK)
         if not block:
             return None
@@ -131,7 +131,7 @@ class Tap:
 
 
 def shares(available: Sequence[int], total: int) -> list[int]:
-    """How many each gives so that all give `total`, or all they have: as evenly as that goes."""
+    """Divide `total` among sources as evenly as their available counts allow."""
     given = [0] * len(available)
     rest = total
     while rest > 0:

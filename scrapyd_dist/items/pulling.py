@@ -1,7 +1,8 @@
-"""Files of items come home from nodes, blocking. Rule: what is here already is not fetched again.
+"""Downloads item files from nodes. Blocking.
 
-A file that is not whole yet is called `….part`, and has exactly the first bytes of the one on the node: the next pull
-goes on behind them. It gets its name when it is whole and, where a worker told its length and hash, is what it told.
+Invariant: bytes that are already here are not fetched again. An incomplete file is called `….part` and holds the first
+bytes of the node's file, where the next pull continues. It is renamed once it is complete and, if the worker reported
+length and hash, matches them.
 """
 
 from __future__ import annotations
@@ -26,49 +27,49 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
 
-#: tries without one more byte, and seconds between two
+#: attempts without progress before giving up, and seconds between them
 TRIES, PAUSE = 3, 0.5
-#: bytes that are looked at in one go
+#: bytes per read of a local file
 _BLOCK = 1 << 20
 
 
 class PullState(str, Enum):
-    """What came of one file."""
+    """The result of pulling one file."""
 
-    WHOLE = "whole"  #: all of it is here now
-    PRESENT = "present"  #: all of it was here before
-    GROWING = "growing"  #: its job still writes it; what there is, is here
+    WHOLE = "whole"  #: fetched completely
+    PRESENT = "present"  #: was complete before the pull
+    GROWING = "growing"  #: its job still writes it; everything written so far is here
     WAITING = "waiting"  #: its job has written nothing yet
-    NONE = "none"  #: there is no such file
-    LOST = "lost"  #: it could not be fetched, or is not what its worker wrote
+    NONE = "none"  #: the node has no such file
+    LOST = "lost"  #: could not be fetched, or does not match the worker's hash
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A file of items on a node."""
+    """An item file on a node."""
 
     node: Node
-    path: str  #: below the node's base, not quoted
-    target: Path  #: what it shall be called here
-    part: Part | None = None  #: what its worker says of it
-    over: bool = True  #: whether nobody writes it any more
+    path: str  #: relative to the node's base, not quoted
+    target: Path  #: local path of the complete file
+    part: Part | None = None  #: length and hash as reported by the worker
+    over: bool = True  #: whether its job has ended
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What came of it."""
+    """The result of pulling one file, with counts."""
 
     state: PullState
     file: Path | None = None
-    fetched: int = 0  #: bytes that came over the wire now
+    fetched: int = 0  #: bytes downloaded by this pull
     items: int = 0
-    torn: int = 0  #: bytes of a torn last line, which were dropped
+    torn: int = 0  #: bytes cut off an incomplete last line
     reason: str = ""
-    error: NodeError | None = None  #: why it is lost, where the node or the way to it is the reason
+    error: NodeError | None = None  #: the failed call, if the file is lost because of one
 
     @property
     def bytes(self) -> int:
-        """The size of what is here."""
+        """The size of the local file."""
         return self.file.stat().st_size if self.file is not None else 0
 
 
@@ -77,12 +78,12 @@ class _Gone(Exception):
 
 
 def pull(sender: Sender, wanted: Wanted, *, silence: float) -> Pulled:
-    """Bring one file home, going on behind what is here.
+    """Download one file, continuing where an earlier pull stopped.
 
     Args:
-        sender: the way to the node.
+        sender: sends calls to nodes.
         wanted: the file.
-        silence: seconds without a byte after which a connection is given up.
+        silence: seconds without data after which a connection is dropped.
     """
     if _is_here(wanted):
         return Pulled(state=PullState.PRESENT, file=wanted.target, items=count_lines(wanted.target))
@@ -99,7 +100,7 @@ def pull(sender: Sender, wanted: Wanted, *, silence: float) -> Pulled:
         return Pulled(state=PullState.LOST, file=file, fetched=came, reason=str(error), error=error)
     if wanted.part is not None and sha256_of(growing) != wanted.part.sha256:
         growing.unlink()
-        if before:  # what was here was of another file
+        if before:  # the earlier bytes were of another file
             return pull(sender, wanted, silence=silence)
         return Pulled(
             state=PullState.LOST, fetched=fetched, reason="it is not what its worker wrote: the hashes differ"
@@ -108,7 +109,7 @@ def pull(sender: Sender, wanted: Wanted, *, silence: float) -> Pulled:
 
 
 def _fetched(wanted: Wanted, growing: Path, fetched: int) -> Pulled:
-    """All that there is now is here."""
+    """Finish a pull after everything on the node was fetched."""
     if not wanted.over:
         return Pulled(state=PullState.GROWING, file=growing, fetched=fetched, items=count_lines(growing))
     torn = 0 if wanted.part is not None else mend(growing)
@@ -118,7 +119,7 @@ def _fetched(wanted: Wanted, growing: Path, fetched: int) -> Pulled:
 
 
 def _is_here(wanted: Wanted) -> bool:
-    """Whether the whole file came home earlier."""
+    """Whether an earlier pull has fetched the complete file."""
     if not wanted.target.is_file():
         return False
     part = wanted.part
@@ -137,11 +138,11 @@ def _grown(growing: Path, before: int) -> int:
 
 
 def _fetch(sender: Sender, wanted: Wanted, growing: Path, silence: float) -> int:
-    """Fetch what is missing; gives the number of bytes that came.
+    """Fetch the missing bytes; returns how many came.
 
     Raises:
         _Gone: the node has no such file.
-        NodeError: tried often enough.
+        NodeError: `TRIES` calls in a row made no progress.
     """
     with growing.open("ab") as file:
         if wanted.part is not None and file.tell() > wanted.part.bytes:
@@ -166,18 +167,18 @@ def _fetch(sender: Sender, wanted: Wanted, growing: Path, silence: float) -> int
 
 
 def _fetch_once(sender: Sender, wanted: Wanted, file: IO[bytes], silence: float) -> bool:
-    """One call; whether another one may bring more."""
+    """Send one call; returns whether another one may bring more."""
     begin = file.tell()
 
     def keep(piece: bytes) -> None:
         file.write(piece)
-        file.flush()  # whatever ends this process, what came is not fetched again
+        file.flush()  # these bytes are kept even if the process is killed
 
     chunk = sender.download(wanted.node, api.fetch(wanted.path, start=begin), keep, silence=silence)
     if chunk is None:
         raise _Gone
     if chunk.total is not None and chunk.total < begin:
-        _begin_anew(file)  # another, shorter file has its name now
+        _begin_anew(file)  # the file was replaced by a shorter one
         return True
     return False
 
@@ -188,10 +189,10 @@ def _begin_anew(file: IO[bytes]) -> None:
 
 
 def mend(path: Path) -> int:
-    """Make a file end with a whole line.
+    """Make a file end with a complete line.
 
     Returns:
-        How many bytes of a torn last line were cut off; 0 where it was whole, and lacked a line feed at most.
+        Bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
     """
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
@@ -208,7 +209,7 @@ def mend(path: Path) -> int:
 
 
 def _last_line(file: IO[bytes], size: int) -> int:
-    """Where the bytes behind the last line feed begin."""
+    """Return the offset after the last line feed."""
     end = size
     while end:
         begin = max(0, end - _BLOCK)
@@ -221,13 +222,13 @@ def _last_line(file: IO[bytes], size: int) -> int:
 
 
 def count_lines(path: Path) -> int:
-    """How many lines of a file are whole."""
+    """Return the number of complete lines in a file."""
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
 
 
 def copy_home(source: Path, target: Path) -> Pulled:
-    """The same for a file of this machine: a part that the producer has fetched, or wrote itself."""
+    """Copy a local file, such as a part that the producer has fetched or written, with the result of a pull."""
     if not source.is_file():
         return Pulled(state=PullState.LOST, reason=f"{source} is not there any more")
     if _same(source, target):
@@ -241,7 +242,7 @@ def copy_home(source: Path, target: Path) -> Pulled:
 
 
 def _same(source: Path, target: Path) -> bool:
-    """Whether this is a copy made since the source was written."""
+    """Whether the target is an up-to-date copy: same size, and not older than the source."""
     if not target.is_file():
         return False
     old, new = source.stat(), target.stat()

@@ -1,7 +1,6 @@
-"""Which items count no more: those of requests that failed, were tried again, and whose later try came home.
+"""Finds the items to leave out because their requests failed and a retry of them was accepted.
 
-The rule it keeps: nothing is left out before the attempt that has it anew is accepted, and only what a request yielded
-that had failed.
+Invariant: an item is left out only if its request had failed and the attempt that retried it is accepted.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Attempt
 
-#: runs of items in a part or feed: the number of the first, from 0, and how many there are; in order
+#: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]
 
-#: in the kept report: rows of a missed request's place in its batch, its kind, and its runs (None: not known)
+#: report key: a row per missed request: its index in the batch, the kind of miss, its runs of items (None: unknown)
 MISSED = "missed_requests"
-#: in the kept report: pairs of a batch and a place in it, whose requests this attempt has tried again
+#: report key: (batch, index in it) of each request that this attempt has retried
 AGAIN = "replaces"
 
 
 def places(report: Mapping[str, Any]) -> dict[int, Runs | None]:
-    """Place of a failed request in its batch -> where its items are; None where that is not known."""
+    """Return the index of each failed request in its batch -> the runs of its items, None if unknown."""
     return {
         place: None if runs is None else [(first, count) for first, count in runs]
         for place, _, runs in report.get(MISSED) or ()
@@ -31,10 +30,10 @@ def places(report: Mapping[str, Any]) -> dict[int, Runs | None]:
 
 
 def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
-    """Batch -> what of its accepted attempt's items is left out.
+    """Return batch -> runs of items to leave out of its accepted attempt.
 
     Args:
-        accepted: the accepted attempts of a crawl, all of them.
+        accepted: all accepted attempts of a crawl.
     """
     attempts = {attempt.batch: attempt for attempt in accepted}
     again: dict[int, set[int]] = {}
@@ -51,12 +50,12 @@ def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
 
 
 def number(runs: Iterable[tuple[int, int]]) -> int:
-    """How many items there are in them."""
+    """Return the number of items in these runs."""
     return sum(count for _, count in runs)
 
 
 def without(lines: Iterator[tuple[int, bytes]], runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
-    """The lines, each behind its number, but those of items in these runs; an empty line is no item."""
+    """Yield the numbered lines except those of items in these runs; a blank line is not an item."""
     rest = iter(runs)
     first, count = next(rest, (None, 0))
     place = -1
