@@ -43,7 +43,7 @@ import json
 from pathlib import Path
 
 from scrapy import signals
-from scrapyd_dist.middlewares.throttle.passes import PERMIT
+from scrapyd_dist.middlewares.codec import PERMIT
 
 
 class Departures:

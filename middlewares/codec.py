@@ -17,8 +17,6 @@ from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.values import MAX_PRIORITY
 
-from .throttle.passes import AGAIN, PERMIT
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -26,6 +24,10 @@ if TYPE_CHECKING:
 
 #: request meta that says how a request comes into a frontier
 SLOT_META = frozenset({"frontier_slot_prefix", "frontier_number_of_slots", "frontier_fingerprint"})
+#: request meta: the `throttle.passes.Pass` with which a request has left the queue; it means nothing in another process
+PERMIT = "distributed_permit"
+#: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own dont_filter
+AGAIN = "distributed_again"
 #: request meta that only means something in the process that set it
 LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN}) | SLOT_META
 #: the same of a rule's request, which travels with the rule's number

@@ -140,7 +140,7 @@ def add(
         worklist = _worklist(settings, key_of(root), spider_callback, priority, arguments=arguments)
         store = stack.enter_context(closing(project_store(root)))
         producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)
-        _set_standing(producer, standing)
+        _set_standing(store, producer, standing)
         account, interrupted = _fill(producer, worklist, rows)
     _tell(frontier, account, interrupted=interrupted, as_json=as_json)
 
@@ -166,8 +166,8 @@ def _opened(stack: ExitStack, name: str) -> BinaryIO:
 
 
 def _worklist(settings: Any, key: bytes, callback: str | None, priority: int, *, arguments: bool) -> AnyWorklist:
-    from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
     from scrapyd_dist.middlewares.frontier.worklist import ArgumentList, Worklist
+    from scrapyd_dist.middlewares.slot_routing import Home, Slotting
 
     if arguments:
         return ArgumentList(priority=priority)
@@ -200,16 +200,16 @@ def _producer(
     )
 
 
-def _set_standing(producer: FrontierProducer, standing: bool | None) -> None:
+def _set_standing(store: Store, producer: FrontierProducer, standing: bool | None) -> None:
     """Whether the frontier stands, where that was said; one that is new is made now."""
     if standing is None:
         return
     row = open_frontier(
-        producer.store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
+        store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
         arguments=producer.arguments,
     )  # fmt: skip
     if row.standing is not standing:
-        producer.store.update_crawl(row.id, standing=standing)
+        store.update_crawl(row.id, standing=standing)
 
 
 def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[Added, bool]:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.account.summary import exit_code
 from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.coordination.posting import JobSpec, check_args, passed_on
+from scrapyd_dist.coordination.posting import JobSpec, passed_on
 from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.items.delivery import deliver
+from scrapyd_dist.scrapyd.jobargs import check_args
 from scrapyd_dist.transports.threads import ThreadTransport
 
 from ..producer.asked import WORKER_SETTINGS, Asked, job_settings

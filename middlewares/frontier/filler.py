@@ -20,23 +20,23 @@ from uuid import uuid4
 from scrapy import Request, signals
 from scrapyd_dist.deploy.key import state_key
 
+from scrapyd_dist.coordination.cutting import SlotCutter
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.frontier.filling import BATCH_SIZE, FAIR_SIZE, check_frontier_name
 from scrapyd_dist.frontier.producing import FrontierProducer
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
+from ..classifier import Fate, count_found
 from ..producer.asked import asked_for, shards_of
 from ..producer.capture import Capture
 from ..producer.exits import exit_code as process_exit
 from ..producer.options import read_options
 from ..producer.parts import check_parts
 from ..producer.preflight import find_project, store_address
+from ..slot_routing import Home, Slotting
 from ..targets import find_target
-from .filling import Fate, count_found
 from .fillstore import FrontierWriter
-from .slotting import Home, Slotting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,14 +17,14 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from scrapyd_dist.coordination.cutting import SlotCutter
 from scrapyd_dist.frontier.arguments import found
-from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.frontier.worklists import BadRow, Row
 from scrapyd_dist.payload import BATCH_MAX_BYTES, encode
 
 from ..codec import LOCAL_META, plain_request
-from .slotting import Placing, Slotting
+from ..slot_routing import Placing, Slotting
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

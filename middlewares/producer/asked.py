@@ -12,12 +12,13 @@ from scrapy import Spider
 from w3lib.url import safe_url_string
 
 from scrapyd_dist.batches import Shard
-from scrapyd_dist.coordination.posting import check_args, passed_on
+from scrapyd_dist.coordination.posting import passed_on
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
+from scrapyd_dist.scrapyd.jobargs import check_args
 
-from ..frontier.slotting import hides_addon
 from ..profile import SETTING as PROFILE
+from ..slot_routing import hides_addon
 from ..throttle.options import OURS as THROTTLE_SETTINGS
 
 if TYPE_CHECKING:

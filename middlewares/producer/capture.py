@@ -1,4 +1,4 @@
-"""From a spider's target request to a sealed batch: what was sealed before, and the cutter; sorting is `filling`'s."""
+"""From a spider's target request to a sealed batch: what was sealed before, and the cutter; the `classifier` sorts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.coordination.seen import Seen
 
-from ..frontier.filling import Fate, Intake, Sorter
+from ..classifier import Fate, Intake, Sorter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
-    from scrapyd_dist.coordination.cutting import Cut, Cutter
-    from scrapyd_dist.frontier.cutting import SlotCutter
+    from scrapyd_dist.coordination.cutting import Cut, Cutter, SlotCutter
 
-    from ..frontier.slotting import Slotting
+    from ..slot_routing import Slotting
 
 #: reasons that are told
 REASONS = 10

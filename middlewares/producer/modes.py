@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from scrapyd_dist.coordination.coordinator import Coordinator
-from scrapyd_dist.coordination.cutting import Cutter
+from scrapyd_dist.coordination.cutting import Cutter, SlotCutter
 from scrapyd_dist.coordination.placement import Placement
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.managing.manager import Manager
 
-from ..frontier.slotting import Home, Slotting
 from ..reading import uploading_feeds
+from ..slot_routing import Home, Slotting
 from ..throttle.opening import options_of
 from ..throttle.options import PUBLIC_IP, SWITCH
 from ..throttle.options import given as throttle_given

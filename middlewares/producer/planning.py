@@ -12,10 +12,10 @@ from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy.rollout import common_name, present
 
 from scrapyd_dist.coordination.fleet import SLOTS_UNKNOWN
-from scrapyd_dist.coordination.posting import check_args
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
+from scrapyd_dist.scrapyd.jobargs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url

@@ -20,8 +20,8 @@ from scrapy.spidermiddlewares.httperror import HttpError
 
 from scrapyd_dist.items.collect import FORMATS
 
+from ..classifier import Fate
 from ..codec import Watched, own_errback
-from ..frontier.filling import Fate
 from ..worker.account import judge
 from .index import PAGE, SHARD
 from .run import Run

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.account.finishing import Wishes
 from scrapyd_dist.account.summary import exit_code
 from scrapyd_dist.batches import CrawlState, Miss
+from scrapyd_dist.coordination.cutting import portions
 from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
-from scrapyd_dist.frontier.cutting import portions
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.reasons import NOT_MADE, Reason, meaning
 
+from ..classifier import count_found
 from ..engine_compat import close_spider
-from ..frontier.filling import count_found
 from ..targets import Target, find_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem

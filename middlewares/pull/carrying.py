@@ -19,8 +19,8 @@ from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
 
+from ..classifier import Fate
 from ..codec import Watched, own_errback
-from ..frontier.filling import Fate
 from ..targets import MARK, Target
 from ..worker.account import judge
 from ..worker.callbacks import each

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.payload import RequestValue
 
     from ..assignment import PullJob
-    from ..frontier.filling import Finds
+    from ..classifier import Finds
     from .carrying import Carrier
     from .leasing import Leasing
     from .news import News

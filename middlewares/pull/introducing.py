@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.sealing import public_half
 
 from ..assignment import egg_key
-from ..frontier.slotting import hides_addon
+from ..slot_routing import hides_addon
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.values import Leased
     from scrapyd_dist.payload import RequestValue
 
-    from ..frontier.filling import Finds
+    from ..classifier import Finds
     from ..worker.part import Part
 
 #: request meta: the `Mark` of a request that was leased, or followed from one

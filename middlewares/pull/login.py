@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
-from ..frontier.filling import count_found
+from ..classifier import count_found
 from ..worker.callbacks import each
 from .leased import REPEATED, SESSION, OwnPages
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
-    from ..frontier.filling import Finds
+    from ..classifier import Finds
     from .carrying import Carrier
     from .leased import Begun, Mark
     from .leasing import Leasing

@@ -18,10 +18,10 @@ from scrapyd_dist.reasons import Reason
 from scrapyd_dist.sealing import SealError
 
 from ..assignment import PullJob, crawl_key
+from ..classifier import Fate, Finds, Sorter
 from ..engine_compat import close_spider, under_way
-from ..frontier.filling import Fate, Finds, Sorter
-from ..frontier.slotting import Home, Slotting
 from ..reading import uploading_feeds
+from ..slot_routing import Home, Slotting
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.reasons import meaning, not_made
 
-from ..frontier.filling import count_found
+from ..classifier import count_found
 from ..worker.lease import Loss
 from .leased import LeasedBatch
 from .leasing import StoreLost

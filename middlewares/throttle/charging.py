@@ -12,9 +12,10 @@ from scrapy.exceptions import NotConfigured
 
 from scrapyd_dist.errors import ConfigError
 
+from ..codec import AGAIN, PERMIT
 from ..roles import is_producer, is_worker
 from .gate import Gate
-from .passes import AGAIN, PERMIT, sent_back
+from .passes import sent_back
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

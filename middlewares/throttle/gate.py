@@ -21,6 +21,7 @@ from scrapyd_dist.frontier.slotting import site_of
 from scrapyd_dist.reasons import Reason
 from scrapyd_dist.throttle.values import ALL, Ask
 
+from ..codec import PERMIT
 from ..engine_compat import close_spider
 from .beside import beside
 from .budgets import PageBudget, PagesUsedUp
@@ -28,7 +29,7 @@ from .egress import Egress
 from .lines import Guest, Kind, Standing
 from .moments import Moments
 from .opening import find_for, open_for, options_of, tell_of_rules, tell_of_scheduler, why_not_heeded
-from .passes import FREE, OVER, PERMIT, Pass, Passes, sent_back
+from .passes import FREE, OVER, Pass, Passes, sent_back
 from .room import Room
 from .talk import Talk
 from .waiting import Lines

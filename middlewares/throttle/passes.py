@@ -1,12 +1,15 @@
 """The permits of requests that have left the queue, and not yet for their sites.
 
-The rule it keeps: each of them is used once, or handed back. Part of the worker half: imports Scrapy for types only.
+The rule it keeps: each of them is used once, or handed back. Part of the worker half: imports Scrapy and the standard
+library only.
 """
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
+
+from ..codec import AGAIN
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -16,10 +19,6 @@ if TYPE_CHECKING:
     from .lines import Held, Line
     from .room import Room
 
-#: request meta: the `Pass` with which a request has left the queue; it means nothing in another process
-PERMIT = "distributed_permit"
-#: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own dont_filter
-AGAIN = "distributed_again"
 #: the number of a pass that needs no permit, and of one whose budget of pages is used up
 FREE, OVER = 0, -1
 #: seconds for which a request may come and ask where its permit has gone

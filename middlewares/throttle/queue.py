@@ -15,10 +15,10 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _p
 
 from scrapyd_dist.frontier.slotting import site_of
 
+from ..codec import PERMIT
 from .gate import Gate
 from .lines import Kind
 from .opening import PermitQueue
-from .passes import PERMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,8 @@ from scrapy.exceptions import NotConfigured
 from scrapyd_dist.frontier.slotting import site_of
 from scrapyd_dist.throttle.values import SiteNews
 
+from ..codec import PERMIT
 from .gate import Gate
-from .passes import PERMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

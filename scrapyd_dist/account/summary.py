@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.account.progress import Straggler
-    from scrapyd_dist.account.tally import Tally
     from scrapyd_dist.batches import Crawl
     from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.coordination.tally import Tally
 
 SCHEMA = 1
 #: the names of the account's counts; found is their sum

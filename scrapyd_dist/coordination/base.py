@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scrapyd_dist.account.tally import Tally
     from scrapyd_dist.batches import Attempt
     from scrapyd_dist.coordination.desk import Desk
     from scrapyd_dist.coordination.fleet import Member
+    from scrapyd_dist.coordination.tally import Tally
 
 
 class AtDesk:

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.account.tally import Tally
 from scrapyd_dist.coordination.calls import Calls
+from scrapyd_dist.coordination.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -15,8 +15,8 @@ from scrapyd_dist.reasons import meaning
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrapyd_dist.account.tally import Tally
     from scrapyd_dist.batches import Batch
+    from scrapyd_dist.coordination.tally import Tally
     from scrapyd_dist.jobs.outcome import Report
 
 #: attempts of a single request

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.errors import NodeError
 from scrapyd_dist.frontier.arguments import row_in
 from scrapyd_dist.scrapyd import api
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.store.reach import Way
     from scrapyd_dist.transports import AsyncSender
 
-#: spider arguments that jobs get from scrapyd-dist
-OUR_ARGS = frozenset({"batch"})
 #: settings of the producer's process that its workers must not get
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
 #: characters of a row of arguments that name its job
@@ -49,20 +47,6 @@ class JobSpec:
     lease: float = 0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
     rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
     ways: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; may block
-
-
-def check_args(args: Mapping[str, str]) -> None:
-    """Refuse spider arguments that a job cannot be given.
-
-    Raises:
-        ConfigError: a name is Scrapyd's or ours.
-    """
-    taken = sorted((api.RESERVED_ARGS | OUR_ARGS) & args.keys())
-    if taken:
-        raise ConfigError(
-            f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd or scrapyd-dist uses that name itself."
-            " Rename it in the spider and on the command line."
-        )
 
 
 def passed_on(settings: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
@@ -19,8 +19,9 @@ from scrapyd_dist.payload import fit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from scrapyd_dist.batches import Batch, Miss
+    from scrapyd_dist.frontier.values import Backlog
     from scrapyd_dist.payload import RequestValue
-    from scrapyd_dist.store import Store
 
 T = TypeVar("T")
 
@@ -42,6 +43,28 @@ class Found:
     priority: int = 0
 
 
+class FrontierStore(Protocol):
+    """What the producers of a frontier need of the store; each verb as `store.Store` has it."""
+
+    def add_crawl(self, crawl: Crawl) -> None: ...
+
+    def crawl(self, crawl: str) -> Crawl: ...
+
+    def own_crawl(self, crawl: str) -> Crawl: ...
+
+    def backlog(self, crawl: str) -> Backlog: ...
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
+
+    def sign_off(self, crawl: str, producer: str) -> None: ...
+
+    def add_batches(
+        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
+    ) -> list[Batch]: ...
+
+    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
+
+
 def check_frontier_name(name: str) -> str:
     """Return the name, or raise `ConfigError` if it is not a valid frontier name."""
     if not CRAWL_NAME.fullmatch(name):
@@ -53,7 +76,7 @@ def check_frontier_name(name: str) -> str:
 
 
 def open_frontier(
-    store: Store, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False
+    store: FrontierStore, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False
 ) -> Crawl:
     """Return the store's row of the frontier, creating it if it does not exist.
 

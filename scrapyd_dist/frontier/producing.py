@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from scrapyd_dist.batches import Batch, Miss
-    from scrapyd_dist.frontier.filling import Found
+    from scrapyd_dist.frontier.filling import Found, FrontierStore
     from scrapyd_dist.frontier.values import NewBatch
-    from scrapyd_dist.store import Store
 
 #: seconds until a producer that sends no heartbeat counts as lost
 REGISTERED = 60.0
@@ -38,7 +37,7 @@ class FrontierProducer:
         name: the producer's name in the store, `work@process`.
     """
 
-    store: Store
+    store: FrontierStore
     frontier: str
     project: str  #: the project's name on the nodes, for a new frontier
     work: str  #: the name of its work; a new process of the same work takes over from a killed one

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from scrapyd_dist.coordination.posting import check_args
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.arguments import value_of
 from scrapyd_dist.frontier.values import MAX_PRIORITY
+from scrapyd_dist.scrapyd.jobargs import check_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -18,8 +18,24 @@ ARGUMENTS_BYTES = 1_900_000
 RESERVED_ARGS = frozenset(
     {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
 )
+#: spider arguments that jobs get from scrapyd-dist
+OUR_ARGS = frozenset({"batch"})
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
+
+
+def check_args(args: Mapping[str, str]) -> None:
+    """Refuse spider arguments that a job cannot be given.
+
+    Raises:
+        ConfigError: a name is Scrapyd's or ours.
+    """
+    taken = sorted((RESERVED_ARGS | OUR_ARGS) & args.keys())
+    if taken:
+        raise ConfigError(
+            f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd or scrapyd-dist uses that name itself."
+            " Rename it in the spider and on the command line."
+        )
 
 
 def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:

@@ -16,8 +16,8 @@ from rig.waiting import wait_for
 from scrapy import Request
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.frontier import worklist as worklists
-from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
 from scrapyd_dist.middlewares.frontier.worklist import Worklist, fill
+from scrapyd_dist.middlewares.slot_routing import Home, Slotting
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError

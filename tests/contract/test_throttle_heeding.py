@@ -12,10 +12,10 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue, PickleLifoDiskQueue
+from scrapyd_dist.middlewares.codec import AGAIN
 from scrapyd_dist.middlewares.throttle.charging import Charging
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
-from scrapyd_dist.middlewares.throttle.passes import AGAIN
 from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQueue
 from twisted.internet.defer import Deferred
 from w3lib.url import safe_url_string

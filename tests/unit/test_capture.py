@@ -8,8 +8,8 @@ from cryptography.fernet import Fernet
 from scrapy import Request, Spider
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.classifier import LARGE, Fate
 from scrapyd_dist.middlewares.codec import from_value
-from scrapyd_dist.middlewares.frontier.filling import LARGE, Fate
 from scrapyd_dist.middlewares.producer.capture import Capture
 
 from scrapyd_dist.coordination.cutting import Cutter

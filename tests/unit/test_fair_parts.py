@@ -19,19 +19,18 @@ from scrapyd_dist.cli.frontier.asking import Wanted
 from scrapyd_dist.cli.frontier.counting import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
 from scrapyd_dist.middlewares.assignment import PullJob
-from scrapyd_dist.middlewares.frontier.slotting import Slotting
 from scrapyd_dist.middlewares.producer.modes import worker_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
 from scrapyd_dist.middlewares.pull.feeding import Feeder
 from scrapyd_dist.middlewares.pull.news import News
+from scrapyd_dist.middlewares.slot_routing import Slotting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 
 from scrapyd_dist.batches import Batch
+from scrapyd_dist.coordination import cutting
 from scrapyd_dist.coordination.buffers import buffer_for
-from scrapyd_dist.coordination.cutting import Cut, Cutter
+from scrapyd_dist.coordination.cutting import Cut, Cutter, SlotCutter, portions
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier import cutting
-from scrapyd_dist.frontier.cutting import SlotCutter, portions
 from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.frontier.slotting import SITE, Slots, slot_of_site
 from scrapyd_dist.frontier.values import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name

@@ -13,15 +13,14 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.classifier import Fate, Finds, Sorter
 from scrapyd_dist.middlewares.codec import from_value, set_attributes
-from scrapyd_dist.middlewares.frontier.filling import Fate, Finds, Sorter
-from scrapyd_dist.middlewares.frontier.slotting import Home, Slotting
 from scrapyd_dist.middlewares.producer.capture import Capture
+from scrapyd_dist.middlewares.slot_routing import Home, Slotting
 from scrapyd_dist.middlewares.targets import find_target
 
-from scrapyd_dist.coordination.cutting import Cutter
+from scrapyd_dist.coordination.cutting import Cutter, SlotCutter
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.cutting import SlotCutter
 from scrapyd_dist.frontier.filling import Found, add_unseen, pack
 from scrapyd_dist.frontier.values import NewBatch, SeenBefore
 from scrapyd_dist.payload import decode

@@ -1,8 +1,12 @@
-"""No two modules lead to each other: a circle can only be read, tested and changed as a whole."""
+"""What imports what: no two modules lead to each other, and a package imports only those below it.
+
+A circle can only be read, tested and changed as a whole.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -14,6 +18,33 @@ FOLDERS = {
     "deploy": "scrapyd_dist.deploy",
     "cli": "scrapyd_dist.cli",
 }
+#: the lowest first; a module is of the longest name here that its own begins with
+ORDER = (
+    "scrapyd_dist",
+    "scrapyd_dist.scrapyd",
+    "scrapyd_dist.transports",
+    "scrapyd_dist.frontier",
+    "scrapyd_dist.throttle",
+    "scrapyd_dist.store",
+    "scrapyd_dist.jobs",
+    "scrapyd_dist.items",
+    "scrapyd_dist.coordination",
+    "scrapyd_dist.managing",
+    "scrapyd_dist.account",
+    "scrapyd_dist.report",
+    "scrapyd_dist.upkeep",
+    "scrapyd_dist.deploy",
+    "scrapyd_dist.middlewares",
+    "scrapyd_dist.middlewares.throttle",
+    "scrapyd_dist.middlewares.worker",
+    "scrapyd_dist.middlewares.pull",
+    "scrapyd_dist.middlewares.producer",
+    "scrapyd_dist.middlewares.frontier",
+    "scrapyd_dist.middlewares.addon",
+    "scrapyd_dist.cli",
+)
+#: what users name or start; they lead to where that is, and nothing of ours imports them
+DOORS = {"scrapyd_dist", "scrapyd_dist.middlewares", "scrapyd_dist.__main__"}
 
 
 def modules() -> dict[str, Path]:
@@ -54,3 +85,20 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     except CycleError as error:
         circle = error.args[1]
     assert circle == []
+
+
+def place(name: str) -> int:
+    """Where in the order a module is."""
+    return ORDER.index(max((package for package in ORDER if f"{name}.".startswith(f"{package}.")), key=len))
+
+
+def test_each_package_imports_only_packages_below_it() -> None:
+    inside = {(name, one) for name in IMPORTS.keys() - DOORS for one in IMPORTS[name]}
+    assert {ORDER[place(name)] for name in IMPORTS} == set(ORDER)
+    assert [f"{name} imports {one}" for name, one in sorted(inside) if place(one) > place(name) or one in DOORS] == []
+
+
+def test_the_document_names_the_same_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    section = text.partition("## Which package may import which")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\d+\. `([\w.]+)`", section, re.MULTILINE)) == ORDER

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.frontier.slotting import Slotting
 from scrapyd_dist.middlewares.producer.fleet import RULES, check_reach, note_deaf
 from scrapyd_dist.middlewares.producer.modes import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.options import Options, read_options
+from scrapyd_dist.middlewares.slot_routing import Slotting
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 
 from scrapyd_dist.batches import Batch

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scrapyd_dist.account.tally import Tally
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.coordination.poison import ALONE, BLIND, CUTS, Cuts, blames
+from scrapyd_dist.coordination.tally import Tally
 from scrapyd_dist.jobs.outcome import Report
 from scrapyd_dist.payload import decode, encode
 

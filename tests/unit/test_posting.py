@@ -13,12 +13,13 @@ from rig.nodemodel import ModelSender, model
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.coordination.fleet import Member, Out
-from scrapyd_dist.coordination.posting import JobSpec, _last_error, call_for, check_args, last_words, passed_on
+from scrapyd_dist.coordination.posting import JobSpec, _last_error, call_for, last_words, passed_on
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.arguments import found, value_of
 from scrapyd_dist.frontier.filling import pack
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
+from scrapyd_dist.scrapyd.jobargs import check_args
 from scrapyd_dist.scrapyd.reply import Reply
 
 SPEC = JobSpec(

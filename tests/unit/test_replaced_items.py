@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapyd_dist.middlewares.worker.account import Account
 
-from scrapyd_dist.account.tally import Tally
 from scrapyd_dist.batches import Attempt, AttemptState
+from scrapyd_dist.coordination.tally import Tally
 from scrapyd_dist.items.delivery import PARTS, deliver
 from scrapyd_dist.items.replaced import left_out, number, without
 from scrapyd_dist.jobs.outcome import BadReport, kept, read_report

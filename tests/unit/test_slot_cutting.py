@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.coordination.cutting import FEWEST, Cut
-from scrapyd_dist.frontier.cutting import SlotCutter
+from scrapyd_dist.coordination.cutting import FEWEST, Cut, SlotCutter
 from scrapyd_dist.frontier.filling import Found
 
 

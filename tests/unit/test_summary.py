@@ -7,9 +7,9 @@ import pytest
 
 from scrapyd_dist.account.progress import Progress
 from scrapyd_dist.account.summary import IndexProgress, Snapshot, exit_code, summary, told
-from scrapyd_dist.account.tally import Tally
 from scrapyd_dist.batches import Batch, Crawl, CrawlState
 from scrapyd_dist.coordination.fleet import Member, Out
+from scrapyd_dist.coordination.tally import Tally
 from scrapyd_dist.jobs.outcome import Report
 from scrapyd_dist.nodes import Node
 

@@ -14,12 +14,12 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
+from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle import gate, talk
 from scrapyd_dist.middlewares.throttle.charging import Charging
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.lines import STALE
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
-from scrapyd_dist.middlewares.throttle.passes import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
 
 from scrapyd_dist.errors import StoreError

@@ -5,9 +5,10 @@ from typing import Any, cast
 import pytest
 from scrapy import Request
 from scrapy.http import Response
+from scrapyd_dist.middlewares.codec import PERMIT
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
-from scrapyd_dist.middlewares.throttle.passes import PERMIT, Pass
+from scrapyd_dist.middlewares.throttle.passes import Pass
 from scrapyd_dist.middlewares.throttle.robots import AGAIN, CrawlDelay, crawl_delay
 from scrapyd_dist.middlewares.throttle.sites import REMEMBERED, Latencies, SiteWatch, retry_after
 

@@ -19,8 +19,8 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slotting import SITE, WAYS, Slots, slot_of_spider, spider_of_slot
 from scrapyd_dist.frontier.values import OTHER_SPIDER
 
-from ..codec import CannotTravel
-from ..targets import MARK, SPIDER_CALLBACKS
+from .codec import CannotTravel
+from .targets import MARK, SPIDER_CALLBACKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from scrapyd_dist.batches import Miss
 from scrapyd_dist.frontier.filling import Found
 from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by
 
-from ..codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
-from ..targets import MARK, callback_name
-from .slotting import Addressee, Placing, Undeliverable
+from .codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
+from .slot_routing import Addressee, Placing, Undeliverable
+from .targets import MARK, callback_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.payload import RequestValue
 
-    from .slotting import Slotting
+    from .slot_routing import Slotting
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
