@@ -1,27 +1,21 @@
 """Between the producer and a node something spoils the exchange: no batch runs twice by mistake, and none is lost."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 from rig import proxy
 from rig.bad_days import IMPATIENT, arguments, assert_exact, attempts, wait_accepted, wait_running
+from rig.commands import Command, Result
 from rig.crawls import last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.proxy import Mishap, Proxy
+from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import AttemptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: mishaps after which the node has the job
 TAKEN = {

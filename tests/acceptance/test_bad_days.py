@@ -1,10 +1,8 @@
 """Nodes and workers that die, hang or are away: no item missing, none twice, and the account says what happened."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.bad_days import (
@@ -16,20 +14,14 @@ from rig.bad_days import (
     wait_accepted,
     wait_running,
 )
+from rig.commands import Command, Result
 from rig.crawls import last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import AttemptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
-
-    from scrapyd_dist.batches import Attempt
+from scrapyd_dist.batches import Attempt, AttemptState
 
 BOTH_WAYS = pytest.mark.parametrize("way", ["scrapy", "sdist"])
 

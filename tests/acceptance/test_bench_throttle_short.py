@@ -1,7 +1,5 @@
 """The benchmarks of the throttle and of fair work run, and what they measure keeps the limit; with `--short`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The benchmark runs, in its short form: every way brings exactly the site's items home, or it says what is wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

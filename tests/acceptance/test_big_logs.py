@@ -4,26 +4,19 @@ Measured is the peak of a command's own resident memory. A job really runs on th
 large one: what it logs is appended to gigabytes that were there before.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from rig.commands import Command
+from rig.commands import Command, Result
+from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
 
 MEGABYTE = 1024 * 1024
 #: what a command may take more for a log of any size than for one of a megabyte

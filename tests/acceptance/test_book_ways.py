@@ -1,27 +1,22 @@
 """The book's own ways: its middleware line, its settings, a batch typed by hand; and any Spider by callback or meta."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import scrapyd_dist.middlewares
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 import scrapyd_dist
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: as chapter 11 has it, with the names of today's package
 MIDDLEWARE = {"SPIDER_MIDDLEWARES": {"scrapyd_dist.Distributed": 100}}

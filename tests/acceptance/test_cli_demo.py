@@ -1,19 +1,13 @@
 """`sdist demo`, small: every item once, and nothing left running, also after Ctrl-C in the middle."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rig.commands import Command
 from rig.processes import with_home
+from rig.projects import Project
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command
-    from rig.projects import Project
 
 
 def test_the_demo_works_and_leaves_nothing_running(

@@ -1,25 +1,20 @@
 """The commands of a roll-out on real nodes: deploy, versions, spiders, rollback, prune; and the bad days of each."""
 
-from __future__ import annotations
-
 import re
 import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.badpeer import BadPeer
 from rig.calls import says
+from rig.commands import Result
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.tls import Authority
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
 
 DOWN = "[deploy:down]\nurl = http://127.0.0.1:1/\nproject = small\n"
 SPIDER = "import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n"

@@ -1,17 +1,11 @@
 """`sdist deploy-all` on real nodes: all, some, none; what is broken does not stay."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
+from rig.commands import Result
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 
 DOWN = "[deploy:down]\nurl = http://127.0.0.1:1/\nproject = properties\n"
 

@@ -1,26 +1,21 @@
 """`sdist nodes drain`, `nodes resume`, `doctor`: real nodes, open, with a password, behind TLS, and wrong ones."""
 
-from __future__ import annotations
-
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.commands import SDIST, Command, Result
 from rig.manynodes import BlackHole, ManyNodes
+from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
 from rig.tls import Authority, Front
 from rig.waiting import wait_for
 
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.nodes import Nodes, ScrapydNode
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 

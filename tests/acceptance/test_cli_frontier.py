@@ -1,22 +1,16 @@
 """`sdist frontier` as a user types it: lists come in, slots are split and joined, nothing is lost at a bad moment."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Command, Result
 from rig.frontiers import Frontier
+from rig.projects import Project
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.projects import Project
 
 
 def pages(*numbers: int) -> list[str]:

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import QUICK
 from rig.frontiers import Frontier
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.redis import RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 LABELLED = """\
 from properties.spiders.plain import PlainSpider

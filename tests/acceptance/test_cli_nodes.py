@@ -1,18 +1,12 @@
 """`sdist nodes`: what it says of real nodes that are up, down, hang or refuse, and of local ones that it starts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Result
+from rig.nodes import ScrapydNode
 from rig.processes import with_home
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
+from rig.projects import Project
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,17 @@
 """`sdist schedule`, `jobs`, `logs`, `grep`, `stats`, `cancel`, `api` on two real nodes, one with a password."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.commands import SDIST, Command, Result
+from rig.nodes import ScrapydNode
 from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.nodes import ScrapydNode
-    from rig.sites import SiteProcess
 
 SPIDERS = """\
 import scrapy

@@ -1,20 +1,15 @@
 """`sdist report` of real crawls, in a real browser: every picture, nothing fetched, on a telephone, in the dark."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.browser import Browser, browser
+from rig.commands import Result
 from rig.crawls import QUICK
 from rig.projects import Project
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Result
 
 PASSWORD = "page-secret"
 #: what the pictures are called on the page, without their width

@@ -1,21 +1,14 @@
 """`sdist throttle` as a user types it: a file is applied, a limit is changed, and all of it is shown."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from rig.commands import SDIST
+from rig.commands import SDIST, Command, Result
+from rig.projects import Project
 from rig.redis import RedisServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.projects import Project
 
 FILE = "blacklist: [example.net]\ndomains:\n  example.com: {hits: 10, window: 60}\n"
 

@@ -1,26 +1,20 @@
 """`sdist wait`, `status --fleet`, `--on-finish` and `--min-items` on two real nodes, one with a password."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from rig.badpeer import BadPeer
+from rig.badpeer import BadPeer, Connection
 from rig.commands import SCRAPY, SDIST, Command
 from rig.crawls import ADDON, QUICK, last_crawl
+from rig.nodes import ScrapydNode
 from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.badpeer import Connection
-    from rig.nodes import ScrapydNode
-    from rig.sites import SiteProcess
 
 SPIDERS = """\
 import scrapy

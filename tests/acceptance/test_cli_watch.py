@@ -1,30 +1,24 @@
 """Ctrl-C on a watch, in a terminal and without one. The crawl is a row and a process that stands for it."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from rig.commands import Command, Result
 from rig.processes import private_environment
+from rig.projects import Project
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.projects import Project
 
 #: a producer that knows one thing: SIGINT ends it in good order
 PRODUCER = """

@@ -1,26 +1,21 @@
 """What is said of a crawl is true: it is over when it is over, and what gave no item is listed, with the reason."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, attempts
+from rig.commands import Command, Result
 from rig.crawls import assert_balanced, crawls, last_crawl, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,22 +1,16 @@
 """Batches that no node can do: they die after their last attempt, with the reason, and the rest comes home."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, attempts, batches
+from rig.commands import Result
 from rig.crawls import last_crawl, misses
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import AttemptState, BatchState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 KILLER = """
     import os

@@ -1,22 +1,15 @@
 """Ctrl-C while an egg is on its way: the command ends at once and says what is known; the rest comes later."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
-from rig.nodes import free_port
+from rig.commands import Command, Result
+from rig.nodes import ScrapydNode, free_port
+from rig.projects import Project
 from rig.proxy import Mishap, Proxy
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
 
 SPIDER = "import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n"
 #: seconds that a command may take to end; on a machine that does nothing else it is a small part of one

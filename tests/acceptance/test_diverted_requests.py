@@ -1,18 +1,13 @@
 """Which requests a producer diverts: by their callback, after the spider middlewares have had their say."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 LEADING = """
 import scrapy

@@ -1,25 +1,19 @@
 """Fair crawls on real nodes: what is in the batches that are sent, and what is left when everything is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
 from rig.bad_days import IMPATIENT, wait_accepted
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, crawls, last_crawl, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

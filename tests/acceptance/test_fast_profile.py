@@ -1,23 +1,18 @@
 """The profiles on real nodes: the same items and the same account as without one, and every job has it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from rig.commands import Result
 from rig.crawls import QUICK, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "worker.py"

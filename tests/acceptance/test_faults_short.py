@@ -1,9 +1,7 @@
 """The fault harness in short: five crawls that something breaks, and a judgement that is able to fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from faults.__main__ import one, table
@@ -11,9 +9,6 @@ from faults.kinds import KINDS
 from faults.verdict import Verdict, double_sent
 
 from scrapyd_dist.batches import Attempt
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIRST = Attempt(batch=1, number=1, job="c.b1.a1", node="node1", url="http://node1/", sent_at=100.0, ended_at=130.0)
 SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, ended_at=None)

@@ -1,7 +1,5 @@
 """What a remembered URL costs, measured beside scrapy-redis' way; `benchmarks/fingerprints.py` with fewer URLs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,22 +1,17 @@
 """The fleet changes while a crawl runs: a node joins, one is drained, one leaves; nothing is lost, nothing twice."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, running_on, wait_accepted, wait_running
+from rig.commands import Command, Result
 from rig.crawls import last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 
 @pytest.fixture

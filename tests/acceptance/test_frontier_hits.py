@@ -1,23 +1,17 @@
 """What comes out of a frontier, by the site's own log: once, again, each time, and after a worker was killed."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, said
 from rig.frontiers import Frontier
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 FILL = ("-s", "DISTRIBUTED_FRONTIER=shop", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse_article")
 

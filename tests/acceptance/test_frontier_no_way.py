@@ -1,24 +1,17 @@
 """A frontier that nobody can reach, and links that have none: an error each, and never an end as if all were done."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_one_paragraph, said
 from rig.frontiers import Frontier
-from rig.nodes import free_port
+from rig.nodes import ScrapydNode, free_port
+from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.sites import SiteProcess
 
 LINKS = """
 import scrapy

@@ -1,35 +1,27 @@
 """Producers by settings alone: `scrapy crawl` with DISTRIBUTED_FRONTIER fills a frontier, and needs no node."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.redis import RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.payload import decode
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
-
-    from scrapyd_dist.payload import RequestValue
-    from scrapyd_dist.store import Store
+from scrapyd_dist.payload import RequestValue, decode
+from scrapyd_dist.store import Store, open_store
 
 FILL = ("-s", "DISTRIBUTED_FRONTIER=shop")
 

@@ -1,20 +1,15 @@
 """What a producer and its workers count of a frontier, beside what the site itself has logged: to the unit the same."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 #: one spider that fills and crawls; what it does with a page goes by the page's number
 COUNTED = """

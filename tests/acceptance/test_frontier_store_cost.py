@@ -1,7 +1,5 @@
 """What a frontier costs in the store, and that it does not grow; `benchmarks/frontier_store.py` with fewer requests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,20 +1,14 @@
 """Commands on a node that says what it should not: nothing reaches the terminal as it is, and no fault is ours."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from rig.badpeer import BadPeer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.badpeer import Connection
-    from rig.commands import Result
-    from rig.projects import Project
+from rig.badpeer import BadPeer, Connection
+from rig.commands import Result
+from rig.projects import Project
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b"
 SHOWN = r"\x1b]0;owned\x07\x1b[2J\u202e\x9b"

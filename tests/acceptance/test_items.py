@@ -1,32 +1,26 @@
 """`sdist items` and `sdist metrics` on two real nodes, one with a password: while a crawl runs, and behind its end."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from rig.commands import SDIST, Command
+from rig.commands import SDIST, Command, Result
 from rig.crawls import QUICK
+from rig.nodes import ScrapydNode
 from rig.processes import private_environment
 from rig.projects import Project
 from rig.prometheus import parse
 from rig.proxy import CUT, LATE, Proxy
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.sites import SiteProcess
 
 PASSWORD = "hush"
 ITEMS = 60

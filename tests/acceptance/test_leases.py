@@ -1,29 +1,24 @@
 """Leases of workers on real nodes: who stands still is replaced, and never makes another request."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, begin, busy_workers, report_of
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.redis import RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: a lease that a test can wait for
 LEASE = {"DISTRIBUTED_LEASE": 3}

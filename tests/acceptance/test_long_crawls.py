@@ -1,29 +1,23 @@
 """What long crawls meet: sites without an end, sessions, more machines meanwhile, and batches of any size."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, misses, said
 from rig.frontiers import Frontier
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

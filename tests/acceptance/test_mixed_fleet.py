@@ -1,23 +1,18 @@
 """Every command on a fleet of three kinds: an open node, one with a password, one behind TLS and a base path."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.commands import SDIST, Command, Result
+from rig.nodes import ScrapydNode
 from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.tls import Authority, Front
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.nodes import ScrapydNode
-    from rig.sites import SiteProcess
 
 NAMES = ["node1", "node2", "behind tls"]
 SLOW = """\

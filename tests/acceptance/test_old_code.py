@@ -1,20 +1,14 @@
 """Nodes with other code than the crawl's: they get no work until they have it, and are named."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, attempts
+from rig.commands import Result
 from rig.crawls import said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 CHANGED = """
     from properties.spiders.plain import PlainSpider

@@ -1,23 +1,17 @@
 """What docs/operating.md tells to type, typed in its order, on nodes of our own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from rig.nodes import ScrapydNode
 from rig.processes import private_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 GUIDE = Path(__file__).parents[2] / "docs" / "operating.md"
 SECRET = "hush-77"

@@ -1,27 +1,21 @@
 """Work for a spider of another project on the same nodes: its own code, settings and key; its items come home here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, crawls, misses, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.redis import RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import egg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 SHOP = """
 import scrapy

@@ -1,20 +1,14 @@
 """Work for another spider: its settings, callbacks and pipelines act on what a page of the first one sends it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, misses, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 SHOP = """
 import scrapy

@@ -1,19 +1,13 @@
 """What a crawl is given with -a and -s reaches every job unchanged; what belongs to the producer's process does not."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 TELLING = """
     from properties.spiders.easy import EasySpider

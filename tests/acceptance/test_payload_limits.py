@@ -1,22 +1,16 @@
 """Batches that the book's transport loses: 2,000 URLs of 150 characters, whole, on real nodes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.bad_days import IMPATIENT, arguments, assert_exact, attempts, batches
+from rig.commands import Result
 from rig.crawls import last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import AttemptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: bytes that one argument of a process may have, its NUL included
 ARGUMENT = 131_072

@@ -1,29 +1,24 @@
 """`sdist crawl --pull`: the same command and the same result, by workers that lease their batches from the store."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, assert_exact, assert_resumed, wait_accepted
+from rig.commands import Command, Result
 from rig.crawls import ADDON, assert_balanced, assert_each_page_once, assert_one_paragraph, crawls, last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: batches small enough that each worker has several
 PULL = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_WORKERS": 3}

@@ -1,22 +1,16 @@
 """What the producer of a crawl with --pull puts into the crawl's own frontier: seeds, slots, priorities."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 INDEX = """
 import scrapy

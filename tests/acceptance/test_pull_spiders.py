@@ -1,7 +1,5 @@
 """What spiders ask of a worker that leases its batches: a login, their own start, a hook, attributes, their own end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,17 +1,13 @@
 """A pulling worker whose store goes away: it waits as long as a lease lasts, and no longer."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.pullers import values_of
 from rig.redis import RedisServer
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.black_box

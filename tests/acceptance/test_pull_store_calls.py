@@ -1,17 +1,13 @@
 """How often a pulling worker goes to its store: twice for each batch, to take it and to end it."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from rig.pullers import values_of
 from rig.redis import RedisServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PICKY = """
 import scrapy

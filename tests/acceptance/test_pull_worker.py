@@ -1,7 +1,5 @@
 """A worker that leases its batches: what it makes of them, how each ends, when the worker itself ends."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import time

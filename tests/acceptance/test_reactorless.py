@@ -1,22 +1,15 @@
 """Without Twisted's reactor (TWISTED_REACTOR_ENABLED = False) the same crawl, with the same guarantees."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, said
-from rig.nodes import free_port
+from rig.nodes import ScrapydNode, free_port
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapy.settings import default_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.skipif(
     not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"), reason="this Scrapy always has a reactor"

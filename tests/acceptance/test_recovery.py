@@ -1,22 +1,17 @@
 """What a person does about a crawl: looks at its batches, tries again what it gave up, lets it rest, cancels it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, begin, wait_accepted
+from rig.commands import Command, Result
 from rig.crawls import assert_balanced, assert_each_page_once, crawls, last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: dies on one page as long as a file is there: what a library that crashes is until it is mended
 FRAGILE = """

@@ -1,20 +1,14 @@
 """A node that refuses the password is as one that is down: told, left out, and used as soon as it lets the crawl in."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.bad_days import wait_accepted
+from rig.commands import Command, Result
 from rig.crawls import QUICK, last_crawl, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,22 +1,17 @@
 """Requests that are more than an address: they reach the site as the spider made them, and are readable nowhere."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.nodes import ScrapydNode
 from rig.processes import with_home
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: what must not be seen
 SECRETS = ("cookie-of-mine", "Bearer-of-mine", "body-of-mine", "kwarg-of-mine")

@@ -1,26 +1,20 @@
 """A crawl that was stopped or killed goes on where it was: nothing missing, nothing twice, the account unbroken."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.bad_days import IMPATIENT, accepted_on, assert_resumed, batches, begin, wait_accepted, wait_state
+from rig.commands import Command, Result
 from rig.crawls import crawls
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 BOTH_WAYS = pytest.mark.parametrize("way", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
 #: moments at which a producer is killed come from these

@@ -1,25 +1,20 @@
 """Items of a request that is tried again take the place of the earlier ones: once each, in files and in manifests."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments
+from rig.commands import Result
 from rig.crawls import crawls, last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

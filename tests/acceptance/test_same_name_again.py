@@ -1,20 +1,14 @@
 """A crawl of a name that was used before: nodes remember the jobs of the earlier one, which had the same ids."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,21 +1,15 @@
 """The way in by settings only: one line in settings.py, then `scrapy` as ever; no command of ours, no server."""
 
-from __future__ import annotations
-
 import csv
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,14 @@
 """Shards: however the index is divided, every page of it is walked, each once, and a broken page is not the end."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from rig.commands import Result
 from rig.crawls import QUICK, assert_balanced, assert_each_page_once, misses, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 ITEMS, PER_PAGE, PAGES = 63, 7, 9
 

@@ -1,10 +1,8 @@
 """Ctrl-C and SIGTERM to `scrapy crawl`: what was found is kept, the way on is said, and resuming makes it whole."""
 
-from __future__ import annotations
-
 import signal
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.bad_days import (
@@ -17,19 +15,15 @@ from rig.bad_days import (
     wait_accepted,
     wait_state,
 )
+from rig.commands import Command, Result
 from rig.crawls import crawls
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.proxy import Mishap, Proxy
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, CrawlState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 INTERRUPTED = 130
 

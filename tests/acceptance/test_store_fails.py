@@ -1,21 +1,15 @@
 """A store that fails in the middle of a crawl: nothing hangs, nothing is called good, and nothing is lost."""
 
-from __future__ import annotations
-
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 
 @pytest.mark.black_box

@@ -1,24 +1,18 @@
 """A crawl of many domains with a page each under the throttle: what it asks of the store, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, said
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,27 +1,22 @@
 """The throttle under workers on real nodes, at the site's own log: the limit, its use, its spacing, and new domains."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK
 from rig.frontiers import Frontier
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.throttled import SPIDERS, mean_gap
 from rig.waiting import wait_for
 from rolling import most_in_window, part_apart, percentile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 T = TypeVar("T")
 

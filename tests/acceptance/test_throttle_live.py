@@ -1,22 +1,17 @@
 """Limits that change while crawls run: every worker heeds `sdist throttle` within two seconds, without a restart."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rig.commands import Command, Result
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: each address of this machine is a domain of its own, and all are one site
 FASTER, BLOCKED, BY_HAND, PAUSED, SCALED, NEARLY = HOSTS = tuple(f"127.0.2.{number}" for number in range(1, 7))

@@ -1,19 +1,13 @@
 """What the throttle remembers in a broad crawl: of a domain that is done, nothing stays in the worker."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from rig.commands import Result
-    from rig.projects import Project
+from rig.projects import Project
 
 pytestmark = pytest.mark.black_box
 

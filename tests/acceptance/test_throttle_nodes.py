@@ -1,20 +1,14 @@
 """The throttle over a fleet: the producer's index pages and the workers' pages keep one limit, pushed and pulled."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.throttled import mean_gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 HITS, WINDOW = 20, 1.0
 THROTTLED = {

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from rig.badpeer import BadPeer
+from rig.badpeer import BadPeer, Connection
+from rig.commands import Command, Result
+from rig.projects import Project
 from rig.throttled import SPIDERS, Throttled, mean_gap
 from rig.waiting import wait_for
 from rolling import most_in_window
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.badpeer import Connection
-    from rig.commands import Command, Result
-    from rig.projects import Project
 
 pytestmark = pytest.mark.black_box
 

@@ -1,25 +1,20 @@
 """The throttle over a fleet: jobs do not multiply a delay, all of them heed a change, domains are registered ones."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.throttled import mean_gap
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

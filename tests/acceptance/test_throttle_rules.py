@@ -1,24 +1,19 @@
 """Rules of `sdist throttle` hold without any setting, wherever the store is reached; at the site's own log."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.throttled import mean_gap
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,20 +1,14 @@
 """One limit in four styles, over spiders and addresses; and budgets of pages, over all workers of a crawl."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from rig.pullers import CRAWL, values_of
+from rig.commands import Command
+from rig.pullers import CRAWL, Frontier, values_of
 from rig.throttled import SPIDERS, Throttled
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command
-    from rig.pullers import Frontier
 
 #: requests of each style in the only window that there is
 HITS = 3

@@ -1,24 +1,19 @@
 """Crawls that are to end early: by `CLOSESPIDER_…` in each job, and by `--limit` as a whole."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, wait_accepted
+from rig.commands import Command, Result
 from rig.crawls import ADDON, assert_balanced, crawls, last_crawl
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import CrawlState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,20 +1,14 @@
 """Two spiders share the work by settings alone, one fills and one crawls; and nodes from which nobody could crawl."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 
 PRODUCER = """\
 import scrapy

@@ -1,28 +1,23 @@
 """Which code runs: a crawl goes on with what it began with, and plain jobs run what was deployed last."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rig.bad_days import wait_state
+from rig.commands import Command, Result
 from rig.crawls import QUICK, crawls, last_crawl, said
+from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.egg import build
 
 from scrapyd_dist.batches import CrawlState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 

@@ -1,7 +1,5 @@
 """The SQLite file: who may read it, what it is taken for, how an old one becomes a new one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,8 +8,8 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
@@ -20,9 +18,6 @@ from rig.stores import CRAWL, LESSEE, accept, add, seal
 from scrapyd_dist.batches import BatchState, CrawlState
 from scrapyd_dist.errors import ConfigError, NoPlaceForStore, StoreError
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_it_is_for_its_owner_only(tmp_path: Path) -> None:

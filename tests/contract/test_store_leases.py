@@ -1,23 +1,17 @@
 """Leases and fencing: one holder at a time, by the store's clock; and of many who do the same, exactly one wins."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from rig.stores import accept, attempt, fail, seal
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, BatchState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What is particular to the Redis store: its clock, its keys, its memory, wrong servers and wrong addresses."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -9,7 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rig.badpeer import BadPeer
@@ -19,12 +17,7 @@ from rig.stores import CRAWL, LESSEE, accept, add, attempt, fail, halves, lease,
 from rig.tls import Authority
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreBarred, StoreError
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 
 def keys(server: RedisServer, pattern: str = "*") -> list[bytes]:

@@ -1,18 +1,13 @@
 """Failed requests of a batch that is done go into new batches, once, and their misses are forgotten with that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.stores import bring_to
 
 from scrapyd_dist.batches import BatchState, Miss
 from scrapyd_dist.errors import StepRefused, StoreError
-
-if TYPE_CHECKING:
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 FAILED = Miss(url="http://site/1", kind="failed", reason="HTTP 500", batch=1)
 GONE = Miss(url="http://site/2", kind="gone", reason="HTTP 404", batch=1)

@@ -1,27 +1,21 @@
 """Sealing: whole batches or nothing, whoever is killed and whoever else seals."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Event, Thread
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.stores import CRAWL, seal
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 
 def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(

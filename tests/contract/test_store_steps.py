@@ -1,20 +1,14 @@
 """The steps of batches and attempts: those of the tables, and no other, on every engine."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.stores import LESSEE, accept, attempt, bring_to, fail, halves, seal
 
 from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 
 def wait_again(store: Store, last: int) -> None:

@@ -1,7 +1,5 @@
 """`python tests/faults` breaks real crawls at seeded random moments, and prints what was lost or doubled."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

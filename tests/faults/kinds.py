@@ -1,24 +1,19 @@
 """The kinds of trouble: each is a crawl's setting, and what happens to it at a moment that the dice choose."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from faults.trial import Trial
 from rig import proxy
+from rig.proxy import Mishap
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from faults.trial import Trial
-    from rig.proxy import Mishap
 
 #: where Debian has the library that shifts a process's clock
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")

@@ -1,38 +1,29 @@
 """One crawl that something breaks: a fleet, a site, a project, and the commands that a person would type afterwards."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from rig.bad_days import ITEMS
-from rig.commands import SDIST, Command
+from rig.commands import SDIST, Command, Result
 from rig.crawls import ADDON
-from rig.nodes import Nodes
+from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
 from rig.proxy import Proxy
+from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapyd_dist.deploy.key import state_key
 from scrapyd_dist.examples.pages import Site
 
+from scrapyd_dist.batches import Attempt, Crawl
 from scrapyd_dist.payload import decode
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.redis import RedisServer
-
-    from scrapyd_dist.batches import Attempt, Crawl
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 #: trouble is noticed within seconds, and a job lasts long enough to be hurt
 SETTINGS: Mapping[str, Any] = {

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+from faults.trial import Trial
 
-    from faults.trial import Trial
-
-    from scrapyd_dist.batches import Attempt
+from scrapyd_dist.batches import Attempt
 
 #: seconds by which two clocks of one machine, and the writing of a record, may differ
 SLACK = 0.5

@@ -1,26 +1,19 @@
 """What tests of bad days share: settings that notice trouble within seconds, and looks into a crawl under way."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, Crawl, CrawlState
 from scrapyd_dist.store import open_store
 
+from .commands import Command, Result
 from .crawls import ADDON, QUICK, crawls, last_crawl
+from .nodes import ScrapydNode
+from .projects import Project
+from .sites import SiteProcess
 from .waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
-
-    from .commands import Command, Result
-    from .nodes import ScrapydNode
-    from .projects import Project
-    from .sites import SiteProcess
 
 #: a node is lost after seconds, and a job takes long enough to be hurt
 IMPATIENT: Mapping[str, Any] = {

@@ -1,7 +1,5 @@
 """A headless Chromium, driven over a pipe (DevTools protocol): how a page looks, what it asks for."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json
@@ -9,14 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from select import select
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from typing import Any
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",

@@ -1,22 +1,17 @@
 """What tests of whole crawls share: quick settings, the row in the store, what an account must add up to."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.store import open_store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from scrapyd_dist.batches import Crawl
-
-    from .commands import Result
-    from .nodes import ScrapydNode
-    from .projects import Project
-    from .sites import SiteProcess
+from .commands import Result
+from .nodes import ScrapydNode
+from .projects import Project
+from .sites import SiteProcess
 
 #: the one line that makes a project's crawls distributed
 ADDON = {"scrapyd_dist.Addon": 500}

@@ -1,7 +1,5 @@
 """The shape of the document that each command gives with `--json`. Names may be added to these; none may go."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .shapes import NUMBER

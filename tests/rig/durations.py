@@ -3,17 +3,12 @@
 `make durations` writes it. A file has two numbers: one for `make test`, one for its rows of `make acceptance`.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
+from collections.abc import Container
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    import pytest
+import pytest
 
 RECORD = Path(__file__).parent.parent / "durations.json"
 #: the mark of the rows that `make acceptance` runs

@@ -1,7 +1,5 @@
 """The environment that test nodes run in: Scrapy and Scrapyd, and certainly not this project."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

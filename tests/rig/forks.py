@@ -8,15 +8,13 @@ import os
 import select
 import subprocess
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from .processes import private_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 SERVER = Path(__file__).parent / "fork_server.py"
 

@@ -1,15 +1,10 @@
 """A real FTP server in a process of its own, with write access to one folder; run as a program, it says its port."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: what the server may do to a user who can write: list, read, append, delete, rename, make folders, store
 PERMISSIONS = "elradfmw"

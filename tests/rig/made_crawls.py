@@ -1,7 +1,5 @@
 """Made-up crawls for the tests of the report: as many nodes and batches as wanted, with their samples and reports."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real Scrapyd nodes, each with an empty working directory, a private HOME, and an interpreter without this project."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,18 +8,14 @@ import socket
 import subprocess
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
-from .forks import fork_program
+from .forks import RunningProgram, fork_program
 from .http import Reply, fetch, multipart
 from .processes import end_all, private_environment, with_home
 from .waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .forks import RunningProgram
 
 #: the program, as Python is told to run it, and the modules that it takes long to import
 DAEMON = ("scrapyd", "--pidfile=")

@@ -1,7 +1,5 @@
 """Processes that belong to one test: each gets a private HOME, by which it is found again and ended, orphans too."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

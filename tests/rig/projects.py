@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import as_file, files
+from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from .nodes import ScrapydNode
+from .nodes import ScrapydNode
 
 
 class Project:

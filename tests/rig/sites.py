@@ -1,24 +1,20 @@
 """The demo site as a process of its own, and the judgement whether a list of items is exactly the site's."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from scrapyd_dist.examples.pages import Site
 
 from .http import fetch
 from .processes import private_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from scrapyd_dist.examples.pages import Site
 
 
 class SiteProcess:

@@ -1,13 +1,9 @@
 """Waiting for something to become true, and telling what was seen last when it does not."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import TypeVar
 
 T = TypeVar("T")
 

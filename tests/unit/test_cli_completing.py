@@ -1,7 +1,5 @@
 """What a press of TAB offers: from the code and from this machine."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

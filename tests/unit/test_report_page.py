@@ -1,7 +1,5 @@
 """The page: whatever came over the wire is text on it, it fetches nothing, and its size is bounded."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace

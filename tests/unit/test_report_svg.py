@@ -1,7 +1,5 @@
 """What drawings are made of: escaping, scales, round ticks, labels that keep apart."""
 
-from __future__ import annotations
-
 import html
 import xml.etree.ElementTree as ET
 from itertools import pairwise

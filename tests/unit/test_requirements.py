@@ -1,19 +1,14 @@
 """Requirements that travel in the egg, and a setup.py that builds it; pip and setuptools run, nothing is fetched."""
 
-from __future__ import annotations
-
 import io
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from scrapyd_dist.deploy import egg, setup_py
 from scrapyd_dist.deploy.requirements import read_requirements
 
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def wheel(folder: Path, name: str, *, pure: bool = True, extra: tuple[str, ...] = ()) -> str:
