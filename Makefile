@@ -44,7 +44,7 @@ bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine 
 pictures: .venv-test/ready servers  ## the README's pictures, of a demo crawl on this machine
 	.venv-test/bin/python docs/pictures.py
 
-docs: .venv-test/ready  ## the pages of the commands and the list that `sdist --help` shows, from the code
+docs: .venv-test/ready  ## the pages of the commands, from the code
 	.venv-test/bin/python -m scrapyd_dist.cli.manual docs/commands
 
 lint: .venv-test/ready  ## ruff

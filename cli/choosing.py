@@ -10,6 +10,8 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
+from .candidates import nodes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
@@ -24,7 +26,9 @@ Project = Annotated[
 ]
 Nodes = Annotated[
     Optional[list[str]],
-    typer.Option("--node", metavar="NAME", help="Only these nodes: a target's name or a glob; repeatable."),
+    typer.Option(
+        "--node", metavar="NAME", autocompletion=nodes, help="Only these nodes: a target's name or a glob; repeatable."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 

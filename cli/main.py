@@ -1,6 +1,6 @@
-"""The command `sdist`, and its one door for errors: what is ours leaves as a paragraph and an exit code.
+"""The command `sdist`, and its one door for errors: an error of ours becomes a paragraph and an exit code.
 
-The rule it keeps: nothing here imports Scrapy, Twisted or requests; a command imports what it needs when it runs.
+Neither Scrapy, Twisted nor requests is imported here; a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ import typer
 
 from scrapyd_dist.errors import DistError
 
-from .app import COMMANDS, DEBUG, build, program
-from .front import front
-from .speaking import complain, put_ours
+from .app import DEBUG, program
+from .speaking import complain
 
-#: by which the script of `sdist completion` asks what may follow
-ASKED = "--complete"
 #: exit code after Ctrl-C
 INTERRUPTED = 130
 
@@ -30,8 +27,6 @@ def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     arguments = [text for text in sys.argv[1:] if text != DEBUG]
     try:
-        if sys.argv[1:2] == [ASKED]:
-            sys.exit(_completed(sys.argv[2:]))
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
         # The command has its result: a Ctrl-C from here on must not turn it into a death by signal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,18 +44,10 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _completed(arguments: list[str]) -> int:
-    """Answer a shell; whatever goes wrong, a press of TAB must not show it."""
-    from .completion import answer
-
-    with suppress(Exception):
-        return answer(arguments)
-    return 1
-
-
 def _run(arguments: list[str], *, debug: bool) -> int:
     try:
-        code = _called(arguments)
+        # Without the library's own error boxes: an error is one paragraph, which can be searched for.
+        code = program()(args=arguments, prog_name="sdist", standalone_mode=False)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except KeyboardInterrupt:
@@ -75,14 +62,6 @@ def _run(arguments: list[str], *, debug: bool) -> int:
             traceback.print_exc()
         return _told(error)
     return code if isinstance(code, int) else 0
-
-
-def _called(arguments: list[str]) -> object:
-    if arguments in (["--help"], ["-h"]) and (lines := front(build([]), list(COMMANDS))):
-        put_ours("\n".join(lines))
-        return 0
-    # Without the library's own error boxes: an error is one paragraph, which can be searched for.
-    return program(arguments[0])(args=arguments, prog_name="sdist", standalone_mode=False)
 
 
 def _told(error: Exception) -> int:

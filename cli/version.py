@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("version", rich_help_panel="Help")(version)
+    app.command("version")(version)
 
 
 def version() -> None:

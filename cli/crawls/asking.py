@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from ..candidates import nodes, placements, spiders
+
 if TYPE_CHECKING:
     pass
 
@@ -66,7 +68,15 @@ def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
 class Asked:
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
 
-    spider: Annotated[str, typer.Argument(help="The spider's name, as `scrapy list` shows it.", show_default=False)]
+    spider: Annotated[
+        str,
+        typer.Argument(
+            help="The spider's name, as `scrapy list` shows it.",
+            metavar="SPIDER",
+            autocompletion=spiders,
+            show_default=False,
+        ),
+    ]
     rule: Annotated[
         Optional[int], _option(_TARGET, "Rule number of a CrawlSpider, from 0: the requests it makes go to the nodes.")
     ] = None
@@ -141,12 +151,15 @@ class Asked:
     ] = None  # fmt: skip
     max_jobs: Annotated[Optional[int], _option(_NODES, "Most jobs at once, over all nodes.", metavar="N")] = None
     placement: Annotated[
-        Optional[str], _option(_NODES, "by-capacity (the default), round-robin or least-loaded.", metavar="KIND")
+        Optional[str],
+        _option(
+            _NODES, "by-capacity (the default), round-robin or least-loaded.", autocompletion=placements, metavar="KIND"
+        ),
     ] = None
     node: Annotated[
         Optional[list[str]],
         _option(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
-                metavar="NAME|ADDRESS"),
+                metavar="NAME|ADDRESS", autocompletion=nodes),
     ] = None  # fmt: skip
     deploy: Annotated[
         Optional[bool],

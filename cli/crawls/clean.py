@@ -14,6 +14,8 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
+from ..candidates import crawls
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -28,11 +30,13 @@ DOMAINS_STAY = 90.0
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("clean", rich_help_panel="Crawls")(clean)
+    app.command("clean")(clean)
 
 
 def clean(
-    crawl: Annotated[Optional[list[str]], typer.Argument(metavar="CRAWL", help="Names of crawls.")] = None,
+    crawl: Annotated[
+        Optional[list[str]], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls.")
+    ] = None,
     older_than: Annotated[
         Optional[float], typer.Option(metavar="DAYS", min=0, help="All crawls that ended longer ago than this.")
     ] = None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..candidates import crawls as crawl_names
 from ..grouping import asks
 from .asking import Asked, Order
 
@@ -71,15 +72,18 @@ Detach = Annotated[
 NewCode = Annotated[
     bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
 ]
-CrawlId = Annotated[str, typer.Argument(metavar="CRAWL", help="The crawl's name, as `sdist crawls` lists it.")]
+CrawlId = Annotated[
+    str,
+    typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="The crawl's name, as `sdist crawls` lists it."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("crawl", rich_help_panel="Crawls")(asks(crawl))
-    app.command("plan", rich_help_panel="Crawls")(asks(plan))
-    app.command("resume", rich_help_panel="Crawls")(asks(resume))
-    app.command("crawls", rich_help_panel="Crawls")(crawls)
+    app.command("crawl")(asks(crawl))
+    app.command("plan")(asks(plan))
+    app.command("resume")(asks(resume))
+    app.command("crawls")(crawls)
 
 
 def crawl(asked: Asked, watched: Watched, name: Name = None, detach: Detach = False) -> None:

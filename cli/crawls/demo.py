@@ -38,7 +38,7 @@ _SHOWN = 5
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("demo", rich_help_panel="Start here")(demo)
+    app.command("demo")(demo)
 
 
 def demo(

@@ -52,7 +52,7 @@ class Again:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("misses", rich_help_panel="Crawls")(misses)
+    app.command("misses")(misses)
 
 
 def misses(

@@ -40,9 +40,9 @@ Numbers = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("batches", rich_help_panel="Crawls")(batches)
-    app.command("retry", rich_help_panel="Crawls")(asks(retry))
-    app.command("pause", rich_help_panel="Crawls")(pause)
+    app.command("batches")(batches)
+    app.command("retry")(asks(retry))
+    app.command("pause")(pause)
 
 
 def batches(

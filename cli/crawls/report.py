@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from ..candidates import crawls
+
 if TYPE_CHECKING:
     from scrapyd_dist.report import Facts, NodeNow
 
@@ -19,12 +21,13 @@ PATIENCE = 5.0
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("report", rich_help_panel="Crawls")(report)
+    app.command("report")(report)
 
 
 def report(
     crawl: Annotated[
-        Optional[str], typer.Argument(metavar="CRAWL", help="The crawl; the newest one if left out.")
+        Optional[str],
+        typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The crawl; the newest one if left out."),
     ] = None,
     output: Annotated[
         Optional[Path],

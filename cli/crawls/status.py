@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from ..candidates import crawls
 from ..grouping import asks
 from .crawl import Json, Watched
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
 
-SomeCrawl = Annotated[Optional[str], typer.Argument(metavar="[CRAWL]", help="Its name; the newest if left out.")]
+SomeCrawl = Annotated[
+    Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Its name; the newest if left out.")
+]
 Fleet = Annotated[
     bool, typer.Option("--fleet", help="All nodes and the jobs of any kind that run there, instead of a crawl.")
 ]
@@ -22,8 +25,8 @@ Fleet = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("watch", rich_help_panel="Crawls")(asks(watch))
-    app.command("status", rich_help_panel="Crawls")(status)
+    app.command("watch")(asks(watch))
+    app.command("status")(status)
 
 
 def watch(watched: Watched, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("trust", rich_help_panel="Crawls")(trust)
+    app.command("trust")(trust)
 
 
 def trust(

@@ -16,6 +16,7 @@ from scrapyd_dist.errors import ConfigError, NodeError
 from scrapyd_dist.jobs.judged import Outcome
 from scrapyd_dist.scrapyd.api import JobState
 
+from ..candidates import crawls
 from ..jobs.joblist import TIMEOUT, Json, Nodes, ask_jobs, chosen_nodes, make_sender, named
 
 if TYPE_CHECKING:
@@ -45,13 +46,14 @@ _HOW_ENDED = {
 }
 
 Crawls = Annotated[
-    Optional[list[str]], typer.Argument(metavar="[CRAWL]...", help="Names of crawls; the newest if left out.")
+    Optional[list[str]],
+    typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls; the newest if left out."),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("wait", rich_help_panel="Crawls")(wait)
+    app.command("wait")(wait)
 
 
 def wait(

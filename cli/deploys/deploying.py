@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..candidates import nodes
 from ..choosing import Json, Project
 from ..grouping import asks
 
@@ -83,14 +84,14 @@ class Asked:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("deploy", rich_help_panel="Code")(asks(deploy))
-    app.command("deploy-all", rich_help_panel="Code")(asks(deploy_all))
+    app.command("deploy")(asks(deploy))
+    app.command("deploy-all")(asks(deploy_all))
 
 
 def deploy(
     asked: Asked,
     targets: Annotated[
-        Optional[list[str]], typer.Argument(metavar="TARGET", help="Names of targets, or globs.")
+        Optional[list[str]], typer.Argument(metavar="TARGET", autocompletion=nodes, help="Names of targets, or globs.")
     ] = None,
 ) -> None:
     """Build the project once and upload it to the named nodes at the same time.

@@ -25,13 +25,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit co
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("rollback", rich_help_panel="Code")(rollback)
-    app.command("prune", rich_help_panel="Code")(prune)
+    app.command("rollback")(rollback)
+    app.command("prune")(prune)
 
 
 def rollback(
     version: Annotated[
-        Optional[str], typer.Argument(metavar="[VERSION]", help="Its name or how it begins; otherwise the one before.")
+        Optional[str], typer.Argument(metavar="VERSION", help="Its name or how it begins; otherwise the one before.")
     ] = None,
     project: Project = None,
     dry_run: DryRun = False,

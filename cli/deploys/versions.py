@@ -25,8 +25,8 @@ _COLUMNS = 8
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("versions", rich_help_panel="Code")(versions)
-    app.command("spiders", rich_help_panel="Code")(spiders)
+    app.command("versions")(versions)
+    app.command("spiders")(spiders)
 
 
 def versions(

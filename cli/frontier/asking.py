@@ -10,6 +10,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError
 
+from ..candidates import frontiers, nodes, spiders
 from ..crawls.asking import output_of
 
 if TYPE_CHECKING:
@@ -26,9 +27,20 @@ def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
 class Wanted:
     """What `sdist consume` can be asked for; a field is a parameter of the command."""
 
-    spider: Annotated[str, typer.Argument(help="The spider's name, as `scrapy list` shows it.", show_default=False)]
+    spider: Annotated[
+        str,
+        typer.Argument(
+            help="The spider's name, as `scrapy list` shows it.",
+            metavar="SPIDER",
+            autocompletion=spiders,
+            show_default=False,
+        ),
+    ]
     frontier: Annotated[
-        str, typer.Argument(metavar="FRONTIER", help="The frontier's name, as `sdist frontier list` shows it.")
+        str,
+        typer.Argument(
+            metavar="FRONTIER", autocompletion=frontiers, help="The frontier's name, as `sdist frontier list` shows it."
+        ),
     ]
     slots: Annotated[
         Optional[str], _option(_WORKERS, "Only the slots whose names begin like this.", metavar="PREFIX")
@@ -81,7 +93,7 @@ class Wanted:
     node: Annotated[
         Optional[list[str]],
         _option(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
-                metavar="NAME|ADDRESS"),
+                metavar="NAME|ADDRESS", autocompletion=nodes),
     ] = None  # fmt: skip
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")

@@ -17,4 +17,4 @@ def register(app: typer.Typer) -> None:
     group.command("move")(moving.move)
     group.command("requeue")(requeuing.requeue)
     group.command("delete")(removing.delete)
-    app.add_typer(group, name="frontier", rich_help_panel="Frontiers")
+    app.add_typer(group, name="frontier")

@@ -31,7 +31,7 @@ LINE_EVERY = 30.0
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("consume", rich_help_panel="Frontiers")(asks(consume))
+    app.command("consume")(asks(consume))
 
 
 def consume(wanted: Wanted) -> None:

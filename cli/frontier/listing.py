@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..candidates import frontiers
 from ..choosing import Json
 from .counting import slot_document, slots_in, total_of
 from .naming import opened
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.values import Backlog, SlotCount
     from scrapyd_dist.store import Store
 
-Some = Annotated[Optional[str], typer.Argument(metavar="FRONTIER", help="Only the slots of this one.")]
+Some = Annotated[
+    Optional[str], typer.Argument(metavar="FRONTIER", autocompletion=frontiers, help="Only the slots of this one.")
+]
 
 
 def list_(

@@ -44,9 +44,9 @@ def move(
         typer.Argument(metavar="PREFIX", help="Slots whose names begin so are emptied; with --batch: DEST."),
     ],
     dest: Annotated[
-        Optional[str], typer.Argument(metavar="[DEST]", help="The slots that are filled are called DEST0, DEST1 …")
+        Optional[str], typer.Argument(metavar="DEST", help="The slots that are filled are called DEST0, DEST1 …")
     ] = None,
-    slots: Annotated[Optional[int], typer.Argument(metavar="[N]", min=1, help="How many slots are filled.")] = None,
+    slots: Annotated[Optional[int], typer.Argument(metavar="N", min=1, help="How many slots are filled.")] = None,
     by: Annotated[
         By, typer.Option(help="Spread requests by their fingerprint, or keep each site (fingerprint, domain) together.")
     ] = By.fingerprint,

@@ -14,6 +14,8 @@ from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched
 from scrapyd_dist.frontier.filling import check_frontier_name
 from scrapyd_dist.frontier.values import OTHER_SPIDER, SlotCount
 
+from ..candidates import frontiers
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 _LISTED = 10
 
 FrontierName = Annotated[
-    str, typer.Argument(metavar="FRONTIER", help="The frontier's name, as `sdist frontier list` shows it.")
+    str,
+    typer.Argument(
+        metavar="FRONTIER", autocompletion=frontiers, help="The frontier's name, as `sdist frontier list` shows it."
+    ),
 ]
 Prefix = Annotated[Optional[str], typer.Option("--prefix", metavar="P", help="Only slots whose name begins like this.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

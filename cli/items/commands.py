@@ -13,4 +13,4 @@ def register(app: typer.Typer) -> None:
     group.command("pull")(pull.pull)
     group.command("merge")(merge.merge)
     group.command("tail")(tail.tail)
-    app.add_typer(group, name="items", rich_help_panel="Items")
+    app.add_typer(group, name="items")

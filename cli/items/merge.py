@@ -10,6 +10,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
+from ..candidates import crawls
 from ..jobs.joblist import Json
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ _SHOWN = 10
 
 def merge(
     name: Annotated[
-        list[str], typer.Argument(metavar="CRAWL|FILE", help="Crawls, and files of JSON lines such as a pull leaves.")
+        list[str],
+        typer.Argument(
+            metavar="CRAWL|FILE", autocompletion=crawls, help="Crawls, and files of JSON lines such as a pull leaves."
+        ),
     ],
     output: Annotated[
         Optional[list[str]],

@@ -10,6 +10,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 
+from ..candidates import crawls
 from ..jobs.joblist import TIMEOUT, Json, Nodes, Timeout
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ FOLDER = Path("items")
 
 
 def pull(
-    name: Annotated[list[str], typer.Argument(metavar="CRAWL|JOB", help="Crawls, and ids of jobs.")],
+    name: Annotated[
+        list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
+    ],
     folder: Annotated[Path, typer.Option("--dir", "-d", metavar="FOLDER", help="Where the files go.")] = FOLDER,
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,

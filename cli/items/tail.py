@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from ..candidates import crawls
 from ..jobs.joblist import TIMEOUT, Timeout
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ LOOK, ALIVE = 1.0, 5.0
 
 
 def tail(
-    crawl: Annotated[Optional[str], typer.Argument(metavar="[CRAWL]", help="The newest crawl when left out.")] = None,
+    crawl: Annotated[
+        Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The newest crawl when left out.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the crawl is over.")] = False,
     items: Annotated[int, typer.Option("--items", "-n", help="How many items, over all nodes.", min=0)] = ITEMS,
     with_node: Annotated[

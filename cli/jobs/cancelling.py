@@ -13,6 +13,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 
+from ..candidates import crawls
 from ..crawls.crawl import CrawlId
 from .joblist import TIMEOUT, Json, Nodes, Project, Spider, Timeout
 
@@ -44,8 +45,8 @@ class StillThere(DistError):
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("cancel", rich_help_panel="Jobs")(cancel)
-    app.command("stop", rich_help_panel="Crawls")(stop)
+    app.command("cancel")(cancel)
+    app.command("stop")(stop)
 
 
 Force = Annotated[bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")]
@@ -55,9 +56,15 @@ Wait = Annotated[str, typer.Option(metavar="TIME", help="How long to wait until 
 
 
 def cancel(
-    job: Annotated[Optional[list[str]], typer.Argument(metavar="JOB", help="Ids of jobs, or names of crawls.")] = None,
+    job: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="JOB", autocompletion=crawls, help="Ids of jobs, or names of crawls."),
+    ] = None,
     crawl: Annotated[
-        Optional[str], typer.Option(metavar="CRAWL", help="All jobs of this crawl; its producer is stopped first.")
+        Optional[str],
+        typer.Option(
+            metavar="CRAWL", autocompletion=crawls, help="All jobs of this crawl; its producer is stopped first."
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All jobs of the nodes, pending and running.")] = False,
     node: Nodes = None,

@@ -30,7 +30,7 @@ MATCHES = 1000
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("grep", rich_help_panel="Jobs")(grep)
+    app.command("grep")(grep)
 
 
 def grep(

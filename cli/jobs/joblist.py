@@ -15,6 +15,8 @@ from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.jobs.judged import Place
 from scrapyd_dist.scrapyd.api import JobState
 
+from ..candidates import nodes, spiders
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
@@ -32,11 +34,19 @@ TIMEOUT = 15.0
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 Nodes = Annotated[
     Optional[list[str]],
-    typer.Option("--node", metavar="NAME", help="Only nodes of this name or pattern, as in 'eu-*'. Repeatable."),
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        autocompletion=nodes,
+        help="Only nodes of this name or pattern, as in 'eu-*'. Repeatable.",
+    ),
 ]
 Project = Annotated[Optional[str], typer.Option("--project", "-p", help="Only jobs of this project.")]
 Spider = Annotated[
-    Optional[str], typer.Option(metavar="NAME", help="Only jobs of this spider, or of spiders that fit, as in 'shop*'.")
+    Optional[str],
+    typer.Option(
+        metavar="NAME", autocompletion=spiders, help="Only jobs of this spider, or of spiders that fit, as in 'shop*'."
+    ),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)]
 

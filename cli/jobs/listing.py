@@ -25,7 +25,7 @@ _STATES = ", ".join(outcome.value for outcome in Outcome)
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("jobs", rich_help_panel="Jobs")(jobs)
+    app.command("jobs")(jobs)
 
 
 def jobs(

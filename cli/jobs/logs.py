@@ -14,6 +14,7 @@ import typer
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.jobs.joblog import LEVELS
 
+from ..candidates import crawls, levels
 from .joblist import TIMEOUT, Nodes, Project, Spider, Timeout
 
 if TYPE_CHECKING:
@@ -32,9 +33,14 @@ LINES = 20
 #: seconds between two looks at logs that are followed, and at the list of jobs
 LOOK, LIST = 1.0, 5.0
 
-Names = Annotated[Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", help="Ids of jobs, and crawls.")]
+Names = Annotated[
+    Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", autocompletion=crawls, help="Ids of jobs, and crawls.")
+]
 Level = Annotated[
-    Optional[str], typer.Option(metavar="LEVEL", help=f"Only lines of this level or above: {', '.join(LEVELS)}.")
+    Optional[str],
+    typer.Option(
+        metavar="LEVEL", autocompletion=levels, help=f"Only lines of this level or above: {', '.join(LEVELS)}."
+    ),
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
@@ -42,7 +48,7 @@ _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("logs", rich_help_panel="Jobs")(logs)
+    app.command("logs")(logs)
 
 
 def logs(

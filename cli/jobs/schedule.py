@@ -12,6 +12,7 @@ import typer
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.scrapyd.jobids import job_id
 
+from ..candidates import nodes, spiders
 from .joblist import Json, Nodes
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ TIMEOUT = 60.0
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("schedule", rich_help_panel="Jobs")(schedule)
+    app.command("schedule")(schedule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Posted:
 
 def schedule(
     spider: Annotated[
-        Optional[list[str]], typer.Argument(metavar="SPIDER", help="Spiders, or patterns as in 'shop*'.")
+        Optional[list[str]],
+        typer.Argument(metavar="SPIDER", autocompletion=spiders, help="Spiders, or patterns as in 'shop*'."),
     ] = None,
     project: Annotated[Optional[str], typer.Option("--project", "-p", help="Scrapyd's name of the project.")] = None,
     arg: Annotated[
@@ -66,7 +68,9 @@ def schedule(
     setting: Annotated[
         Optional[list[str]], typer.Option("--set", "-s", metavar="NAME=VALUE", help="Setting. Repeatable.")
     ] = None,
-    on: Annotated[Optional[str], typer.Option("--on", metavar="NODE", help="On this node.")] = None,
+    on: Annotated[
+        Optional[str], typer.Option("--on", metavar="NODE", autocompletion=nodes, help="On this node.")
+    ] = None,
     any_: Annotated[bool, typer.Option("--any", help="Each on the node with the least to do. The default.")] = False,
     all_nodes: Annotated[bool, typer.Option("--all-nodes", help="Each on every node.")] = False,
     node: Nodes = None,

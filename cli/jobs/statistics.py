@@ -8,6 +8,7 @@ import typer
 
 from scrapyd_dist.errors import NothingMatched
 
+from ..candidates import crawls
 from .joblist import TIMEOUT, Json, Nodes, Timeout
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("stats", rich_help_panel="Jobs")(stats)
+    app.command("stats")(stats)
 
 
 def stats(
-    name: Annotated[list[str], typer.Argument(metavar="CRAWL|JOB", help="Crawls, and ids of jobs.")],
+    name: Annotated[
+        list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
+    ],
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     as_json: Json = False,

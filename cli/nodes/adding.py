@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..candidates import nodes
 from ..choosing import Json
 from .looks import CONNECT_TIMEOUT, TIMEOUT, ConnectTimeout
 
@@ -99,7 +100,10 @@ def _new(found: ProjectConfig, addresses: Sequence[str], name: str | None) -> li
 
 
 def remove(
-    node: Annotated[list[str], typer.Argument(metavar="NODE", help="Names of nodes that were added, or globs.")],
+    node: Annotated[
+        list[str],
+        typer.Argument(metavar="NODE", autocompletion=nodes, help="Names of nodes that were added, or globs."),
+    ],
     as_json: Json = False,
 ) -> None:
     """Take nodes away again that were added with `sdist nodes add`.

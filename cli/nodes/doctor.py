@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..candidates import nodes
 from ..choosing import Json
 from .looks import CONNECT_TIMEOUT, ConnectTimeout
 
@@ -32,12 +33,13 @@ LOOKING = 60.0
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("doctor", rich_help_panel="Nodes")(doctor)
+    app.command("doctor")(doctor)
 
 
 def doctor(
     node: Annotated[
-        Optional[list[str]], typer.Argument(metavar="NODE", help="Names of nodes, or globs; all if left out.")
+        Optional[list[str]],
+        typer.Argument(metavar="NODE", autocompletion=nodes, help="Names of nodes, or globs; all if left out."),
     ] = None,
     project: Annotated[
         Optional[str], typer.Option("--project", "-p", help="Whose code is tried: \\[deploy] project, else BOT_NAME.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..candidates import nodes
 from ..choosing import Json
 from .looks import CONNECT_TIMEOUT, ConnectTimeout
 
@@ -35,7 +36,10 @@ ANSWER = 10.0
 #: seconds between two lines about the waiting, where there is no terminal
 LINE_EVERY = 30.0
 
-Names = Annotated[Optional[list[str]], typer.Argument(metavar="NODE", help="Names of nodes, or globs in quotes.")]
+Names = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="NODE", autocompletion=nodes, help="Names of nodes, or globs in quotes."),
+]
 All = Annotated[bool, typer.Option("--all", help="All nodes.")]
 
 

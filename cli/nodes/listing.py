@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     draining.register(group)
     adding.register(group)
     localnodes.register(group)
-    app.add_typer(group, name="nodes", rich_help_panel="Nodes")
+    app.add_typer(group, name="nodes")
 
 
 def nodes(

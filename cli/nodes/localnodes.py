@@ -16,7 +16,7 @@ def register(group: typer.Typer) -> None:
 
 
 def up(
-    count: Annotated[int, typer.Argument(metavar="[N]", help="How many local nodes shall run.", min=1)] = 3,
+    count: Annotated[int, typer.Argument(metavar="N", help="How many local nodes shall run.", min=1)] = 3,
     slots: Annotated[
         Optional[int],
         typer.Option(help="Jobs that each runs at once; the cores divided among them if left out.", min=1),

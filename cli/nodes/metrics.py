@@ -27,7 +27,7 @@ TIMEOUT = 5.0
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("metrics", rich_help_panel="Nodes")(metrics)
+    app.command("metrics")(metrics)
 
 
 def metrics(

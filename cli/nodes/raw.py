@@ -18,6 +18,8 @@ from scrapyd_dist.errors import (
     NoReply,
 )
 
+from ..candidates import endpoints, nodes
+
 if TYPE_CHECKING:
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
@@ -30,12 +32,19 @@ _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, Connecti
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("api", rich_help_panel="Nodes")(api)
+    app.command("api")(api)
 
 
 def api(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name in scrapy.cfg, or its address.")],
-    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="As in listjobs.json; .json may be left out.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", autocompletion=nodes, help="A node's name in scrapy.cfg, or its address.")
+    ],
+    endpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENDPOINT", autocompletion=endpoints, help="As in listjobs.json; .json may be left out."
+        ),
+    ],
     parameter: Annotated[
         Optional[list[str]], typer.Argument(metavar="NAME=VALUE", help="Parameters; NAME=@FILE uploads a file.")
     ] = None,

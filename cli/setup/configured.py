@@ -36,7 +36,7 @@ print({_MARK!r} + json.dumps(ours, default=str))
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("config", rich_help_panel="Start here")(config)
+    app.command("config")(config)
 
 
 def config(

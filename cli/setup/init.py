@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("init", rich_help_panel="Start here")(init)
+    app.command("init")(init)
 
 
 def init(

@@ -18,4 +18,4 @@ def register(app: typer.Typer) -> None:
     group.command("unblock")(stopping.unblock)
     group.command("pause")(stopping.pause)
     group.command("resume")(stopping.resume)
-    app.add_typer(group, name="throttle", rich_help_panel="Crawls")
+    app.add_typer(group, name="throttle")

@@ -17,6 +17,7 @@ from scrapyd_dist.throttle.checks import domain_of
 from scrapyd_dist.throttle.standing import Standing, terms_of
 from scrapyd_dist.throttle.values import ALL, Answer, Ask, Rule
 
+from ..candidates import domains
 from .heeding import notice, running
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
 _NAMED = 10
 
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
-OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", help=_HELP)]
-Domains = Annotated[list[str], typer.Argument(metavar="DOMAIN", help="Registered domains, addresses, hosts.")]
+OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
+Domains = Annotated[
+    list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
+]
 SomeDomains = Annotated[
-    Optional[list[str]], typer.Argument(metavar="DOMAIN", help="Only these; all of them if left out.")
+    Optional[list[str]],
+    typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
 ]
 
 

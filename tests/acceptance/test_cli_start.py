@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rig.processes import private_environment
-from scrapyd_dist.cli.app import program
-from scrapyd_dist.cli.described import describe
+from scrapyd_dist.cli.commands import walk
 
 from scrapyd_dist import __version__
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from rig.projects import Project
 
 #: the words of every command that does something by itself
-COMMANDS = [command.path.split()[1:] for command in describe(program(), "sdist").walk() if command.examples]
+COMMANDS = [path.split() for path, command in walk() if "Example: " in command.help]
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_help_imports_no_network_library(
     assert done.returncode == 0
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if "|" in line}
     assert "scrapyd_dist" in imported
-    heavy = {"scrapy", "twisted", "requests", "treq", "cryptography", "redis", "sqlite3", "asyncio", "rich"}
+    heavy = {"scrapy", "twisted", "requests", "treq", "cryptography", "redis", "sqlite3", "asyncio"}
     assert not imported & heavy
 
 
@@ -60,14 +59,14 @@ def test_a_command_explains_itself_with_an_example(
     done = outside(*command, "--help")
     assert done.returncode == 0
     assert f"Example: sdist {' '.join(command)}" in done.stdout
-    assert "Exit codes\n  0 " in done.stdout
-    assert "-h, --help" in done.stdout
+    assert re.search(r"Exit codes: *\n +0  all good", done.stdout)
+    assert re.search(r"--help +-h", done.stdout)
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 
 
 def test_help_lists_every_command(outside: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    listed = re.findall(r"^  ([a-z][a-z-]*)  ", outside("--help").stdout, re.MULTILINE)
+    listed = re.findall(r"^│ ([a-z][a-z-]*)  ", outside("--help").stdout, re.MULTILINE)
     assert sorted(listed) == sorted({command[0] for command in COMMANDS})
 
 
@@ -84,7 +83,7 @@ def test_version(outside: Callable[..., subprocess.CompletedProcess[str]], argum
         (["crawl"], "argument"),
         (["crawl", "easy", "--bogus"], "--bogus"),
         (["crawl", "easy", "--pages", "many"], "--pages"),
-        (["nodes", "up", "0"], "[N]"),
+        (["nodes", "up", "0"], "'N'"),
         (["nodes", "sideways"], "sideways"),
         (["frontier"], "Missing command"),
         (["items"], "Missing command"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from rig.commands import SDIST, Command, Result
 from rig.documents import DOCUMENTS
 from rig.projects import Project
 from rig.shapes import misfits
-from scrapyd_dist.cli.app import program
+from scrapyd_dist.cli.commands import walk
 
 from scrapyd_dist.frontier.values import Lessee
 from scrapyd_dist.store import open_store
@@ -35,14 +35,7 @@ class Slow(EasySpider):
 
 def reporting() -> Iterator[str]:
     """The commands that have the option."""
-
-    def below(command: Any, path: tuple[str, ...]) -> Iterator[str]:
-        if any("--json" in getattr(param, "opts", ()) for param in command.params):
-            yield " ".join(path)
-        for name, child in getattr(command, "commands", {}).items():
-            yield from below(child, (*path, name))
-
-    return below(program("--help"), ())
+    return (path for path, command in walk() if any("--json" in param.opts for param in command.params))
 
 
 def test_every_document_has_a_shape() -> None:

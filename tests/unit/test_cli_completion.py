@@ -1,10 +1,11 @@
 """What a press of TAB offers: from the code and from this machine."""
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli.completing import choices
+from scrapyd_dist.cli import main
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.store import open_store
@@ -30,9 +31,21 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def offered(line: str) -> list[str]:
-    *words, typed = line.split(" ")
-    return [choice.value for choice in choices(words, typed).of]
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """What bash is told for a line that ends where TAB is pressed."""
+
+    def ask(line: str) -> list[str]:
+        words = ["sdist", *line.split(" ")]
+        monkeypatch.setenv("_SDIST_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        assert main._run([], debug=False) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out.split()
+
+    return ask
 
 
 @pytest.mark.usefixtures("_project")
@@ -57,16 +70,15 @@ def offered(line: str) -> list[str]:
         ("completion ", ["bash", "zsh", "fish"]),
         ("frontier mo", ["move"]),
         ("consume ", ["books", "shoes"]),
-        ("bogus ", []),
         ("crawl --shards ", []),
     ],
 )
-def test_what_is_offered(line: str, expected: list[str]) -> None:
+def test_what_is_offered(offered: Callable[[str], list[str]], line: str, expected: list[str]) -> None:
     assert offered(line) == expected
 
 
 @pytest.mark.usefixtures("_project")
-def test_frontiers_are_offered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SDIST_STORE", raising=False)
     Path(".sdist").mkdir()
     with closing(open_store(Path(".sdist/store.db"))) as store:
@@ -77,14 +89,8 @@ def test_frontiers_are_offered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offered("batches ") == ["easy-1", "shop"]
 
 
-@pytest.mark.usefixtures("_project")
-def test_files_are_offered_where_a_file_is_wanted() -> None:
-    assert choices(["crawl", "books", "-o"], "it").files
-    assert not choices(["crawl", "books", "--shards"], "").files
-
-
 def test_without_a_project_there_is_nothing_to_offer_and_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offered: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert offered("crawl ") == []
@@ -92,6 +98,15 @@ def test_without_a_project_there_is_nothing_to_offer_and_no_error(
 
 
 @pytest.mark.usefixtures("_project")
-def test_a_broken_configuration_is_no_error() -> None:
+def test_a_broken_configuration_is_no_error(offered: Callable[[str], list[str]]) -> None:
     Path("scrapy.cfg").write_text("[deploy:web1]\n", "utf-8")
     assert offered("deploy ") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_the_librarys(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_SDIST_COMPLETE", "")
+    assert main._run(["completion", shell], debug=False) == 0
+    assert f"_SDIST_COMPLETE=complete_{shell}" in capsys.readouterr().out

@@ -1,0 +1,125 @@
+"""The table of commands: module, panel of `sdist --help`, summary. A command's module is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from .codes import codes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: docstrings keep their lines, and backslash-escaped brackets stay brackets
+MARKUP: Any = "rich"
+
+
+class CommandEntry(NamedTuple):
+    """A command before its module is imported."""
+
+    module: str  #: of this package; its register() adds the command
+    panel: str
+    summary: str  #: the first sentence of its help; a test compares
+
+
+_START, _CRAWLS, _NODES, _CODE, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Code", "Jobs", "Help"
+
+# fmt: off
+# ruff: noqa: E501 - a row is a line, as in the help
+COMMANDS = {
+    "demo": CommandEntry("crawls.demo", _START, "Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them."),
+    "init": CommandEntry("setup.init", _START, "Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers."),
+    "config": CommandEntry("setup.configured", _START, "Show the options in force: the project, its targets, its DISTRIBUTED_ settings."),
+    "crawl": CommandEntry("crawls.crawl", _CRAWLS, "Spread one crawl over the nodes, watch it, and bring the items home as one file."),
+    "plan": CommandEntry("crawls.crawl", _CRAWLS, "Show what `sdist crawl` with the same options would do, without doing it."),
+    "resume": CommandEntry("crawls.crawl", _CRAWLS, "Go on with a crawl that was stopped, refused or paused, or whose process died."),
+    "pause": CommandEntry("crawls.recovering", _CRAWLS, "Let a crawl rest: it sends nothing and walks no index page until `sdist resume`."),
+    "stop": CommandEntry("jobs.cancelling", _CRAWLS, "Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it."),
+    "retry": CommandEntry("crawls.recovering", _CRAWLS, "Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs."),
+    "batches": CommandEntry("crawls.recovering", _CRAWLS, "List the batches of a crawl: how each stands, its attempts, and why they failed."),
+    "misses": CommandEntry("crawls.missed", _CRAWLS, "List the URLs of a crawl or a frontier that gave no result so far, and why."),
+    "watch": CommandEntry("crawls.status", _CRAWLS, "Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running."),
+    "status": CommandEntry("crawls.status", _CRAWLS, "Say how a crawl stands, once; or how the fleet does."),
+    "wait": CommandEntry("crawls.waiting", _CRAWLS, "Wait until crawls are at their end, or jobs are over; say nothing before that."),
+    "crawls": CommandEntry("crawls.crawl", _CRAWLS, "List the crawls of this project, the newest first."),
+    "clean": CommandEntry("crawls.clean", _CRAWLS, "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
+    "report": CommandEntry("crawls.report", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
+    "trust": CommandEntry("crawls.trusting", _CRAWLS, "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
+    "throttle": CommandEntry("throttle.commands", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
+    "frontier": CommandEntry("frontier.commands", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
+    "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
+    "items": CommandEntry("items.commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
+    "nodes": CommandEntry("nodes.listing", _NODES, "List the nodes, each with its state, load, latency, version and clock."),
+    "doctor": CommandEntry("nodes.doctor", _NODES, "Look for what endangers work on the nodes; each finding says what to do."),
+    "api": CommandEntry("nodes.raw", _NODES, "Call an endpoint of one node, and print the JSON that it answers."),
+    "metrics": CommandEntry("nodes.metrics", _NODES, "Print how the nodes and the crawls stand, in the text format of Prometheus."),
+    "deploy": CommandEntry("deploys.deploying", _CODE, "Build the project once and upload it to the named nodes at the same time."),
+    "deploy-all": CommandEntry("deploys.deploying", _CODE, "Build the project once and upload it to all nodes at the same time."),
+    "versions": CommandEntry("deploys.versions", _CODE, "Show which node has which versions of the project."),
+    "spiders": CommandEntry("deploys.versions", _CODE, "List the spiders of the project on the nodes, and where one is missing."),
+    "rollback": CommandEntry("deploys.undoing", _CODE, "Make an earlier version current on all nodes."),
+    "prune": CommandEntry("deploys.undoing", _CODE, "Delete old versions of the project from the nodes."),
+    "schedule": CommandEntry("jobs.schedule", _JOBS, "Start plain jobs of spiders, each on the node with the least to do."),
+    "jobs": CommandEntry("jobs.listing", _JOBS, "List the jobs of all nodes, and what each one really did: a failed job is not a finished one."),
+    "logs": CommandEntry("jobs.logs", _JOBS, "Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job."),
+    "grep": CommandEntry("jobs.grepping", _JOBS, "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
+    "stats": CommandEntry("jobs.statistics", _JOBS, "Add up the stats of Scrapy over jobs: sum, least and most of each."),
+    "cancel": CommandEntry("jobs.cancelling", _JOBS, "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
+    "completion": CommandEntry("completion", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
+    "version": CommandEntry("version", _HELP, "Print the version."),
+}
+# fmt: on
+
+
+class LazyGroup(TyperGroup):
+    """`sdist` itself: knows its commands by the table, and imports the module of the one that is called."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.commands = {
+            name: TyperCommand(name, help=entry.summary, rich_help_panel=entry.panel, rich_markup_mode=MARKUP)
+            for name, entry in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words name, with its module imported."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:
+    """Import a command of the table; gives Typer's object for it, which explains its exit codes as well."""
+    app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
+    app.callback()(_several)
+    importlib.import_module(f".{COMMANDS[name].module}", __package__).register(app)
+    group: Any = typer.main.get_command(app)
+    command = group.commands[name]
+    _explain_codes(command, name)
+    return command
+
+
+def walk() -> Iterator[tuple[str, Any]]:
+    """All commands with their paths, as in `nodes drain`, groups before what is in them; imports every module."""
+
+    def below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield path, command
+        for name, one in getattr(command, "commands", {}).items():
+            yield from below(f"{path} {name}", one)
+
+    for name in COMMANDS:
+        yield from below(name, load(name))
+
+
+def _several() -> None:
+    """Makes a Typer app with one command a group."""
+
+
+def _explain_codes(command: Any, path: str) -> None:
+    below = getattr(command, "commands", {})
+    if not below or command.invoke_without_command:
+        command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {meaning}" for code, meaning in codes_of(path))])
+    for name, one in below.items():
+        _explain_codes(one, f"{path} {name}")
