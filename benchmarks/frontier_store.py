@@ -211,7 +211,7 @@ def used_memory(client: Any) -> float:
 
 def file_size(path: Path) -> float:
     with closing(open_store(path)) as store:
-        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # type: ignore[attr-defined]  # noqa: SLF001 - what is in the log counts too
+        store.connection.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # type: ignore[attr-defined]  # what is in the log counts too
     return path.stat().st_size
 
 

@@ -1,5 +1,6 @@
-"""Where crawls, batches and fingerprints are kept: one blocking interface (base), one file per engine."""
+"""Where crawls, batches and fingerprints are kept: the ports (base), and each engine's way to serve them."""
 
-from scrapyd_dist.store.base import Store, open_store
+from scrapyd_dist.store.base import Store
+from scrapyd_dist.store.engines import open_store
 
 __all__ = ["Store", "open_store"]

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.values import UNFAIR
-from scrapyd_dist.store.address import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.frontier.values import Backlog, Leased, Lessee, NewBatch, SlotCount
@@ -23,22 +20,15 @@ if TYPE_CHECKING:
     from scrapyd_dist.throttle.values import Ask, DomainState, Look, Permit, Rule, Rules, SiteNews, Taken
 
 
-class Store(Protocol):
-    """Nodes; crawls with their shards, batches, attempts, leases, misses, counts, samples and fingerprints."""
+class CrawlStore(Protocol):
+    """Crawls, and what is remembered of nodes, which outlives them."""
 
-    def close(self) -> None: ...
-
-    def warnings(self) -> list[str]:
-        """What endangers what is kept here, a sentence each; for whoever starts a crawl."""
-
-    # nodes: what outlives a crawl
     def nodes(self) -> list[NodeRecord]:
         """What is remembered of nodes, by name. A node of which nothing is remembered is not in it."""
 
     def update_node(self, name: str, **changes: Any) -> None:
         """Set fields of `NodeRecord` by their names; the record is made when there is none."""
 
-    # crawls
     def add_crawl(self, crawl: Crawl) -> None:
         """Raises `NameTaken` when the id is."""
 
@@ -74,9 +64,6 @@ class Store(Protocol):
             NothingMatched: there is none of that id.
         """
 
-    def trust(self, crawl: str) -> int:
-        """Sign the crawl's row and batches as they are. Gives the number of its batches."""
-
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).
 
@@ -100,20 +87,21 @@ class Store(Protocol):
         crawl is still listed, and forgetting it again finishes the work.
         """
 
-    # samples: how the whole crawl stood, from time to time
+
+class AccountStore(Protocol):
+    """What is known of a crawl beside its batches: samples, counts, shards, workers, misses."""
+
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         """Keep one look at the crawl, a JSON document; `at` is in seconds since the epoch."""
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
         """Time and document, in order of time."""
 
-    # counts: the account of found URLs, and what the producer itself did
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
-        """Add to the named counts."""
+        """Add to the named counts: the account of found URLs, and what the producer itself did."""
 
     def counts(self, crawl: str) -> dict[str, int]: ...
 
-    # shards
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None: ...
 
     def shards(self, crawl: str) -> list[Shard]: ...
@@ -124,7 +112,33 @@ class Store(Protocol):
     def walk_again(self, crawl: str) -> None:
         """The index is walked anew: forget the producer's own misses, and all counts but what is sealed."""
 
-    # batches
+    def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
+        """List these workers: they are about to be posted.
+
+        Args:
+            crawl: the crawl or frontier.
+            workers: their entries; one whose job is listed already replaces that entry.
+            last: the highest number that any worker of the crawl was given.
+        """
+
+    def remove_worker(self, crawl: str, job: str) -> None:
+        """It has ended, or was never posted."""
+
+    def workers(self, crawl: str) -> list[WorkerEntry]:
+        """Those that are listed, by number."""
+
+    def last_worker(self, crawl: str) -> int:
+        """The highest number that any worker was given; 0 before the first. It never gets smaller."""
+
+    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
+
+    def misses(self, crawl: str) -> list[Miss]:
+        """Those of batches, then the producer's own; each in the order they came."""
+
+
+class BatchStore(Protocol):
+    """Batches with their payloads and fingerprints."""
+
     def seal(
         self,
         crawl: str,
@@ -142,11 +156,17 @@ class Store(Protocol):
 
     def batch(self, crawl: str, number: int) -> Batch: ...
 
+    def trust(self, crawl: str) -> int:
+        """Sign the crawl's row and batches as they are. Gives the number of its batches."""
+
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         """In the order they were sealed; all of them when no state is named."""
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
         """The settings that carry the batch."""
+
+    def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
+        """Those of a batch that was added, in the order of its requests; none of one that was sealed."""
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         """Batches that are DEAD wait again, with as many new attempts as a fresh one; which ones, is the answer.
@@ -180,8 +200,15 @@ class Store(Protocol):
             StoreError: the parts do not have as many requests as there are misses.
         """
 
-    # attempts: each verb moves the batch and its attempt together, by the tables of batches.py. The attempt's number is
-    # the fencing token: `StepRefused` for any but the batch's current attempt, however late it comes
+
+class AttemptStore(Protocol):
+    """Attempts, and leases for workers that reach the store.
+
+    Each verb moves the batch and its attempt together, by the tables of batches.py. The attempt's number is the fencing
+    token: any but the batch's current attempt is `StepRefused`, however late it comes. Leases run by the store's clock,
+    never by a worker's.
+    """
+
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         """The batch is about to be posted: written down before anything leaves."""
 
@@ -218,7 +245,6 @@ class Store(Protocol):
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """In the order they were opened; all of them when no state is named."""
 
-    # leases: for workers that reach the store. They run by the store's clock, never by a worker's
     def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
         """Take the attempt for `holder`; False when it is not the batch's current one, or somebody else works on it.
 
@@ -231,26 +257,10 @@ class Store(Protocol):
     def expired(self, crawl: str) -> list[Attempt]:
         """Attempts that are out and whose lease has run out."""
 
-    # workers: jobs that lease their batches
-    def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
-        """List these workers: they are about to be posted.
 
-        Args:
-            crawl: the crawl or frontier.
-            workers: their entries; one whose job is listed already replaces that entry.
-            last: the highest number that any worker of the crawl was given.
-        """
+class QueueStore(Protocol):
+    """Batches that workers lease by themselves, instead of being sent them."""
 
-    def remove_worker(self, crawl: str, job: str) -> None:
-        """It has ended, or was never posted."""
-
-    def workers(self, crawl: str) -> list[WorkerEntry]:
-        """Those that are listed, by number."""
-
-    def last_worker(self, crawl: str) -> int:
-        """The highest number that any worker was given; 0 before the first. It never gets smaller."""
-
-    # the frontier: batches that workers lease by themselves, instead of being sent them
     def add_batches(
         self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
     ) -> list[Batch]:
@@ -338,9 +348,6 @@ class Store(Protocol):
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """The batches of a slot that would be leased next, in that order."""
 
-    def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
-        """Those of a batch that was added, in the order of its requests; none of one that was sealed."""
-
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
         """Remove a batch that is not out; `forget` its fingerprints as well, so that its requests can come again.
 
@@ -350,13 +357,10 @@ class Store(Protocol):
             StepRefused: a worker has it.
         """
 
-    # misses
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
 
-    def misses(self, crawl: str) -> list[Miss]:
-        """Those of batches, then the producer's own; each in the order they came."""
+class ThrottleStore(Protocol):
+    """One budget per key for all workers of this store; its moments are those of the store's clock."""
 
-    # the throttle: one budget per key for all workers of this store; its moments are those of the store's clock
     def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
         """Charge each ask's key for its permits, and say when each may be used; one step for all of them.
 
@@ -402,30 +406,10 @@ class Store(Protocol):
         """What was counted in these budgets of pages counts no more."""
 
 
-def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = None) -> Store:
-    """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
+class Store(CrawlStore, AccountStore, BatchStore, AttemptStore, QueueStore, ThrottleStore, Protocol):
+    """All of them, as callers have it."""
 
-    Args:
-        where: the address.
-        durable: for a file, whether a step is on the disk before it returns. A worker does without: a power cut that
-            takes its last steps takes the worker as well; and it has the file to itself for a shorter time.
-        key: the project's key, by which rows are signed, and by which it is known that they are the project's own.
-            Without one nothing is signed, and nothing can be checked.
+    def close(self) -> None: ...
 
-    Raises:
-        ConfigError: nothing here knows this kind of address, or what it needs is not installed.
-        StoreError: it cannot be opened, or is not a store that this version can use.
-    """
-    if not is_url(where):
-        from scrapyd_dist.store.sqlite import SqliteStore  # noqa: PLC0415 - only the engine asked for is loaded
-
-        return SqliteStore(str(where).removeprefix("sqlite://"), durable=durable, key=key)
-    kind = str(where).split("://", 1)[0]
-    if kind not in {"redis", "rediss", "unix"}:
-        raise ConfigError(
-            f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an SQLite file, or"
-            " redis://host:6379/0."
-        )
-    from scrapyd_dist.store.redis import RedisStore  # noqa: PLC0415 - as above
-
-    return RedisStore(str(where), key=key)
+    def warnings(self) -> list[str]:
+        """What endangers what is kept here, a sentence each, for the user who starts a crawl."""

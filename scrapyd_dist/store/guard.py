@@ -1,31 +1,62 @@
-"""What an engine trips over in rows that another program wrote becomes an error of ours, whichever verb it was."""
+"""Makes one store of its ports. What an engine trips over in rows of another program becomes an error of ours."""
 
 from __future__ import annotations
 
 import sqlite3
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from scrapyd_dist.errors import ForeignRow
+from scrapyd_dist.store import base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-C = TypeVar("C", bound=type)
-
 #: what reading and computing with a value of another type or size ends with
 _TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, sqlite3.Error)
-#: not verbs of the port, or ones that give what they find bit by bit
-_OTHERS = frozenset({"ask", "close", "fingerprints", "read", "snapshot", "step"})
+#: it gives what it finds bit by bit
+_UNGUARDED = {"fingerprints"}
 
 
-def guarded(engine: C) -> C:
-    """The engine, whose verbs raise `ForeignRow` where what is stored is not what any version of ours has written."""
-    for base in reversed(engine.__mro__[:-1]):
-        for name, verb in vars(base).items():
-            if callable(verb) and not name.startswith("_") and name not in _OTHERS:
-                setattr(engine, name, _guarded(verb))
-    return engine
+class Connection(Protocol):
+    """What the ports of an engine share."""
+
+    def close(self) -> None: ...
+
+    def warnings(self) -> list[str]: ...
+
+
+class _Assembled:
+    """The verbs of all ports; they raise `ForeignRow` where no version of ours has written what is stored."""
+
+    def __init__(self, connection: Connection, ports: dict[type, object]) -> None:
+        self.connection = connection
+        self.close, self.warnings = connection.close, _guarded(connection.warnings)
+        for kind, port in ports.items():
+            for name in (name for name in vars(kind) if not name.startswith("_")):
+                verb = getattr(port, name)
+                setattr(self, name, verb if name in _UNGUARDED else _guarded(verb))
+
+
+def assembled(
+    connection: Connection,
+    crawls: base.CrawlStore,
+    account: base.AccountStore,
+    batches: base.BatchStore,
+    attempts: base.AttemptStore,
+    frontier: base.QueueStore,
+    throttle: base.ThrottleStore,
+) -> base.Store:
+    """The store that has the verbs of these ports."""
+    ports: dict[type, object] = {
+        base.CrawlStore: crawls,
+        base.AccountStore: account,
+        base.BatchStore: batches,
+        base.AttemptStore: attempts,
+        base.QueueStore: frontier,
+        base.ThrottleStore: throttle,
+    }
+    return cast("base.Store", _Assembled(connection, ports))
 
 
 def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,29 +19,34 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.store.frontier_rows import lost_lease
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_batches import RedisBatches, before
-from scrapyd_dist.store.redis_crawls import OPEN, attempt_name, packed, unpacked
+from scrapyd_dist.store.redis_batches import before
+from scrapyd_dist.store.redis_port import OPEN, RedisPort, attempt_name, packed, unpacked
 from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-    from scrapyd_dist.store.redis_link import Command, Condition
+    from scrapyd_dist.store.redis_batches import RedisBatches
+    from scrapyd_dist.store.redis_link import Command, Condition, RedisConnection
 
 
 def _attempt_before(state: AttemptState) -> list[str]:
     return [json.dumps(old.value) for old, new in ATTEMPT_STEPS.items() if state in new]
 
 
-class RedisAttempts(RedisBatches):
+class RedisAttempts(RedisPort):
     """Attempts and leases."""
+
+    def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
+        super().__init__(connection)
+        self._batches = batches
 
     # attempts
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         key, batch = self._attempt_key(crawl, attempt.batch, attempt.number), self._batch_key(crawl, attempt.batch)
-        old = self.read(lambda: self._client.hget(key, "state"))
+        old = self._server.read(lambda: self._client.hget(key, "state"))
         fresh = old is None
         row = {**asdict(attempt), "report": "{}"} if fresh else _again(attempt)
         needed: list[Condition] = [
@@ -54,21 +59,21 @@ class RedisAttempts(RedisBatches):
             ("SADD", f"{self._base(crawl)}attempts", f"{attempt.batch}.{attempt.number}"),
         ]
         answer = self._move(crawl, attempt.batch, attempt.number, needed, commands)
-        self._check(answer, crawl, attempt.batch, attempt.number, [BatchState.SENT, AttemptState.SENDING])
+        self.check(answer, crawl, attempt.batch, attempt.number, [BatchState.SENT, AttemptState.SENDING])
 
     def _move(
         self, crawl: str, batch: int, attempt: int, needed: Sequence[Condition], writes: Sequence[Command]
     ) -> dict[str, Any]:
         base, moved = self._base(crawl), [f"{batch}.{attempt}"]
-        return self.step("moves", base, needed=needed, writes=writes, batches=[batch], attempts=moved)
+        return self._server.step("moves", base, needed=needed, writes=writes, batches=[batch], attempts=moved)
 
     def sent(self, crawl: str, batch: int, attempt: int) -> None:
         self._step(crawl, batch, attempt, AttemptState.SENT)
 
     def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
-        self._refuse(crawl, batch, attempt, reason, now)
+        self.refuse(crawl, batch, attempt, reason, now)
 
-    def _refuse(self, crawl: str, batch: int, attempt: int, reason: str, now: float, holder: str | None = None) -> None:
+    def refuse(self, crawl: str, batch: int, attempt: int, reason: str, now: float, holder: str | None = None) -> None:
         self._step(
             crawl,
             batch,
@@ -111,7 +116,7 @@ class RedisAttempts(RedisBatches):
         self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
     ) -> BatchState:
         # How many attempts are forgiven changes only while a batch is dead, so it may be read before.
-        forgiven = self.batch(crawl, batch).forgiven
+        forgiven = self._batches.batch(crawl, batch).forgiven
         end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
         if end is BatchState.DEAD:
             check_step(BatchState.FAILED, end)
@@ -131,10 +136,10 @@ class RedisAttempts(RedisBatches):
         if not states or not {state.value for state in states} <= set(OPEN):
             return self._attempt_names(crawl)
         keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
-        return self._door.each(attempt_name, self.read(lambda: self._client.sunion(keys)))
+        return self._door.each(attempt_name, self._server.read(lambda: self._client.sunion(keys)))
 
     def _some_attempts(self, crawl: str, names: Collection[str]) -> list[Attempt]:
-        rows = self.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])
+        rows = self._server.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])
 
         def attempt(named: tuple[str, Mapping[bytes, bytes]]) -> Attempt:
             name, row = named
@@ -144,9 +149,6 @@ class RedisAttempts(RedisBatches):
             return found
 
         return self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
-
-    def _attempt_key(self, crawl: str, batch: int, attempt: int) -> str:
-        return f"{self._base(crawl)}a:{batch}.{attempt}"
 
     def _step(
         self,
@@ -162,18 +164,18 @@ class RedisAttempts(RedisBatches):
         **changes: Any,
     ) -> None:
         """Move the batch's current attempt, and the batch with it; for the holder of its lease, where one is named."""
-        needed = self._needed(crawl, batch, number, to, batch_to, holder)
-        if out:  # an attempt that was acked meanwhile is refused: `_check` finds no other reason
+        needed = self.needed(crawl, batch, number, to, batch_to, holder)
+        if out:  # an attempt that was acked meanwhile is refused: `check` finds no other reason
             key, field, states = needed[0]
             needed[0] = key, field, [state for state in states if state != json.dumps(AttemptState.ACKED.value)]
-        commands = [*self._commands(crawl, batch, number, {**changes, "state": to.value}), *more]
+        commands = [*self.commands(crawl, batch, number, {**changes, "state": to.value}), *more]
         if batch_to is not None:
             row = storable({"state": batch_to.value, **(batch_changes or {})})
             commands.append(("HSET", self._batch_key(crawl, batch), *packed(row)))
         answer = self._move(crawl, batch, number, needed, commands)
-        self._check(answer, crawl, batch, number, [*([holder] if holder else []), to, None, batch_to])
+        self.check(answer, crawl, batch, number, [*([holder] if holder else []), to, None, batch_to])
 
-    def _needed(
+    def needed(
         self,
         crawl: str,
         batch: int,
@@ -182,7 +184,7 @@ class RedisAttempts(RedisBatches):
         batch_to: BatchState | None = None,
         holder: str | None = None,
     ) -> list[Condition]:
-        """What has to be so for a step of an attempt; in this order, whose refusals `_check` tells."""
+        """What has to be so for a step of an attempt; in this order, whose refusals `check` tells."""
         key = self._batch_key(crawl, batch)
         needed: list[Condition] = [
             (self._attempt_key(crawl, batch, number), "state", _attempt_before(to)),
@@ -192,7 +194,7 @@ class RedisAttempts(RedisBatches):
             needed.insert(0, (f"{self._base(crawl)}holders", f"{batch}.{number}", [holder]))
         return needed if batch_to is None else [*needed, (key, "state", before(batch_to))]
 
-    def _commands(self, crawl: str, batch: int, number: int, changes: Mapping[str, Any]) -> list[Command]:
+    def commands(self, crawl: str, batch: int, number: int, changes: Mapping[str, Any]) -> list[Command]:
         """What a step writes into an attempt; one that has ended has no lease."""
         commands: list[Command] = [("HSET", self._attempt_key(crawl, batch, number), *packed(storable(changes)))]
         if "ended_at" in changes:
@@ -200,7 +202,7 @@ class RedisAttempts(RedisBatches):
             commands += [("ZREM", f"{base}leases", member), ("HDEL", f"{base}holders", member)]
         return commands
 
-    def _check(
+    def check(
         self,
         answer: Mapping[str, Any],
         crawl: str,
@@ -238,11 +240,13 @@ class RedisAttempts(RedisBatches):
             (self._attempt_key(crawl, batch, attempt), "state", [json.dumps(state.value) for state in LEASABLE]),
         ]
         base, name = self._base(crawl), f"{batch}.{attempt}"
-        answer = self.step("lease", base, needed=current, attempt=name, holder=holder, seconds=seconds, again=again)
+        answer = self._server.step(
+            "lease", base, needed=current, attempt=name, holder=holder, seconds=seconds, again=again
+        )
         return "refused" not in answer
 
     def expired(self, crawl: str) -> list[Attempt]:
-        names = map(str.encode, self.step("expired", self._base(crawl))["attempts"])
+        names = map(str.encode, self._server.step("expired", self._base(crawl))["attempts"])
         late = self._some_attempts(crawl, self._door.each(attempt_name, names))
         return sorted((a for a in late if a.state in LEASABLE), key=lambda a: (a.sent_at, a.batch, a.number))
 

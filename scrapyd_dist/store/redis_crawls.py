@@ -1,13 +1,8 @@
-"""The Redis store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes.
-
-Keys: `<prefix>crawls` has the ids, `<prefix>node:<name>` a node's record, and all of a crawl begins with
-`<prefix>c:<id>:`. The prefix has a hash tag. Every value is JSON, but for fingerprints.
-"""
+"""The Redis store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +10,8 @@ from scrapyd_dist.batches import CRAWL_NAME, ShardState
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.judging import foreign, from_json
-from scrapyd_dist.store.redis_link import CHUNK, RedisLink
+from scrapyd_dist.store.redis_link import CHUNK
+from scrapyd_dist.store.redis_port import OPEN, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import (
     CRAWL_COLUMNS,
     CRAWL_FIELDS,
@@ -26,83 +22,29 @@ from scrapyd_dist.store.rows import (
     crawl_row,
     node_row,
     signed_row,
-    storable,
     unsigned,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
-    from scrapyd_dist.store.redis_link import Command, Condition
+    from scrapyd_dist.store.redis_link import Condition
 
-#: a field that is there, whatever it says
-THERE = ("*",)
-_LARGEST = (1 << 63) - 1
-#: of batches, and of buckets of fingerprints, no crawl has more
-MOST = 100_000_000
 #: tries to change a row that another client changes at the same time
 _TRIES = 20
-_ATTEMPT_NAME = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-#: attempts in one of these are not over; they are listed by it
-OPEN = ("sending", "sent", "running", "acked")
-#: what stays of the account when the index is walked again
-_KEPT_COUNT = "sealed"
 
 
-def packed(row: Mapping[str, Any]) -> list[str]:
-    """Names and values, one after the other, as a hash keeps them."""
-    return [word for name, value in row.items() for word in (name, json.dumps(value))]
-
-
-def unpacked(words: Mapping[bytes, bytes]) -> dict[str, Any]:
-    try:
-        return {name.decode(): json.loads(value) for name, value in words.items()}
-    except (ValueError, RecursionError):
-        raise foreign("a row", f"it is no JSON (it begins with {b' '.join(words.values())[:60]!r})") from None
-
-
-def word(name: bytes) -> str:
-    """A name as the server has it; what no version of ours wrote is replaced, and then matches no row."""
-    return name.decode("utf-8", "replace")
-
-
-def whole(said: Any, what: str) -> int:
-    """A number of the server.
-
-    Raises:
-        ForeignRow: it is none.
-    """
-    try:
-        number = int(said or 0)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= MOST:
-        raise foreign(what, f"it is no whole number up to {MOST:,}")
-    return number
-
-
-class RedisCrawls(RedisLink):
-    """Nodes, crawls, counts, shards, samples, misses."""
-
-    def _base(self, crawl: str) -> str:
-        return f"{self.prefix}c:{crawl}:"
-
-    def _there(self, crawl: str) -> Condition:
-        return f"{self._base(crawl)}crawl", "id", THERE
-
-    def _write(self, crawl: str, *commands: Command) -> None:
-        """Make changes to a crawl that has to be there."""
-        if "refused" in self.step("steps", self._base(crawl), needed=[self._there(crawl)], writes=commands):
-            raise StoreError(f"there is no crawl {crawl!r} in {self.shown}.")
+class RedisCrawls(RedisPort):
+    """Nodes and crawls."""
 
     # nodes
 
     def nodes(self) -> list[NodeRecord]:
-        names = sorted(map(word, self.read(lambda: self._client.smembers(f"{self.prefix}nodes"))))
+        names = sorted(map(word, self._server.read(lambda: self._client.smembers(f"{self._server.prefix}nodes"))))
         empty = node_row(asdict(NodeRecord(name="")))
-        looks = [("HGETALL", f"{self.prefix}node:{name}") for name in names]
-        *rows, signatures = self.ask([*looks, ("HGETALL", f"{self.prefix}nodes:signed")])
+        looks = [("HGETALL", f"{self._server.prefix}node:{name}") for name in names]
+        *rows, signatures = self._server.ask([*looks, ("HGETALL", f"{self._server.prefix}nodes:signed")])
 
         def node(named: tuple[str, Mapping[bytes, bytes]]) -> NodeRecord:
             name, row = named
@@ -113,11 +55,14 @@ class RedisCrawls(RedisLink):
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
         row = packed({**node_row(changes), "name": name})
-        commands = [("SADD", f"{self.prefix}nodes", name), ("HSET", f"{self.prefix}node:{name}", *row)]
+        commands = [
+            ("SADD", f"{self._server.prefix}nodes", name),
+            ("HSET", f"{self._server.prefix}node:{name}", *row),
+        ]
         if "url" in changes:  # beside the record, which an older version reads as a whole
             signature = self._door.node_signature(name, changes["url"])
-            commands.append(("HSET", f"{self.prefix}nodes:signed", name, signature))
-        self.step("steps", self.prefix, writes=commands)
+            commands.append(("HSET", f"{self._server.prefix}nodes:signed", name, signature))
+        self._server.step("steps", self._server.prefix, writes=commands)
 
     # crawls
 
@@ -125,10 +70,10 @@ class RedisCrawls(RedisLink):
         key = f"{self._base(crawl.id)}crawl"
         row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
         row["options"] = signed_row(self._door.signer, row, crawl.options)
-        index = f"{self.prefix}crawls"
+        index = f"{self._server.prefix}crawls"
         made = [("HSET", key, *packed(row)), ("HSET", f"{self._base(crawl.id)}meta", "indexed", 1)]
         new = [(key, "id", ())]
-        answer = self.step(
+        answer = self._server.step(
             "crawl", self._base(crawl.id), needed=new, writes=made, keys=[index], index=index, id=crawl.id
         )
         if "refused" in answer:
@@ -138,7 +83,7 @@ class RedisCrawls(RedisLink):
         return self._door.crawl(self._crawl_row(crawl), crawl)
 
     def _crawl_row(self, crawl: str) -> dict[str, Any]:
-        row = self.read(lambda: self._client.hgetall(f"{self._base(crawl)}crawl"))
+        row = self._server.read(lambda: self._client.hgetall(f"{self._base(crawl)}crawl"))
         if not row:
             raise self._no_crawl(crawl)
         return unpacked(row)
@@ -146,14 +91,11 @@ class RedisCrawls(RedisLink):
     def own_crawl(self, crawl: str) -> Crawl:
         return self._door.own(self.crawl(crawl))
 
-    def _no_crawl(self, crawl: str) -> NothingMatched:
-        return NothingMatched(f"there is no crawl {crawl!r} in {self.shown}; `sdist crawls` lists those there are.")
-
     def crawls(self) -> list[Crawl]:
-        index = self.read(lambda: self._client.hgetall(f"{self.prefix}crawls"))
+        index = self._server.read(lambda: self._client.hgetall(f"{self._server.prefix}crawls"))
         listed_ = self._door.each(_place, ((word(name), number) for name, number in index.items() if name))
         order = dict(listed_)
-        rows = zip(order, self.ask([("HGETALL", f"{self._base(name)}crawl") for name in order]), strict=True)
+        rows = zip(order, self._server.ask([("HGETALL", f"{self._base(name)}crawl") for name in order]), strict=True)
         there = [(name, row) for name, row in rows if row]  # one may have been forgotten meanwhile
         crawls = self._door.each(lambda pair: self._door.crawl(unpacked(pair[1]), pair[0]), there)
         return sorted(crawls, key=lambda crawl: (crawl.created, order[crawl.id]), reverse=True)
@@ -162,7 +104,7 @@ class RedisCrawls(RedisLink):
         check_fields("crawl", changes, CRAWL_FIELDS)
         row = crawl_row(changes)
         if not {"options", *SIGNED} & changes.keys():
-            self._set_crawl(crawl, row)
+            self.set_row(crawl, row)
             return
         for _ in range(_TRIES):
             try:
@@ -173,48 +115,39 @@ class RedisCrawls(RedisLink):
             row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
             # What the signature covers is as it was read, or all of this is done once more.
             before = [self._is_still(crawl, name, kept[name]) for name in ("options", *SIGNED) if name in kept]
-            if self._set_crawl(crawl, row, *before):
+            if self.set_row(crawl, row, *before):
                 return
         raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
 
     def _is_still(self, crawl: str, name: str, value: Any) -> Condition:
         return f"{self._base(crawl)}crawl", name, [json.dumps(value)]
 
-    def _set_crawl(self, crawl: str, row: Mapping[str, Any], *needed: Condition) -> bool:
+    def set_row(self, crawl: str, row: Mapping[str, Any], *needed: Condition) -> bool:
         """Whether the crawl is there, and what was needed is so."""
         base = self._base(crawl)
         change = ("HSET", f"{base}crawl", *packed(row))
         there = [self._there(crawl), *needed]
-        return not row or "refused" not in self.step("steps", base, needed=there, writes=[change])
+        return not row or "refused" not in self._server.step("steps", base, needed=there, writes=[change])
 
     def unchecked(self, crawl: str) -> dict[str, Any]:
         return unsigned(self._crawl_row(crawl))
-
-    def trust(self, crawl: str) -> int:
-        row = self.crawl(crawl)
-        text = signed_row(self._door.signer, crawl_row(vars(row)), self.unchecked(crawl))
-        self._set_crawl(crawl, {"options": text})
-        return self._trust_batches(crawl)
-
-    def _trust_batches(self, crawl: str) -> int:
-        raise NotImplementedError
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         self.crawl(crawl)
         key = f"{self._base(crawl)}crawl"
         named = [(key, name, [json.dumps(value)]) for name, value in zip(("pid", "host"), before, strict=True)]
-        return self._set_crawl(crawl, {"pid": pid, "host": host}, *named)
+        return self.set_row(crawl, {"pid": pid, "host": host}, *named)
 
     def want(self, crawl: str, what: str) -> None:
         check_wanted(what)
-        if not self._set_crawl(crawl, {"wanted": what}):
+        if not self.set_row(crawl, {"wanted": what}):
             raise self._no_crawl(crawl)
 
     def forget(self, crawl: str) -> None:
         base = self._base(crawl)
         keys = list(self._keys(crawl))
         for start in range(0, len(keys), CHUNK):
-            self.ask([("UNLINK", *keys[start : start + CHUNK])])
+            self._server.ask([("UNLINK", *keys[start : start + CHUNK])])
         last = [
             base + name for name in ("meta", "attempts", "counts", "kept", "shards", "finished", "samples", "workers")
         ]
@@ -222,43 +155,43 @@ class RedisCrawls(RedisLink):
         last += [base + name for name in ("slots", "waiting", "producers", *(f"open:{state}" for state in OPEN))]
         last += [f"{base}turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")]
         gone = [("UNLINK", key) for key in last]
-        self.step("steps", base, writes=[*gone, ("HDEL", f"{self.prefix}crawls", crawl)])
+        self._server.step("steps", base, writes=[*gone, ("HDEL", f"{self._server.prefix}crawls", crawl)])
 
     def _keys(self, crawl: str) -> Iterator[str]:
         """The keys of a crawl of which there may be many."""
         base = self._base(crawl)
-        meta = {word(name): value for name, value in self.read(lambda: self._client.hgetall(f"{base}meta")).items()}
+        meta = {
+            word(name): value for name, value in self._server.read(lambda: self._client.hgetall(f"{base}meta")).items()
+        }
         meta = {name: whole(meta.get(name), f"the number of {name} of {crawl}") for name in ("buckets", "batches")}
         yield from (f"{base}f:{bucket}" for bucket in range(meta["buckets"]))
         yield from (f"{base}a:{number}" for number in self._attempt_names(crawl))
         for number in range(1, meta["batches"] + 1):
             yield from (f"{base}b:{number}", f"{base}p:{number}", f"{base}q:{number}")
-        slots = self.read(lambda: self._client.smembers(f"{base}waiting"))
+        slots = self._server.read(lambda: self._client.smembers(f"{base}waiting"))
         yield from (f"{base}w:{word(slot)}" for slot in slots)
-        holders = self.read(lambda: self._client.hkeys(f"{base}turns:held"))
+        holders = self._server.read(lambda: self._client.hkeys(f"{base}turns:held"))
         yield from (f"{base}turns:of:{word(holder)}" for holder in holders)
 
-    def _attempt_names(self, crawl: str) -> list[str]:
-        names = self.read(lambda: self._client.smembers(f"{self._base(crawl)}attempts"))
-        return self._door.each(attempt_name, names)
+
+def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
+    """A crawl of the list of crawls, and where it stands there."""
+    name, number = listed_
+    if not CRAWL_NAME.fullmatch(name):
+        raise foreign(f"a crawl {name[:100]!r}", "no crawl can be called so")
+    return name, whole(number, f"the place of the crawl {name}")
+
+
+class RedisAccount(RedisPort):
+    """Counts, samples, shards, workers and misses of a crawl."""
 
     # counts
 
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         self._write(crawl, *self._counting(crawl, counts))
 
-    def _counting(self, crawl: str, counts: Mapping[str, int]) -> list[Command]:
-        if any(abs(value) > _LARGEST for value in counts.values()):
-            raise StoreError(f"the store {self.shown} cannot hold so large a count.")
-        base = self._base(crawl)
-        return [
-            ("HINCRBY", base + ("kept" if name == _KEPT_COUNT else "counts"), name, value)
-            for name, value in counts.items()
-            if value
-        ]
-
     def counts(self, crawl: str) -> dict[str, int]:
-        kept, others = self.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
+        kept, others = self._server.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
         return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
 
     # samples
@@ -272,7 +205,7 @@ class RedisCrawls(RedisLink):
             at, values = said if isinstance(said, list) and len(said) == 2 else (None, None)
             return self._door.sample(crawl, at, values)
 
-        (rows,) = self.ask([("LRANGE", f"{self._base(crawl)}samples", 0, -1)])
+        (rows,) = self._server.ask([("LRANGE", f"{self._base(crawl)}samples", 0, -1)])
         return sorted(self._door.each(sample, rows), key=lambda row: row[0])
 
     # shards
@@ -283,12 +216,16 @@ class RedisCrawls(RedisLink):
         rows = {number: self._door.signer.signed(row, "shard", crawl) for number, row in values.items()}
         new = [self._there(crawl), *((key, number, ()) for number in rows)]
         commands = [("HSET", key, number, json.dumps(row)) for number, row in rows.items()]
-        if len(rows) < len(shards) or "refused" in self.step("steps", self._base(crawl), needed=new, writes=commands):
-            raise StoreError(f"the store {self.shown} has shards of these numbers already, or no crawl {crawl!r}.")
+        if len(rows) < len(shards) or "refused" in self._server.step(
+            "steps", self._base(crawl), needed=new, writes=commands
+        ):
+            raise StoreError(
+                f"the store {self._server.shown} has shards of these numbers already, or no crawl {crawl!r}."
+            )
 
     def shards(self, crawl: str) -> list[Shard]:
-        rows = self.read(lambda: self._client.hvals(f"{self._base(crawl)}shards"))
-        finished = set(map(word, self.read(lambda: self._client.smembers(f"{self._base(crawl)}finished"))))
+        rows = self._server.read(lambda: self._client.hvals(f"{self._base(crawl)}shards"))
+        finished = set(map(word, self._server.read(lambda: self._client.smembers(f"{self._base(crawl)}finished"))))
 
         def shard(row: bytes) -> Shard:
             said = from_json(f"a shard of {crawl}", row)
@@ -310,15 +247,15 @@ class RedisCrawls(RedisLink):
         base = self._base(crawl)
         rows = [(worker.job, self._door.signer.signed(asdict(worker), "worker", crawl)) for worker in workers]
         commands = [("HSET", f"{base}workers", job, json.dumps(row)) for job, row in rows]
-        if "refused" in self.step("workers", base, needed=[self._there(crawl)], writes=commands, last=last):
+        if "refused" in self._server.step("workers", base, needed=[self._there(crawl)], writes=commands, last=last):
             raise self._no_crawl(crawl)
 
     def remove_worker(self, crawl: str, job: str) -> None:
         base = self._base(crawl)
-        self.step("steps", base, writes=[("HDEL", f"{base}workers", job)])
+        self._server.step("steps", base, writes=[("HDEL", f"{base}workers", job)])
 
     def workers(self, crawl: str) -> list[WorkerEntry]:
-        (rows,) = self.ask([("HGETALL", f"{self._base(crawl)}workers")])
+        (rows,) = self._server.ask([("HGETALL", f"{self._base(crawl)}workers")])
 
         def worker(row: bytes) -> WorkerEntry:
             said = from_json(f"a worker of {crawl}", row)
@@ -327,7 +264,7 @@ class RedisCrawls(RedisLink):
         return sorted(self._door.each(worker, rows.values()), key=lambda worker: worker.number)
 
     def last_worker(self, crawl: str) -> int:
-        said = self.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "workers"))
+        said = self._server.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "workers"))
         return whole(said, f"the number of workers of {crawl}")
 
     # misses
@@ -335,31 +272,11 @@ class RedisCrawls(RedisLink):
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         self._write(crawl, *self._missing(crawl, misses))
 
-    def _missing(self, crawl: str, misses: Iterable[Miss]) -> list[Command]:
-        base = self._base(crawl)
-        rows = [(base + ("misses" if m.batch else "misses:own"), json.dumps(storable(asdict(m)))) for m in misses]
-        return [("RPUSH", key, row) for key, row in rows]
-
     def misses(self, crawl: str) -> list[Miss]:
         base = self._base(crawl)
-        of_batches, own = self.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
+        of_batches, own = self._server.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
 
         def miss(row: bytes) -> Miss:
             return self._door.miss(crawl, from_json(f"a miss of {crawl}", row))
 
         return self._door.each(miss, (*of_batches, *own))
-
-
-def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
-    """A crawl of the list of crawls, and where it stands there."""
-    name, number = listed_
-    if not CRAWL_NAME.fullmatch(name):
-        raise foreign(f"a crawl {name[:100]!r}", "no crawl can be called so")
-    return name, whole(number, f"the place of the crawl {name}")
-
-
-def attempt_name(name: bytes) -> str:
-    """`<batch>.<attempt>`."""
-    if not _ATTEMPT_NAME.fullmatch(word(name)):
-        raise foreign(f"an attempt {word(name)[:100]!r}", "no attempt is called so")
-    return word(name)

@@ -18,23 +18,29 @@ from scrapyd_dist.store.frontier_rows import (
     prints_of,
     slot_counts,
 )
-from scrapyd_dist.store.redis_attempts import RedisAttempts
 from scrapyd_dist.store.redis_batches import numbered
-from scrapyd_dist.store.redis_crawls import packed, unpacked, whole, word
+from scrapyd_dist.store.redis_port import RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from scrapyd_dist.frontier.values import Lessee, NewBatch, SlotCount
+    from scrapyd_dist.store.redis_attempts import RedisAttempts
+    from scrapyd_dist.store.redis_batches import RedisBatches
+    from scrapyd_dist.store.redis_link import RedisConnection
 
 #: fingerprints that are looked for together
 _PRINTS = 5_000
 STATES = frozenset(state.value for state in BatchState)
 
 
-class RedisFrontier(RedisAttempts):
+class RedisFrontier(RedisPort):
     """Slots, and the batches that workers lease from them."""
+
+    def __init__(self, connection: RedisConnection, batches: RedisBatches, attempts: RedisAttempts) -> None:
+        super().__init__(connection)
+        self._batches, self._attempts = batches, attempts
 
     # adding
 
@@ -52,8 +58,8 @@ class RedisFrontier(RedisAttempts):
         """The answer of the script; `step` has what else it needs, changes and writes."""
         prints = prints_of(new)
         pairs = zip(rows, new, strict=True)
-        made, blobs = self._fresh(crawl, [(row, one.payload, one.fingerprints) for row, one in pairs])
-        answer = self.step("add", self._base(crawl), blobs=blobs, new=made, **step)
+        made, blobs = self._batches.fresh(crawl, [(row, one.payload, one.fingerprints) for row, one in pairs])
+        answer = self._server.step("add", self._base(crawl), blobs=blobs, new=made, **step)
         if "seen" in answer:
             raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
         return answer
@@ -68,7 +74,7 @@ class RedisFrontier(RedisAttempts):
 
     def _look(self, look: str, crawl: str, **argument: Any) -> dict[str, Any]:
         """The answer of a step of a crawl that has to be there."""
-        answer = self.step(look, self._base(crawl), needed=[self._there(crawl)], **argument)
+        answer = self._server.step(look, self._base(crawl), needed=[self._there(crawl)], **argument)
         if "refused" in answer:
             raise self._no_crawl(crawl)
         return answer
@@ -87,7 +93,7 @@ class RedisFrontier(RedisAttempts):
         enough: Collection[str] = (),
         now: float,
     ) -> list[Leased]:
-        answer = self.step(
+        answer = self._server.step(
             "lease_next",
             self._base(crawl),
             needed=[self._there(crawl)],
@@ -112,7 +118,7 @@ class RedisFrontier(RedisAttempts):
         # Together: each question costs a round trip, as much as the step itself.
         looks = [("HGETALL", f"{base}b:{number}") for number, _ in pairs]
         looks += [("GET", f"{base}p:{number}") for number, _ in pairs]
-        told = self.ask(looks)
+        told = self._server.ask(looks)
         rows, payloads = told[: len(pairs)], told[len(pairs) :]
         return self._door.each(
             lambda one: self._leased(crawl, *one),
@@ -140,14 +146,14 @@ class RedisFrontier(RedisAttempts):
         counts: Mapping[str, int] | None = None,
     ) -> None:
         changes = {"state": AttemptState.ACKED.value, "report": json.dumps(dict(report)), "ended_at": now}
-        commands = [*self._commands(crawl, batch, attempt, changes), *self._counting(crawl, counts or {})]
-        needed = self._needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder)
+        commands = [*self._attempts.commands(crawl, batch, attempt, changes), *self._counting(crawl, counts or {})]
+        needed = self._attempts.needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder)
         step = {"needed": needed, "writes": commands, "batches": [batch], "attempts": [f"{batch}.{attempt}"]}
         answer = self._add(crawl, new, [batch_from(one, now) for one in new], **step)
-        self._check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
+        self._attempts.check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
 
     def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
-        self._refuse(crawl, batch, attempt, reason, now, holder)
+        self._attempts.refuse(crawl, batch, attempt, reason, now, holder)
 
     # producers
 
@@ -156,7 +162,7 @@ class RedisFrontier(RedisAttempts):
 
     def sign_off(self, crawl: str, producer: str) -> None:
         base = self._base(crawl)
-        self.step("steps", base, writes=[("ZREM", f"{base}producers", producer)])
+        self._server.step("steps", base, writes=[("ZREM", f"{base}producers", producer)])
 
     # looking
 
@@ -173,21 +179,23 @@ class RedisFrontier(RedisAttempts):
         )
 
     def slots(self, crawl: str) -> list[SlotCount]:
-        counts = self.read(lambda: self._client.hgetall(f"{self._base(crawl)}slots"))
+        counts = self._server.read(lambda: self._client.hgetall(f"{self._base(crawl)}slots"))
         return _slots({word(name): value for name, value in counts.items()})
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         if limit < 1:
             return []
-        members = self.read(lambda: self._client.zrange(f"{self._base(crawl)}w:{slot}", 0, limit - 1))
+        members = self._server.read(lambda: self._client.zrange(f"{self._base(crawl)}w:{slot}", 0, limit - 1))
         numbers = self._door.each(lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members)
-        rows = self.ask([("HGETALL", self._batch_key(crawl, number)) for number in numbers])
+        rows = self._server.ask([("HGETALL", self._batch_key(crawl, number)) for number in numbers])
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
         key = self._batch_key(crawl, number)
         states = [json.dumps(state.value) for state in BatchState if state not in OUT]
-        answer = self.step("drop", self._base(crawl), needed=[(key, "state", states)], batch=number, forget=forget)
+        answer = self._server.step(
+            "drop", self._base(crawl), needed=[(key, "state", states)], batch=number, forget=forget
+        )
         if "refused" not in answer:
             return
         if "found" not in answer:

@@ -46,12 +46,12 @@ CHUNK = 500
 _NOTHING: dict[object, Any] = {"HGETALL": {}, "GET": None, "LRANGE": [], "HKEYS": []}
 
 
-class RedisLink:
+class RedisConnection:
     """Steps and reads of one store on a Redis server. It belongs to one thread at a time."""
 
     def __init__(self, url: str, *, key: bytes | None = None) -> None:
         self.shown = shown(url)
-        self._door = Door(Signer(key, believes_unsigned=False), self.shown)
+        self.door = Door(Signer(key, believes_unsigned=False), self.shown)
         try:
             plain, prefix = without_prefix(url)
         except ValueError:
@@ -62,13 +62,13 @@ class RedisLink:
         self._patience = OPENING
         self._script = _script()
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
-        self._client = self._connect(self._redis.Redis, plain)
+        self.client = self._connect(self._redis.Redis, plain)
         try:
-            told = self.read(self._client.info)
+            told = self.read(self.client.info)
             self._is_cluster = bool(told.get("cluster_enabled"))
             if self._is_cluster:
-                self._client.close()
-                self._client = self.read(lambda: self._connect(self._redis.RedisCluster, plain))
+                self.client.close()
+                self.client = self.read(lambda: self._connect_cluster(plain))
             self._check_server()
             self._check_layout()
         except (ValueError, TypeError):
@@ -88,6 +88,12 @@ class RedisLink:
         except (ValueError, TypeError):
             raise self._nonsense() from None
 
+    def _connect_cluster(self, url: str) -> Any:
+        try:
+            return self._connect(self._redis.RedisCluster, url)
+        except IndexError:  # redis 5.0 trips over a node that has no slots
+            raise self._redis.exceptions.ClusterDownError("its cluster has no slots") from None
+
     def _nonsense(self) -> ConfigError:
         # Never chained: the client's text may quote the address, password and all.
         return ConfigError(
@@ -105,8 +111,8 @@ class RedisLink:
 
     def _info(self) -> dict[str, Any]:
         """What the server says of itself; of a cluster, the node that has the store."""
-        node = {"target_nodes": self._client.get_node_from_key(self.prefix)} if self._is_cluster else {}
-        told: dict[str, Any] = self.read(lambda: self._client.info(**node))
+        node = {"target_nodes": self.client.get_node_from_key(self.prefix)} if self._is_cluster else {}
+        told: dict[str, Any] = self.read(lambda: self.client.info(**node))
         return told
 
     def _check_server(self) -> None:
@@ -174,9 +180,9 @@ class RedisLink:
 
     def _run(self, words: Sequence[object]) -> bytes:
         try:
-            answer: bytes = self._client.evalsha(self._sha, *words)
+            answer: bytes = self.client.evalsha(self._sha, *words)
         except self._redis.exceptions.NoScriptError:
-            answer = self._client.eval(self._script, *words)
+            answer = self.client.eval(self._script, *words)
         return answer
 
     def read(self, ask: Callable[[], T]) -> T:
@@ -225,7 +231,7 @@ class RedisLink:
         return answers
 
     def _ask(self, commands: Sequence[Sequence[object]]) -> list[Any]:
-        with self._client.pipeline(transaction=False) as pipeline:
+        with self.client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
             answers: list[Any] = pipeline.execute(raise_on_error=False)
@@ -237,11 +243,11 @@ class RedisLink:
             return answer
         if not str(answer).startswith("WRONGTYPE") or command[0] not in _NOTHING:
             raise answer
-        self._door.tell(f"The store {self.shown} has {command[1]!s:.200} as something that no version of sdist wrote.")
+        self.door.tell(f"The store {self.shown} has {command[1]!s:.200} as something that no version of sdist wrote.")
         return _NOTHING[command[0]]
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
 
 def _script() -> str:

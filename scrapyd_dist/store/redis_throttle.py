@@ -6,8 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_crawls import whole, word
-from scrapyd_dist.store.redis_link import RedisLink
+from scrapyd_dist.store.redis_port import RedisPort, whole, word
 from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_texts, rules_of, state_of
 from scrapyd_dist.throttle.standing import Standing, span, target_of
 from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
 _DOMAINS = 1_000
 
 
-class RedisThrottle(RedisLink):
+class RedisThrottle(RedisPort):
     """Limits of requests, and the permits that were given out."""
 
     @property
     def _throttle(self) -> str:
-        return f"{self.prefix}t:"
+        return f"{self._server.prefix}t:"
 
     # permits
 
     def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
         asked = [_ask(ask) for ask in asks]
-        answer = self.step("permits", self._throttle, known=known, asks=asked)
+        answer = self._server.step("permits", self._throttle, known=known, asks=asked)
         version = int(answer["version"])
         answers = tuple(_answer(*pair) for pair in zip(asks, answer["asks"], strict=True))
         changed = changed_since(known, version, _changes(answer))
@@ -44,14 +43,14 @@ class RedisThrottle(RedisLink):
             {"key": one.key, "domain": domain_of(one.key), "at": str(micros(one.at)), "budget": one.page_of}
             for one in permits
         ]
-        self.step("returned", self._throttle, permits=told)
+        self._server.step("returned", self._throttle, permits=told)
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if not news:
-            there = int(self.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
+            there = int(self._server.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
             if known in (None, there):
                 return Look(version=there)
-        answer = self.step("news", self._throttle, known=known, news=[_told(one) for one in news])
+        answer = self._server.step("news", self._throttle, known=known, news=[_told(one) for one in news])
         version = int(answer["version"])
         return Look(version=version, changed=changed_since(known, version, _changes(answer)))
 
@@ -59,21 +58,23 @@ class RedisThrottle(RedisLink):
 
     def rules(self) -> Rules:
         # The version first: newer rules under an older version are only read once more.
-        version, rows = self.ask([("GET", f"{self._throttle}version"), ("HGETALL", f"{self._throttle}rules")])
+        version, rows = self._server.ask([("GET", f"{self._throttle}version"), ("HGETALL", f"{self._throttle}rules")])
         rules = rules_of(self._door, ((word(domain), text) for domain, text in rows.items()))
         return Rules(version=whole(version, "the version of the throttle's rules"), rules=rules)
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
         rules = {domain: text or "" for domain, text in rule_texts(changes).items()}
-        return int(self.step("rules", self._throttle, rules=rules, replaces=replace)["version"])
+        return int(self._server.step("rules", self._throttle, rules=rules, replaces=replace)["version"])
 
     # looking
 
     def domain_states(self) -> list[DomainState]:
         base = self._throttle
-        now = int(self.step("time", base)["now"])
-        names = sorted(map(word, self.read(lambda: self._client.zrange(f"{base}domains", 0, -1))))
-        found = iter(self.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")]))
+        now = int(self._server.step("time", base)["now"])
+        names = sorted(map(word, self._server.read(lambda: self._client.zrange(f"{base}domains", 0, -1))))
+        found = iter(
+            self._server.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")])
+        )
         rows = [(name, now, *islice(found, 3)) for name in names]
         return self._door.each(lambda row: self._readable(*row), rows)
 
@@ -94,7 +95,7 @@ class RedisThrottle(RedisLink):
         spans = {key.decode(): max(map(int, terms.split()[3:5])) for key, terms in keys.items()}
         looks = [("ZCOUNT", self._grants(key), f"({now - some}", now) for key, some in spans.items()]
         lasts = [("ZRANGE", self._grants(key), -1, -1) for key in spans]
-        answers = self.ask([*looks, *lasts])
+        answers = self._server.ask([*looks, *lasts])
         counts, latest = answers[: len(spans)], [int(one[0]) for one in answers[len(spans) :] if one]
         return state_of(
             domain,
@@ -112,12 +113,12 @@ class RedisThrottle(RedisLink):
         base, cursor = self._throttle, -1
         while cursor != 0 and budgets:
             at = max(cursor, 0)
-            cursor, found = self.read(lambda at=at: self._client.zscan(f"{base}domains", at, count=_DOMAINS))  # type: ignore[misc]  # a default binds it
-            self.ask(("HDEL", f"{base}p:{name.decode()}", *budgets) for name, _ in found)
+            cursor, found = self._server.read(lambda at=at: self._client.zscan(f"{base}domains", at, count=_DOMAINS))  # type: ignore[misc]  # a default binds it
+            self._server.ask(("HDEL", f"{base}p:{name.decode()}", *budgets) for name, _ in found)
 
     def forget_permits(self, before: float) -> None:
         moment = str(micros(before))
-        while self.step("forget_permits", self._throttle, before=moment, most=_DOMAINS)["left"]:
+        while self._server.step("forget_permits", self._throttle, before=moment, most=_DOMAINS)["left"]:
             pass
 
 

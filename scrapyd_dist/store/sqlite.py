@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from scrapyd_dist.store.guard import guarded
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.store.guard import assembled
+from scrapyd_dist.store.sqlite_attempts import SqliteAttempts
+from scrapyd_dist.store.sqlite_batches import SqliteBatches
+from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+from scrapyd_dist.store.sqlite_file import SqliteConnection
 from scrapyd_dist.store.sqlite_frontier import SqliteFrontier
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 
+if TYPE_CHECKING:
+    from scrapyd_dist.store.base import Store
 
-@guarded
-class SqliteStore(SqliteFrontier, SqliteThrottle):
-    """`Store` on an SQLite file. One instance belongs to one thread at a time."""
+
+def sqlite_store(path: str, *, durable: bool, key: bytes | None) -> Store:
+    """The store in this file: its ports share one connection. It belongs to one thread at a time."""
+    connection = SqliteConnection(path, durable=durable, key=key)
+    crawls = SqliteCrawls(connection)
+    account = SqliteAccount(connection, crawls)
+    batches = SqliteBatches(connection, crawls, account)
+    attempts = SqliteAttempts(connection, batches, account)
+    frontier = SqliteFrontier(connection, crawls, account, batches, attempts)
+    return assembled(connection, crawls, account, batches, attempts, frontier, SqliteThrottle(connection))

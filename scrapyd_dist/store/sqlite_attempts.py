@@ -9,27 +9,35 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, BatchState, check_attempt_step
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.store.rows import storable
-from scrapyd_dist.store.sqlite_batches import SqliteBatches, in_states
+from scrapyd_dist.store.sqlite_batches import in_states
+from scrapyd_dist.store.sqlite_file import SqlitePort
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
+    from scrapyd_dist.store.sqlite_batches import SqliteBatches
+    from scrapyd_dist.store.sqlite_crawls import SqliteAccount
+    from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 ATTEMPT = ", ".join(field.name for field in fields(Attempt))
 #: the time, in seconds since the epoch, as the database tells it
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
-class SqliteAttempts(SqliteBatches):
+class SqliteAttempts(SqlitePort):
     """Attempts and leases."""
 
-    def open_attempt(self, crawl: str, attempt: Attempt) -> None:
-        with self.step():
-            self._move(crawl, attempt.batch, BatchState.SENT, attempts=attempt.number)
-            self._open(crawl, attempt)
+    def __init__(self, connection: SqliteConnection, batches: SqliteBatches, account: SqliteAccount) -> None:
+        super().__init__(connection)
+        self._batches, self._account = batches, account
 
-    def _open(self, crawl: str, attempt: Attempt) -> None:
+    def open_attempt(self, crawl: str, attempt: Attempt) -> None:
+        with self._file.step():
+            self._batches.move(crawl, attempt.batch, BatchState.SENT, attempts=attempt.number)
+            self.insert(crawl, attempt)
+
+    def insert(self, crawl: str, attempt: Attempt) -> None:
         """Write an attempt down; its number may have been used by one that was refused."""
         old = self._attempt_state(crawl, attempt.batch, attempt.number)
         if old is not None:
@@ -45,21 +53,21 @@ class SqliteAttempts(SqliteBatches):
         )
 
     def sent(self, crawl: str, batch: int, attempt: int) -> None:
-        with self.step():
-            self._attempt(crawl, batch, attempt, AttemptState.SENT)
+        with self._file.step():
+            self.move(crawl, batch, attempt, AttemptState.SENT)
 
     def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
-        with self.step():
-            self._refuse(crawl, batch, attempt, reason, now)
+        with self._file.step():
+            self.refuse(crawl, batch, attempt, reason, now)
 
-    def _refuse(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
-        self._attempt(crawl, batch, attempt, AttemptState.REFUSED, reason=reason, ended_at=now)
-        self._move(crawl, batch, BatchState.SEALED, attempts=attempt - 1, reason=reason)
+    def refuse(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
+        self.move(crawl, batch, attempt, AttemptState.REFUSED, reason=reason, ended_at=now)
+        self._batches.move(crawl, batch, BatchState.SEALED, attempts=attempt - 1, reason=reason)
 
     def running(self, crawl: str, batch: int, attempt: int) -> None:
-        with self.step():
-            self._attempt(crawl, batch, attempt, AttemptState.RUNNING)
-            self._move(crawl, batch, BatchState.RUNNING)
+        with self._file.step():
+            self.move(crawl, batch, attempt, AttemptState.RUNNING)
+            self._batches.move(crawl, batch, BatchState.RUNNING)
 
     def accept(
         self,
@@ -73,22 +81,22 @@ class SqliteAttempts(SqliteBatches):
         now: float,
     ) -> None:
         words = json.dumps(dict(report))
-        with self.step():
-            self._attempt(crawl, batch, attempt, AttemptState.ACCEPTED, ended_at=now, report=words, part=part)
-            self._move(crawl, batch, BatchState.DONE)
-            self._add_misses(crawl, misses)
+        with self._file.step():
+            self.move(crawl, batch, attempt, AttemptState.ACCEPTED, ended_at=now, report=words, part=part)
+            self._batches.move(crawl, batch, BatchState.DONE)
+            self._account.insert_misses(crawl, misses)
 
     def fail(
         self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
     ) -> BatchState:
-        with self.step():
+        with self._file.step():
             if out and self._attempt_state(crawl, batch, attempt) is AttemptState.ACKED:
                 raise StepRefused(f"attempt {attempt} of batch {batch} was acked meanwhile")
-            self._attempt(crawl, batch, attempt, AttemptState.FAILED, reason=reason, ended_at=now)
-            self._move(crawl, batch, BatchState.FAILED, reason=reason)
-            if attempt - self.batch(crawl, batch).forgiven < max_attempts:
+            self.move(crawl, batch, attempt, AttemptState.FAILED, reason=reason, ended_at=now)
+            self._batches.move(crawl, batch, BatchState.FAILED, reason=reason)
+            if attempt - self._batches.batch(crawl, batch).forgiven < max_attempts:
                 return BatchState.FAILED
-            self._move(crawl, batch, BatchState.DEAD)
+            self._batches.move(crawl, batch, BatchState.DEAD)
             return BatchState.DEAD
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
@@ -103,12 +111,12 @@ class SqliteAttempts(SqliteBatches):
         ).fetchone()
         return None if row is None else AttemptState(row["state"])
 
-    def _attempt(self, crawl: str, batch: int, number: int, state: AttemptState, **changes: Any) -> None:
+    def move(self, crawl: str, batch: int, number: int, state: AttemptState, **changes: Any) -> None:
         old = self._attempt_state(crawl, batch, number)
         if old is None:
             raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
         check_attempt_step(old, state)
-        current = self.batch(crawl, batch).attempts
+        current = self._batches.batch(crawl, batch).attempts
         if number != current:
             raise StepRefused(f"attempt {number} of batch {batch} is over; attempt {current} is the one that counts")
         if "ended_at" in changes:
@@ -123,7 +131,7 @@ class SqliteAttempts(SqliteBatches):
     # leases
 
     def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        with self.step():
+        with self._file.step():
             if not self._is_out(crawl, batch, attempt):
                 return False
             took = self._db.execute(
@@ -135,7 +143,7 @@ class SqliteAttempts(SqliteBatches):
             return took.rowcount == 1
 
     def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        with self.step():
+        with self._file.step():
             if not self._is_out(crawl, batch, attempt):
                 return False
             kept = self._db.execute(

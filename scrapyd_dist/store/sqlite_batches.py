@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import Batch, BatchState, check_step
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, parted
-from scrapyd_dist.store.rows import check_done, check_parts, retried_already, storable, text
-from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+from scrapyd_dist.store.rows import check_done, check_parts, crawl_row, retried_already, signed_row, storable, text
+from scrapyd_dist.store.sqlite_file import SqlitePort
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import AttemptState, Miss
     from scrapyd_dist.frontier.values import NewBatch
+    from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+    from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 BATCH = ", ".join(field.name for field in fields(Batch))
 
 
-class SqliteBatches(SqliteCrawls):
+class SqliteBatches(SqlitePort):
     """Batches and fingerprints."""
+
+    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls, account: SqliteAccount) -> None:
+        super().__init__(connection)
+        self._crawls, self._account = crawls, account
 
     # sealing
 
@@ -35,25 +41,23 @@ class SqliteBatches(SqliteCrawls):
         now: float,
         counts: Mapping[str, int],
     ) -> Batch:
-        with self.step():
-            batch = self._add_batch(crawl, payload, Batch(number=0, size=size, sealed_at=now))
-            number = self._number(crawl)
+        with self._file.step():
+            batch = self.insert(crawl, payload, Batch(number=0, size=size, sealed_at=now))
+            number = self.crawl_number(crawl)
             rows = [(number, fingerprint) for fingerprint in fingerprints]
             self._db.executemany("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
-            self._count(crawl, counts)
+            self._account.add_counts(crawl, counts)
         return batch
 
-    def _number(self, crawl: str) -> int:
+    def crawl_number(self, crawl: str) -> int:
         """The short name of a crawl."""
         row = self._db.execute("SELECT number FROM crawls WHERE id = ?", (crawl,)).fetchone()
         if row is None:
-            raise self._no_crawl(crawl)
+            raise self._crawls.no_crawl(crawl)
         number: int = row[0]
         return number
 
-    def _add_batch(
-        self, crawl: str, payload: Mapping[str, str], new: Batch, fingerprints: Collection[bytes] = ()
-    ) -> Batch:
+    def insert(self, crawl: str, payload: Mapping[str, str], new: Batch, fingerprints: Collection[bytes] = ()) -> Batch:
         self._db.execute(
             "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1", (crawl,)
         )
@@ -90,9 +94,9 @@ class SqliteBatches(SqliteCrawls):
         return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, *values))))
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        return self._payload(crawl, self.batch(crawl, number))
+        return self.payload_of(crawl, self.batch(crawl, number))
 
-    def _payload(self, crawl: str, batch: Batch) -> dict[str, str]:
+    def payload_of(self, crawl: str, batch: Batch) -> dict[str, str]:
         row = self._db.execute(
             "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, batch.number)
         ).fetchone()
@@ -100,7 +104,14 @@ class SqliteBatches(SqliteCrawls):
             raise NothingMatched(f"crawl {crawl} has no batch {batch.number}.")
         return self._door.payload(crawl, batch, row[0])
 
-    def _trust_batches(self, crawl: str) -> int:
+    def trust(self, crawl: str) -> int:
+        with self._file.step():
+            row = self._crawls.crawl(crawl)
+            options = self._crawls.unchecked(crawl)
+            self._crawls.set_row(crawl, {"options": signed_row(self._door.signer, crawl_row(vars(row)), options)})
+            return self._sign_batches(crawl)
+
+    def _sign_batches(self, crawl: str) -> int:
         batches = self.batches(crawl)
         query = "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?"
         for batch in batches:
@@ -113,22 +124,22 @@ class SqliteBatches(SqliteCrawls):
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         again = []
-        with self.step():
+        with self._file.step():
             for number in sorted(set(numbers)):
                 batch = self.batch(crawl, number)
                 if batch.state is BatchState.DEAD:
-                    self._move(crawl, number, BatchState.SEALED, forgiven=batch.attempts)
+                    self.move(crawl, number, BatchState.SEALED, forgiven=batch.attempts)
                     again.append(number)
         return again
 
     def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
-        with self.step():
+        with self._file.step():
             whole = self.batch(crawl, number)
             check_parts(number, whole.size, [part.size for part in parts])
-            self._move(crawl, number, BatchState.SPLIT)
+            self.move(crawl, number, BatchState.SPLIT)
             prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
             return [
-                self._add_batch(crawl, part.payload, batch_from(part, whole.sealed_at, parent=number), its)
+                self.insert(crawl, part.payload, batch_from(part, whole.sealed_at, parent=number), its)
                 for part, its in zip(parts, prints, strict=True)
             ]
 
@@ -148,12 +159,12 @@ class SqliteBatches(SqliteCrawls):
         now: float,
     ) -> list[Batch]:
         check_parts(number, len(misses), [size for _, size in parts])
-        with self.step():
+        with self._file.step():
             old = self.batch(crawl, number)
             check_done(number, old.state)
             self._forget_misses(crawl, number, misses)
             like = Batch(number=0, size=0, sealed_at=now, slot=old.slot, priority=old.priority)
-            return [self._add_batch(crawl, payload, replace(like, size=size)) for payload, size in parts]
+            return [self.insert(crawl, payload, replace(like, size=size)) for payload, size in parts]
 
     def _forget_misses(self, crawl: str, number: int, misses: Sequence[Miss]) -> None:
         """Each once; raises `StepRefused` when one of them is not there."""
@@ -167,7 +178,7 @@ class SqliteBatches(SqliteCrawls):
             raise retried_already(crawl, number) from None
         self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
 
-    def _move(self, crawl: str, batch: int, state: BatchState, **changes: Any) -> None:
+    def move(self, crawl: str, batch: int, state: BatchState, **changes: Any) -> None:
         check_step(self.batch(crawl, batch).state, state)
         changes["state"] = state.value
         assignments = ", ".join(f"{name} = :{name}" for name in changes)

@@ -30,22 +30,22 @@ APPLICATION_ID = 0x73646973
 _ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
 
 
-class SqliteFile:
+class SqliteConnection:
     """One connection to the store's file. It belongs to one thread at a time."""
 
     def __init__(self, path: str | Path, *, durable: bool = True, key: bytes | None = None) -> None:
         self.path = Path(path)
         # Only its owner can write the file, as the key beside it: what has no signature is older than signatures.
-        self._door = Door(Signer(key, believes_unsigned=True), str(self.path))
-        self._db = self._connect()
+        self.door = Door(Signer(key, believes_unsigned=True), str(self.path))
+        self.db = self._connect()
         if not durable:
-            self._db.execute("PRAGMA synchronous = NORMAL")
+            self.db.execute("PRAGMA synchronous = NORMAL")
             # It waits for the disk, too, and is left to others; but where only workers are left, somebody has to.
-            self._db.execute(f"PRAGMA wal_autocheckpoint = {WORKERS_CHECKPOINT}")
+            self.db.execute(f"PRAGMA wal_autocheckpoint = {WORKERS_CHECKPOINT}")
         try:
             self._migrate()
         except BaseException:
-            self._db.close()
+            self.db.close()
             raise
 
     def _connect(self) -> sqlite3.Connection:
@@ -100,9 +100,9 @@ class SqliteFile:
             # Another process may have done it while this one waited for its turn.
             for number in range(self._version() + 1, SCHEMA_VERSION + 1):
                 for statement in _statements(files(__package__).joinpath("schema", f"{number}.sql").read_text("utf-8")):
-                    self._db.execute(statement)
-            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                    self.db.execute(statement)
+            self.db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self.db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _check_version(self) -> None:
         version = self._version()
@@ -113,7 +113,7 @@ class SqliteFile:
             )
 
     def _version(self) -> int:
-        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        version: int = self.db.execute("PRAGMA user_version").fetchone()[0]
         return version
 
     @contextmanager
@@ -124,14 +124,14 @@ class SqliteFile:
             StoreError: it failed; or the file is a newer version's, perhaps since it was opened here.
         """
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self.db.execute("BEGIN IMMEDIATE")
             try:
                 self._check_version()
                 yield
-                self._db.execute("COMMIT")
+                self.db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # a full disk has ended it already, and is the error to be told
-                    self._db.execute("ROLLBACK")
+                if self.db.in_transaction:  # a full disk has ended it already, and is the error to be told
+                    self.db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise StoreError(f"the store {self.path} failed: {error}.") from error
@@ -140,11 +140,11 @@ class SqliteFile:
     def snapshot(self) -> Iterator[None]:
         """All that is read inside is of one moment."""
         try:
-            self._db.execute("BEGIN")
+            self.db.execute("BEGIN")
             try:
                 yield
             finally:
-                self._db.execute("COMMIT")
+                self.db.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(f"the store {self.path} failed: {error}.") from error
 
@@ -152,7 +152,7 @@ class SqliteFile:
         return []
 
     def close(self) -> None:
-        self._db.close()
+        self.db.close()
 
 
 def _write_ahead(database: sqlite3.Connection) -> None:
@@ -179,3 +179,10 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+class SqlitePort:
+    """What each port of the store stands on: the connection that they share."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._file, self._db, self._door = connection, connection.db, connection.door

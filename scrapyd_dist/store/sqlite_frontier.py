@@ -22,40 +22,57 @@ from scrapyd_dist.store.frontier_rows import (
 )
 from scrapyd_dist.store.sqlite_attempts import NOW
 from scrapyd_dist.store.sqlite_batches import BATCH
+from scrapyd_dist.store.sqlite_file import SqlitePort
 from scrapyd_dist.store.sqlite_turns import Look, SqliteTurns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from scrapyd_dist.frontier.values import Backlog, Lessee, NewBatch, SlotCount
+    from scrapyd_dist.store.sqlite_attempts import SqliteAttempts
+    from scrapyd_dist.store.sqlite_batches import SqliteBatches
+    from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+    from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 #: in the very words of the index `waiting_batches`, or it would not be used
 _WAITING = "state IN ('sealed', 'failed')"
 
 
-class SqliteFrontier(SqliteTurns):
+class SqliteFrontier(SqlitePort):
     """Slots, and the batches that workers lease from them."""
+
+    def __init__(
+        self,
+        connection: SqliteConnection,
+        crawls: SqliteCrawls,
+        account: SqliteAccount,
+        batches: SqliteBatches,
+        attempts: SqliteAttempts,
+    ) -> None:
+        super().__init__(connection)
+        self._crawls, self._account, self._batches, self._attempts = crawls, account, batches, attempts
+        self._turns = SqliteTurns(connection, crawls)
 
     # adding
 
     def add_batches(
         self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
     ) -> list[Batch]:
-        with self.step():
+        with self._file.step():
             batches = self._add_new(crawl, new, now)
-            self._count(crawl, counts or {})
+            self._account.add_counts(crawl, counts or {})
         return batches
 
     def _add_new(self, crawl: str, new: Sequence[NewBatch], now: float) -> list[Batch]:
-        number = self._number(crawl)
+        number = self._batches.crawl_number(crawl)
         keep = "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
         there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
         if there:
             raise SeenBefore(frozenset(there))
-        return [self._add_batch(crawl, one.payload, batch_from(one, now), one.fingerprints) for one in new]
+        return [self._batches.insert(crawl, one.payload, batch_from(one, now), one.fingerprints) for one in new]
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
-        number = self._number(crawl)
+        number = self._batches.crawl_number(crawl)
         look = "SELECT 1 FROM seen WHERE crawl = ? AND fingerprint = ?"
         return {one for one in fingerprints if self._db.execute(look, (number, one)).fetchone()}
 
@@ -79,24 +96,24 @@ class SqliteFrontier(SqliteTurns):
             return self._lease_in_turn(look, lessee, seconds, limit, now)
         # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
         if not self._waiting_in(crawl, slots):
-            self._number(crawl)
+            self._batches.crawl_number(crawl)
             return []
-        with self.step():
+        with self._file.step():
             found = [
                 batch for slot in self._waiting_in(crawl, slots) for batch in self._next_batches(crawl, slot, limit)
             ]
             return [self._lease_one(crawl, batch, lessee, seconds, now) for batch in first_of(found, limit)]
 
     def _lease_in_turn(self, look: Look, lessee: Lessee, seconds: float, limit: int, now: float) -> list[Leased]:
-        if self._keeps_turns(look.crawl) and not self._finds_turn(look):
+        if self._turns.are_kept(look.crawl) and not self._finds_turn(look):
             return []
         leased: list[Leased] = []
-        with self.step():
-            if not self._keeps_turns(look.crawl):
-                self._begin_turns(look.crawl)
-            share = self._share(look, limit)
+        with self._file.step():
+            if not self._turns.are_kept(look.crawl):
+                self._turns.begin(look.crawl)
+            share = self._turns.share(look, limit)
             while len(leased) < limit and not self._rests(look.crawl):
-                slot = self._next_slot(look, share)
+                slot = self._turns.next_slot(look, share)
                 if slot is None:
                     break
                 found = self._next_batches(look.crawl, slot, 1)
@@ -104,17 +121,17 @@ class SqliteFrontier(SqliteTurns):
                     break
                 (batch,) = found
                 leased.append(self._lease_one(look.crawl, batch, lessee, seconds, now))
-                share.held += self._take_turn(look, slot)
+                share.held += self._turns.take(look, slot)
                 look.enough.add(slot)
         return leased
 
     def _finds_turn(self, look: Look) -> bool:
         """Whether there may be something for this worker; seen without the lock, which those need that write."""
-        share = self._share(look, 1)
-        if self._next_slot(look, share) is not None:
+        share = self._turns.share(look, 1)
+        if self._turns.next_slot(look, share) is not None:
             return not self._rests(look.crawl)
         if look.alone and not share.held and self._waiting_in(look.crawl, look.slots):
-            self._note_hunger(look)
+            self._turns.note_hunger(look)
         return False
 
     def _rests(self, crawl: str) -> bool:
@@ -138,7 +155,7 @@ class SqliteFrontier(SqliteTurns):
 
     def _lease_one(self, crawl: str, batch: Batch, lessee: Lessee, seconds: float, now: float) -> Leased:
         number = batch.attempts + 1
-        self._open(
+        self._attempts.insert(
             crawl,
             Attempt(
                 batch=batch.number,
@@ -162,7 +179,7 @@ class SqliteFrontier(SqliteTurns):
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
         try:
-            payload, fault = self._payload(crawl, batch), ""
+            payload, fault = self._batches.payload_of(crawl, batch), ""
         except ForeignRow as error:
             payload, fault = {}, str(error)
         return Leased(batch=leased, attempt=number, payload=payload, fault=fault)
@@ -181,18 +198,18 @@ class SqliteFrontier(SqliteTurns):
     ) -> None:
         words = json.dumps(dict(report))
         with self._held(crawl, batch, attempt, holder):
-            self._attempt(crawl, batch, attempt, AttemptState.ACKED, report=words, ended_at=now)
+            self._attempts.move(crawl, batch, attempt, AttemptState.ACKED, report=words, ended_at=now)
             self._add_new(crawl, new, now)
-            self._count(crawl, counts or {})
+            self._account.add_counts(crawl, counts or {})
 
     def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
         with self._held(crawl, batch, attempt, holder):
-            self._refuse(crawl, batch, attempt, reason, now)
+            self._attempts.refuse(crawl, batch, attempt, reason, now)
 
     @contextmanager
     def _held(self, crawl: str, batch: int, attempt: int, holder: str) -> Iterator[None]:
         """A step of somebody who has to hold the lease."""
-        with self.step():
+        with self._file.step():
             row = self._db.execute(
                 "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, attempt)
             ).fetchone()
@@ -203,8 +220,8 @@ class SqliteFrontier(SqliteTurns):
     # producers
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
-        with self.step():
-            self._number(crawl)
+        with self._file.step():
+            self._batches.crawl_number(crawl)
             self._db.execute(
                 f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"  # noqa: S608 - own words
                 " ON CONFLICT (crawl, name) DO UPDATE SET until = excluded.until",
@@ -212,14 +229,14 @@ class SqliteFrontier(SqliteTurns):
             )
 
     def sign_off(self, crawl: str, producer: str) -> None:
-        with self.step():
+        with self._file.step():
             self._db.execute("DELETE FROM producers WHERE crawl = ? AND name = ?", (crawl, producer))
 
     # looking
 
     def backlog(self, crawl: str) -> Backlog:
-        with self.snapshot():
-            standing = self.crawl(crawl).standing
+        with self._file.snapshot():
+            standing = self._crawls.crawl(crawl).standing
             slots = self.slots(crawl)
             expired = self._one(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl)  # noqa: S608 - own words
             acked = self._one("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl)
@@ -248,9 +265,11 @@ class SqliteFrontier(SqliteTurns):
         return self._next_batches(crawl, slot, limit)
 
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
-        with self.step():
-            check_not_out(number, self.batch(crawl, number).state)
+        with self._file.step():
+            check_not_out(number, self._batches.batch(crawl, number).state)
             if forget:
-                rows = [(self._number(crawl), one) for one in self.batch_fingerprints(crawl, number)]
+                rows = [
+                    (self._batches.crawl_number(crawl), one) for one in self._batches.batch_fingerprints(crawl, number)
+                ]
                 self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
             self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, number))

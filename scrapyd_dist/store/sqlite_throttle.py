@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.store.sqlite_file import SqliteFile
+from scrapyd_dist.store.sqlite_file import SqlitePort
 from scrapyd_dist.store.throttle_rows import (
     CHANGES,
     answer_of,
@@ -44,7 +44,7 @@ _STANDING = ", ".join(field.name for field in fields(Standing))
 _TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(Standing))
 
 
-class SqliteThrottle(SqliteFile):
+class SqliteThrottle(SqlitePort):
     """Limits of requests, and the permits that were given out."""
 
     _rules = Rules(version=-1, rules={})  #: those that were read last
@@ -56,7 +56,7 @@ class SqliteThrottle(SqliteFile):
     # permits
 
     def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
-        with self.step():
+        with self._file.step():
             now, rules = self._now(), self.rules()
             answers = tuple(self._answer(ask, rules.rules, now) for ask in asks)
             changed = self._changed(known, rules.version)
@@ -128,7 +128,7 @@ class SqliteThrottle(SqliteFile):
             self._db.execute("DELETE FROM grants WHERE key = ? AND at < ?", (key, before))
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
-        with self.step():
+        with self._file.step():
             for permit in permits:
                 self._return(permit)
 
@@ -170,7 +170,7 @@ class SqliteThrottle(SqliteFile):
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
         if news:
-            with self.step():
+            with self._file.step():
                 now = self._now()
                 self._note({one.domain for one in news if self._tell(one, now)})
         version = self._version_of_rules()
@@ -220,7 +220,7 @@ class SqliteThrottle(SqliteFile):
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
         texts = rule_texts(changes)
-        with self.step():
+        with self._file.step():
             before = dict(self._db.execute("SELECT domain, rule FROM throttle_rules").fetchall())
             wanted = {**({} if replace else before), **texts}
             after = {domain: text for domain, text in wanted.items() if text is not None}
@@ -235,7 +235,7 @@ class SqliteThrottle(SqliteFile):
     # looking
 
     def domain_states(self) -> list[DomainState]:
-        with self.snapshot():
+        with self._file.snapshot():
             now = self._now()
             rows = self._db.execute("SELECT * FROM throttle_domains ORDER BY domain").fetchall()
             return [self._state(row, now) for row in rows]
@@ -256,7 +256,7 @@ class SqliteThrottle(SqliteFile):
 
     def forget_permits(self, before: float) -> None:
         # What counts still stays, however long ago that was: no budget begins anew before its time.
-        with self.step():
+        with self._file.step():
             self._db.execute(_FORGET, {"before": micros(before), "now": self._now()})
 
     def _forget_few(self, new: str, now: int) -> None:
@@ -278,7 +278,7 @@ class SqliteThrottle(SqliteFile):
         self._db.executemany(query, few)
 
     def forget_pages(self, budgets: Collection[str]) -> None:
-        with self.step():
+        with self._file.step():
             self._db.executemany("DELETE FROM pages WHERE budget = ?", [(budget,) for budget in budgets])
 
 

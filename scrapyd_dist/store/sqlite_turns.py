@@ -7,9 +7,15 @@ that somebody does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scrapyd_dist.store.frontier_rows import HUNGRY, Share
-from scrapyd_dist.store.sqlite_attempts import NOW, SqliteAttempts
+from scrapyd_dist.store.sqlite_attempts import NOW
+from scrapyd_dist.store.sqlite_file import SqlitePort
+
+if TYPE_CHECKING:
+    from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+    from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 #: in the very words of the index `next_turns`, or it would not be used
 _LINE = "crawl = ? AND holder = ? AND waiting > 0 AND substr(slot, 1, 1) != '@'"
@@ -26,16 +32,20 @@ class Look:
     alone: bool  #: what it takes from is its own from then on
 
 
-class SqliteTurns(SqliteAttempts):
+class SqliteTurns(SqlitePort):
     """Slots that take turns."""
 
-    def _keeps_turns(self, crawl: str) -> bool:
+    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
+        super().__init__(connection)
+        self._crawls = crawls
+
+    def are_kept(self, crawl: str) -> bool:
         row = self._db.execute("SELECT turns FROM crawls WHERE id = ?", (crawl,)).fetchone()
         if row is None:
-            raise self._no_crawl(crawl)
+            raise self._crawls.no_crawl(crawl)
         return bool(row[0])
 
-    def _begin_turns(self, crawl: str) -> None:
+    def begin(self, crawl: str) -> None:
         """From now on the triggers keep them."""
         self._db.execute("UPDATE crawls SET turns = 1 WHERE id = ?", (crawl,))
         self._db.execute(
@@ -52,7 +62,7 @@ class SqliteTurns(SqliteAttempts):
         for slot, requests in self._db.execute(under_way, (crawl,)).fetchall():
             self._db.execute("UPDATE slot_turns SET out = ? WHERE crawl = ? AND slot = ?", (requests, crawl, slot))
 
-    def _next_slot(self, look: Look, share: Share) -> str | None:
+    def next_slot(self, look: Look, share: Share) -> str | None:
         """The slot whose turn it is for this worker."""
         holders = ["", look.worker] if share.may_take else [look.worker] if share.may_go_on else []
         first = [row for holder in holders for row in self._line(look, holder) if row[-1] not in look.enough]
@@ -66,7 +76,7 @@ class SqliteTurns(SqliteAttempts):
         rows = self._db.execute(f"{query} LIMIT ?", (look.crawl, holder, *names, len(look.enough) + 1))
         return [(out, turn, slot) for out, turn, slot in rows]
 
-    def _take_turn(self, look: Look, slot: str) -> bool:
+    def take(self, look: Look, slot: str) -> bool:
         """Something of it has been leased just now; whether it has come to be this worker's alone."""
         crawl, worker = look.crawl, look.worker
         self._db.execute("UPDATE crawls SET turns = turns + 1 WHERE id = ?", (crawl,))
@@ -77,7 +87,7 @@ class SqliteTurns(SqliteAttempts):
 
     # shares
 
-    def _share(self, look: Look, limit: int) -> Share:
+    def share(self, look: Look, limit: int) -> Share:
         """How many slots this worker may have to itself; what it will take now is `limit` at most."""
         if not look.alone:
             return Share()
@@ -96,9 +106,9 @@ class SqliteTurns(SqliteAttempts):
         ).fetchone()[0]
         return Share(held=held.get(worker, 0), slots=free + sum(held.values()), workers=len(workers))
 
-    def _note_hunger(self, look: Look) -> None:
+    def note_hunger(self, look: Look) -> None:
         """It found nothing, though something waits: others have all slots."""
-        with self.step():
+        with self._file.step():
             self._db.execute(
                 f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at",  # noqa: S608 - own words
                 (look.crawl, look.worker),

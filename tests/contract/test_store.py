@@ -246,9 +246,10 @@ def test_forgetting_that_was_broken_off_goes_on(store: Store, monkeypatch: pytes
 
         return step
 
+    connection = store.connection  # type: ignore[attr-defined]  # not in the port
     for name in ("step", "ask"):  # what either engine makes its changes by
-        if hasattr(store, name):
-            monkeypatch.setattr(store, name, broken(getattr(store, name)))
+        if hasattr(connection, name):
+            monkeypatch.setattr(connection, name, broken(getattr(connection, name)))
     with pytest.raises(ConnectionError):
         store.forget("c")
     monkeypatch.undo()

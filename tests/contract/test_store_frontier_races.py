@@ -237,7 +237,7 @@ def test_no_verb_of_a_worker_reads_through_a_table(tmp_path: Path) -> None:
     statements: list[str] = []
     with closing(open_store(tmp_path / "store.db")) as store:
         store.add_crawl(CRAWL)
-        database: sqlite3.Connection = store._db  # type: ignore[attr-defined]  # to listen to what it is asked
+        database: sqlite3.Connection = store.connection.db  # type: ignore[attr-defined]  # to listen to what it is asked
         database.set_trace_callback(statements.append)
         for slot in ("x", "y"):
             add(store, slot, slot=slot)

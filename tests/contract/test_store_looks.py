@@ -41,7 +41,7 @@ def steps(path: Path, batches: int) -> dict[str, int]:
             ]
             store.add_batches("c", new, now=time.time())
         assert store.backlog("c").waiting in {batches, batches * 100}
-        database: sqlite3.Connection = store._db  # type: ignore[attr-defined]  # to count what it does
+        database: sqlite3.Connection = store.connection.db  # type: ignore[attr-defined]  # to count what it does
         for name, look in LOOKS.items():
             look(store)
 

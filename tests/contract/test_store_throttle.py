@@ -135,7 +135,8 @@ def test_what_does_not_count_any_more_is_forgotten(opened: Callable[[], Store], 
         with closing(sqlite3.connect(where.removeprefix("sqlite://"))) as database:
             kept = database.execute("SELECT count(*) FROM grants").fetchone()[0]
     else:
-        grants, client = f"{store.prefix}t:g:a.com", store._client  # type: ignore[attr-defined]  # not in the port
+        server = store.connection  # type: ignore[attr-defined]  # not in the port
+        grants, client = f"{server.prefix}t:g:a.com", server.client
         client.zadd(grants, {str(long_ago): long_ago})
         take(store, limit=short)
         kept = client.zcard(grants)
@@ -205,7 +206,7 @@ def test_a_change_by_an_older_version_of_this_program_is_one_of_all(redis_server
     """It shares a Redis store, and counts the versions only."""
     with closing(open_store(f"{redis_server.url}?prefix=older:")) as store:
         store.change_rules({"a.com": Rule(paused=True)})
-        store._client.incr("{older}:t:version")  # type: ignore[attr-defined]  # as it does
+        store.connection.client.incr("{older}:t:version")  # type: ignore[attr-defined]  # as it does
         store.change_rules({"b.com": Rule(paused=True)})
         assert [store.tell_sites([], known).changed for known in (0, 1, 2)] == [{ALL}, {ALL}, {"b.com"}]
 
@@ -396,12 +397,13 @@ def test_what_nobody_asks_for_is_forgotten_unless_it_counts_still(store: Store) 
 
 def two_hours_later(store: Any) -> None:
     """Whoever was asked for was so two hours before."""
-    if hasattr(store, "_db"):
-        store._db.execute("UPDATE throttle_domains SET asked = asked - 7200000000")
+    server = store.connection
+    if hasattr(server, "db"):
+        server.db.execute("UPDATE throttle_domains SET asked = asked - 7200000000")
         return
-    key = f"{store._throttle}domains"
-    ages = {name: asked - 7_200_000_000 for name, asked in store._client.zrange(key, 0, -1, withscores=True)}
-    store._client.zadd(key, ages)
+    key = f"{server.prefix}t:domains"
+    ages = {name: asked - 7_200_000_000 for name, asked in store.connection.client.zrange(key, 0, -1, withscores=True)}
+    store.connection.client.zadd(key, ages)
 
 
 def test_what_a_broad_crawl_has_left_behind_goes_while_others_come_unless_it_counts_still(store: Store) -> None:
@@ -424,7 +426,7 @@ def test_of_a_domain_that_has_gone_no_key_stays(on_redis: Any) -> None:
     on_redis.take_permits([ask(f"left{number}.com", limit=Limit(hits=1, window=0.001)) for number in range(200)])
     two_hours_later(on_redis)
     on_redis.take_permits([ask(f"new{number}.com") for number in range(100)])
-    keys = {key.decode() for key in on_redis._client.scan_iter("{throttle}:t:*")}
+    keys = {key.decode() for key in on_redis.connection.client.scan_iter("{throttle}:t:*")}
     assert not {key for key in keys if ":left" in key}
     assert {f"{{throttle}}:t:{kind}:new0.com" for kind in "gk"} <= keys
 
@@ -473,7 +475,9 @@ def test_a_clock_that_was_set_back_keeps_nobody_waiting(tmp_path: Path, monkeypa
     with closing(open_store(tmp_path / "store.db")) as store:
         take(store, count=5)
         now = store.take_permits([]).now
-        monkeypatch.setattr(store, "_now", lambda: round((now - 86_400) * 1e6))
+        monkeypatch.setattr(
+            "scrapyd_dist.store.sqlite_throttle.SqliteThrottle._now", lambda _: round((now - 86_400) * 1e6)
+        )
         assert offsets(store.take_permits([ask(count=2)])) == [0.0, 100.0]
 
 
@@ -484,26 +488,26 @@ def test_a_clock_that_was_set_back_keeps_nobody_waiting(tmp_path: Path, monkeypa
 def on_redis(redis_server: RedisServer) -> Iterator[Any]:
     with closing(open_store(f"{redis_server.url}?prefix=throttle:")) as store:
         yield store
-        for key in store._client.scan_iter("{throttle}:*"):  # type: ignore[attr-defined]  # as above
-            store._client.delete(key)  # type: ignore[attr-defined]  # as above
+        for key in store.connection.client.scan_iter("{throttle}:*"):  # type: ignore[attr-defined]  # as above
+            store.connection.client.delete(key)  # type: ignore[attr-defined]  # as above
 
 
 def test_a_step_is_one_command_however_many_permits(on_redis: Any) -> None:
     on_redis.take_permits([ask()])
-    on_redis._client.config_resetstat()
+    on_redis.connection.client.config_resetstat()
     on_redis.take_permits([ask(count=50), ask("b.com", 50), ask("c.com", 50, limit=None)])
     on_redis.return_permits(on_redis.take_permits([ask(count=50)]).answers[0].permits)
-    stats = on_redis._client.info("commandstats")
+    stats = on_redis.connection.client.info("commandstats")
     assert stats["cmdstat_evalsha"]["calls"] == 3
     assert "cmdstat_eval" not in stats
 
 
 def test_a_look_at_rules_that_have_not_changed_is_one_plain_read(on_redis: Any) -> None:
     version = on_redis.change_rules({"a.com": Rule(paused=True)})
-    on_redis._client.config_resetstat()
+    on_redis.connection.client.config_resetstat()
     for _ in range(10):
         assert on_redis.tell_sites([], version) == Look(version=version)
-    stats = on_redis._client.info("commandstats")
+    stats = on_redis.connection.client.info("commandstats")
     assert stats["cmdstat_get"]["calls"] == 10
     assert not {"cmdstat_evalsha", "cmdstat_zrangebyscore"} & set(stats)
 
@@ -513,5 +517,9 @@ def test_every_key_but_rules_and_version_goes_by_itself(on_redis: Any) -> None:
     on_redis.take_permits([ask(count=3, pages=9, budget="c")])
     on_redis.tell_sites([SiteNews(domain="a.com", crawl_delay=1.0)])
     on_redis.take_permits([ask()])
-    stay = {key.decode() for key in on_redis._client.scan_iter("{throttle}:*") if on_redis._client.ttl(key) == -1}
+    stay = {
+        key.decode()
+        for key in on_redis.connection.client.scan_iter("{throttle}:*")
+        if on_redis.connection.client.ttl(key) == -1
+    }
     assert stay == {"{throttle}:" + name for name in ("layout", "t:rules", "t:version", "t:domains")}

@@ -1,10 +1,11 @@
 """The leases of a worker on real stores: renewed while its loop turns, lost when it stands still or is replaced."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rig.stores import attempt, fail, seal
@@ -15,7 +16,7 @@ from scrapyd_dist.middlewares.worker.lease import Leases, Loss, guard
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT, SqliteFile
+from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT
 
 #: seconds of a lease that a test waits for
 SHORT = 0.6
@@ -195,8 +196,9 @@ class TestAway:
 def test_a_worker_that_is_stopped_while_it_writes_is_improbable(tmp_path: Path) -> None:
     """It would hold the file's lock for as long as it is stopped, so it never waits for the disk meanwhile."""
     open_store(tmp_path / "store.db").close()
-    with closing(cast("SqliteFile", open_store(tmp_path / "store.db", durable=False))) as one:
-        told = [one._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "wal_autocheckpoint")]
+    with closing(open_store(tmp_path / "store.db", durable=False)) as one:
+        database: sqlite3.Connection = one.connection.db  # type: ignore[attr-defined]  # not in the port
+        told = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "wal_autocheckpoint")]
     assert told == [1, WORKERS_CHECKPOINT]
 
 
