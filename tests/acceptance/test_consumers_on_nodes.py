@@ -91,33 +91,33 @@ def test_a_limit_that_is_lowered_below_what_runs_starts_nothing_until_enough_hav
     project: Callable[..., Project], fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess],
     start_cli: Callable[..., Command],
 ) -> None:  # fmt: skip
-    """H34: five workers run and two may; the other three of eight slots wait, and nothing that runs is ended."""
-    (node,), pages = fleet(1, max_proc=12, poll_interval=0.1, jobs_to_keep="100"), site(80)
+    """H34: four workers run and two may; the other three of seven slots wait, and nothing that runs is ended."""
+    (node,), pages = fleet(1, max_proc=12, poll_interval=0.1, jobs_to_keep="100"), site(70)
     it = project(nodes=[node], settings={"START_URL": pages.start_url, **QUICK})
     frontier = Frontier(it)
-    frontier.fill(articles(pages, 0, 80), slots=8, size=5, callback="parse_article")
+    frontier.fill(articles(pages, 0, 70), slots=7, size=5, callback="parse_article")
     line = ("consume", "plain", "shop", "-o", "items.jl", "--max-running")
 
     def reports() -> list[dict[str, Any]]:
         return [json.loads(path.read_text("utf-8")) for path in node.logs_dir.glob("_sdist/shop.*/*.json")]
 
     with pages.paused():
-        command = start_cli(it, *line, 5)
-        wait_for(lambda: len(reports()) == 5, 60, "five workers")
+        command = start_cli(it, *line, 4)
+        wait_for(lambda: len(reports()) == 4, 60, "four workers")
         command.signal(signal.SIGKILL)
         command.wait()
         before = node.log.count("/daemonstatus.json")
         command = start_cli(it, *line, 2)
         wait_for(lambda: node.log.count("/daemonstatus.json") >= before + 5, 60, "looks of the next one")
-        assert len(node.jobs("running")) == 5
+        assert len(node.jobs("running")) == 4
         assert node.jobs("pending") == node.jobs("finished") == []
     done = command.wait()
     assert done.code == 0, said(done)
     assert pages.differences(it.items("items.jl")) == {}
     assert set(pages.item_hits().values()) == {1}
     ran = sorted((one["started"], one["updated"]) for one in reports())
-    assert len(ran) == 8, "a worker for each slot"
-    for at, (began, _) in enumerate(ran[5:], 5):
+    assert len(ran) == 7, "a worker for each slot"
+    for at, (began, _) in enumerate(ran[4:], 4):
         assert sum(ended > began for _, ended in ran[:at]) < 2
 
 

@@ -167,7 +167,7 @@ def test_a_worker_that_is_killed_leaves_each_item_once_in_what_its_manifest_list
     it = make(START_URL=pages.start_url)
     slow = range(5, 15)
     pages.behave({pages.site.detail_path(number): "hang" for number in slow})
-    url = f"file://{str(folder).replace(' ', '%20')}/%(batch)s_%(time)s.jl"
+    url = f"file://{str(folder).replace(' ', '%20')}/%(batch)s.jl"
     command = start_cli(it, "crawl", "easy", "--feed", url, "-o", "items.jl", "--json")
     wait_for(lambda: pages.item_hits().keys() & set(slow), 60, "a request that has no answer")
     victims = {job for node in nodes_up for job in node.kill_jobs().values()}
