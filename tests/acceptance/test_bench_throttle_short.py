@@ -29,9 +29,8 @@ def test_workers_keep_to_the_limit_and_use_it(tmp_path: Path) -> None:
     theirs, *ours = rows
     assert [row["way"] for row in rows] == ["cluster", "sqlite", "redis"]
     for row in ours:
-        assert row["most_grants"] <= 20, row
+        assert row["most_grants"] == 20, row
         assert row["most_hits"] <= 20, row
-        assert row["granted"] > 0.7, row  # a worker that gets no processor time for long loses some
         assert row["asks"] <= 1, row
         assert row["denied"] == 0, row
     assert theirs["asks"] > 10, "eager pollers ask again at once"

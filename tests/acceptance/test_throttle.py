@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 from rig.crawls import ADDON, said
 from rig.redis import RedisServer
+from rig.throttled import CLOCKS, TINY, permits_of
 from rig.waiting import wait_for
+from rolling import most_in_window
 
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.values import Rule
@@ -44,8 +46,6 @@ SPIDER = """
             yield {"url": response.url, "at": response.meta["distributed_permit"][1]}
 """
 SETTINGS = {"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE": True, "TELNETCONSOLE_ENABLED": False}
-#: seconds by which a moment of the store may differ from another one for no other reason than how it is written down
-TINY = 1e-5
 
 
 @pytest.fixture
@@ -64,11 +64,6 @@ def crawling(pages: list[str], output: str = "items.jl") -> list[str]:
 
 def grants(place: Project, *names: str) -> list[float]:
     return sorted(item["at"] for name in names or ("items.jl",) for item in place.items(name))
-
-
-def most_in_window(moments: list[float], window: float) -> int:
-    """The most of them in any half-open window of so many seconds."""
-    return max(sum(first <= moment < first + window - TINY for moment in moments) for first in moments)
 
 
 def stat(done: Result, name: str) -> int:
@@ -100,27 +95,16 @@ def test_a_slow_domain_holds_up_no_other(
 def test_three_processes_share_a_limit(
     place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
 ) -> None:
-    """C1, C2: evenly spread; each hit has a permit of its own."""
+    """C1, C2: permits are evenly spread; each request at the site has one of its own, and comes after it."""
     there, it = site(12), place(**limit(20))
-    names = [f"{number}.jl" for number in range(3)]
-    for crawl in [start_scrapy(it, *crawling(urls(there, 12), name)) for name in names]:
+    pages = {f"{number}.jl": urls(there, 12, query=f"?by={number}") for number in range(3)}
+    for crawl in [start_scrapy(it, *crawling(mine, name)) for name, mine in pages.items()]:
         assert crawl.wait().code == 0
-    moments = grants(it, *names)
-    assert len(moments) == len(there.log()) == 36
-    assert min(later - sooner for sooner, later in pairwise(moments)) >= 1 / 20 - TINY
-
-
-@pytest.mark.black_box
-def test_a_burst_and_a_rest(
-    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
-    """C2 unmoderated, and C3: what was not used before is not made up for."""
-    there, it = site(25), place(**limit(10, DISTRIBUTED_THROTTLE_MODERATED=False))
-    done = run_scrapy(it, *crawling(urls(there, 25)))
-    assert done.code == 0, said(done)
-    moments = grants(it)
-    assert len(there.log()) == len(moments) == 25
-    assert 5 < most_in_window(moments, 1.0) <= 10
+    hits, items = there.log(), [item for name in pages for item in it.items(name)]
+    moments = permits_of([f"http://{hit['host']}{hit['target']}" for hit in hits], items)
+    assert len(moments) == 36
+    assert min(later - sooner for sooner, later in pairwise(sorted(moments))) >= 1 / 20 - TINY
+    assert all(hit["time"] > moment - CLOCKS for hit, moment in zip(hits, moments, strict=True))
 
 
 @pytest.mark.black_box
@@ -184,7 +168,7 @@ def test_without_its_store_nothing_leaves(
         server.start()
         assert crawl.wait().code == 0
         assert len(there.log()) == 20
-        assert most_in_window(grants(it), 1.0) <= 10
+        assert most_in_window(grants(it), 1.0 - TINY) <= 10
 
 
 @pytest.mark.black_box

@@ -14,9 +14,9 @@ from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
-from rig.throttled import SPIDERS, mean_gap
+from rig.throttled import SPIDERS, TINY, assert_limit, mean_gap, permits_of
 from rig.waiting import wait_for
-from rolling import most_in_window, part_apart, percentile
+from rolling import part_apart
 
 T = TypeVar("T")
 
@@ -52,10 +52,6 @@ WORKERS = 8
 STRETCH = 3 * WINDOW
 #: the part of the limit that has to be used
 USED = 0.95
-#: seconds by which a moment may differ for no other reason than how it is written down
-TINY = 1e-5
-#: seconds by which the clock of the site's log and that of the store may drift apart in a test
-CLOCKS = 0.05
 BUSY, NEW = "127.0.3.1", "127.0.3.2"
 #: seconds until a domain that nobody has seen before is crawled
 SOON = 10.0
@@ -94,9 +90,7 @@ class Fleet:
 
     def grants(self, hits: Iterable[Hit]) -> list[float]:
         """The moments of their permits, in the order of these hits, by the clock of the site's log."""
-        apart = time.time() - time.monotonic()
-        at = {item["url"]: item["at"] - apart for item in self.it.items("items.jl")}
-        return [at[self._urls(hit.host, [hit.page])[0]] for hit in hits]
+        return permits_of([self._urls(hit.host, [hit.page])[0] for hit in hits], self.it.items("items.jl"))
 
 
 @pytest.fixture(scope="module")
@@ -167,21 +161,11 @@ def test_eight_workers_on_two_nodes_keep_a_limit_and_use_it(
     assert run_cli(fleet.it, "throttle", "set", BUSY, "--hits", 2000, "--window", 1).code == 0
     finish(fleet, command)
     assert sorted(hit.page for hit in fleet.hits()) == list(range(400))
-    _check_limit(fleet, [hit for hit in fleet.hits() if hit.time < lifted])
-
-
-def _check_limit(fleet: Fleet, hits: Sequence[Hit]) -> None:
-    """At the site in windows that are shortened by what the way takes; and by the store's clock."""
+    hits = [hit for hit in fleet.hits() if hit.time < lifted]
     grants, times = fleet.grants(hits), [hit.time for hit in hits]
-    late = [time - at for time, at in zip(times, grants, strict=True)]
-    shorter = max(2 * percentile(late, 0.99), *late)
-    seen = f"p99 of (hit - grant) {percentile(late, 0.99):.4f} s, the longest {max(late):.4f} s"
-    assert min(late) > -CLOCKS, seen
-    assert shorter < WINDOW / 2, seen
-    assert most_in_window(times, WINDOW - shorter) <= HITS, seen
-    assert most_in_window(grants, WINDOW - TINY) <= HITS
+    assert_limit(grants, times, HITS, WINDOW)
     assert part_apart(grants, GAP - TINY) == 1.0
-    assert part_apart(times, 0.95 * GAP) > 0.5, seen
+    assert part_apart(times, 0.95 * GAP) > 0.5
 
 
 def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(

@@ -1,15 +1,22 @@
 """Ordinary crawls under the throttle: a spider of numbered pages, its processes, and what the site's own log says."""
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
+
+from rolling import most_in_window
 
 from .commands import Command
 from .crawls import ADDON
 from .projects import Project
 from .sites import SiteProcess
 
+#: seconds by which a moment may differ for no other reason than how it is written down
+TINY = 1e-5
+#: seconds by which the clock of the site's log and that of the store may drift apart in a test
+CLOCKS = 0.05
 #: two spiders of the same pages: `first` to `last` of the site at `base`, in turn from each of the `addresses`
 SPIDERS = """
 import scrapy
@@ -27,7 +34,8 @@ class Pages(scrapy.Spider):
                 yield scrapy.Request(url, meta=meta, dont_filter=True)
 
     def parse(self, response):
-        yield {"url": response.url}
+        permit = response.meta.get("distributed_permit")
+        yield {"url": response.url, "at": permit and permit[1]}
 
 
 class Others(Pages):
@@ -58,12 +66,21 @@ class Throttled:
         self._port = urlsplit(site.url).port
 
     def crawl(
-        self, host: str, first: int, last: int, *, spider: str = "pages", addresses: str = "", **settings: Any
+        self,
+        host: str,
+        first: int,
+        last: int,
+        *,
+        spider: str = "pages",
+        addresses: str = "",
+        output: str = "",
+        **settings: Any,
     ) -> Command:
-        """A process that crawls these pages of the site under the name of one host."""
+        """A process that crawls these pages of the site under one host name; `output`: the file of its items."""
         base = f"http://{host}:{self._port}"
         given = {"base": base, "first": first, "last": last, "addresses": addresses}
         words = [word for name, value in given.items() for word in ("-a", f"{name}={value}")]
+        words += ["-O", output] if output else []
         for name, value in {**self._settings, **settings}.items():
             words += ["-s", f"{name}={json.dumps(value) if isinstance(value, dict) else value}"]
         return self._start(self.project, "crawl", spider, *words)
@@ -72,9 +89,43 @@ class Throttled:
         """What came to the site under this name, in order."""
         return [row for row in self._site.log() if row["host"] == f"{host}:{self._port}"]
 
+    def permits(self, host: str, *names: str) -> list[float]:
+        """The moments of the permits of `hits`, as the items in these files tell them; likewise."""
+        rows = [item for name in names for item in self.project.items(name)]
+        return permits_of([f"http://{row['host']}{row['target']}" for row in self.hits(host)], rows)
+
     def times(self, host: str) -> list[float]:
         """When it came: time.monotonic() of this machine."""
         return [row["time"] for row in self.hits(host)]
+
+
+def permits_of(urls: Iterable[str], items: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The moments of the permits of these requests, by time.monotonic(); items have `url`, and the permit as `at`."""
+    apart = time.time() - time.monotonic()
+    at = {item["url"]: item["at"] - apart for item in items}
+    return [at[url] for url in urls]
+
+
+def assert_limit(permits: Sequence[float], arrivals: Sequence[float], hits: int, window: float) -> int:
+    """No window of the permits has more than the limit, and none at the site that is shorter by the longest way there.
+
+    Args:
+        permits: the moment of each request's permit, by the store's clock.
+        arrivals: when it came to the site, by the site's own log; in the same order.
+        hits: the limit.
+        window: of it, in seconds.
+
+    Returns:
+        The most permits in any window.
+    """
+    ways = [arrival - permit for permit, arrival in zip(permits, arrivals, strict=True)]
+    seen = f"from permit to site {min(ways):.4f} to {max(ways):.4f} s"
+    assert min(ways) > -CLOCKS, seen
+    assert max(ways) < window / 2, seen
+    assert most_in_window(arrivals, window - max(ways) - CLOCKS) <= hits, seen
+    most = most_in_window(permits, window - TINY)
+    assert most <= hits, seen
+    return most
 
 
 def mean_gap(times: list[float]) -> float:
