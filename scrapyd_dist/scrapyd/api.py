@@ -1,4 +1,4 @@
-"""Scrapyd's HTTP API as values: one function per page gives the Call that asks it and reads its reply. Rule: no IO."""
+"""Scrapyd's HTTP API: one function per endpoint returns the Call that requests it and reads its reply. No IO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "RESERVED_ARGS",
     "SLOW_TIMEOUT",
     "TIMEOUT",
-    # what is asked, and what comes back
+    # calls, and the values that replies are read into
     "Call",
     "Chunk",
     "Job",
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class JobState(str, Enum):
-    """What Scrapyd says about a job. "finished" is how it ended in no way: see outcome."""
+    """The state of a job by Scrapyd; "finished" does not say how it ended, see `jobs.judged`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -56,11 +56,11 @@ class JobState(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a node has to do."""
+    """The load of a node: numbers of jobs."""
 
     pending: int
     running: int
-    #: how many finished jobs it still remembers
+    #: finished jobs that the node still remembers
     finished: int
     node_name: str
     #: the node's clock, UTC, whole seconds
@@ -69,7 +69,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One row of a node's job list. Times are the node's local ones, without a zone."""
+    """A row of a node's job list. Times are the node's local time, without a zone."""
 
     id: str
     project: str
@@ -79,9 +79,9 @@ class Job:
     pid: int | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
-    #: path from the server's root, without a proxy's prefix; None once the file is gone
+    #: path from the server's root, without a proxy's prefix; None after the file was removed
     log_url: str | None = None
-    #: these three only while pending
+    #: version, settings and args are listed only while pending
     version: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     args: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -89,7 +89,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
-    """A node's job list; finished ones newest first, and only as many as it remembers."""
+    """A node's job list; finished jobs are newest first, and limited to those that the node remembers."""
 
     pending: tuple[Job, ...]
     running: tuple[Job, ...]
@@ -97,7 +97,7 @@ class Jobs:
 
 
 def daemonstatus() -> Call[Load]:
-    """How many jobs are pending, running and remembered as finished."""
+    """Ask for the numbers of pending, running and remembered finished jobs."""
 
     def read(reply: Reply) -> Load:
         doc = document(reply)
@@ -122,10 +122,10 @@ def schedule(
     args: Mapping[str, str] | None = None,
     priority: float | None = None,
 ) -> Call[str]:
-    """Start a job under an id of our choice; gives that id. Posting it twice runs it twice.
+    """Start a job under the given id; the reply is that id. Posting it twice runs it twice.
 
     Raises:
-        ConfigError: what is asked would be lost by the node without a word, or fail there for certain.
+        ConfigError: the node would silently lose the job, or it would certainly fail there.
     """
     settings, args = settings or {}, args or {}
     check_job(jobid, settings, args)
@@ -147,7 +147,7 @@ def schedule(
 
 
 def status(job: str, project: str | None = None) -> Call[JobState | None]:
-    """The state of a job; None = the node knows no such job (any more). Scrapyd 1.5 and later."""
+    """Ask for the state of a job, None if the node does not know it (any more). Scrapyd 1.5 and later."""
     return Call(
         path="status.json",
         params=_given(job=job, project=project),
@@ -156,27 +156,27 @@ def status(job: str, project: str | None = None) -> Call[JobState | None]:
 
 
 def cancel(project: str, job: str, signal: str = "INT") -> Call[JobState | None]:
-    """Take a pending job out of the queue, or signal a running one; gives the state it was in, None = unknown.
+    """Remove a pending job from the queue, or signal a running one; the reply is its earlier state, None if unknown.
 
-    A finished job is unknown here too. INT and TERM end a job in order; a second one at once.
+    A finished job is unknown here too. INT and TERM shut a job down gracefully; a second signal ends it at once.
     """
     return Call(
         path="cancel.json",
         method="POST",
         data=_given(project=project, job=job, signal=signal),
         read=lambda reply: _state(document(reply), "prevstate"),
-        # a second INT makes a job that is closing stop at once
+        # a second INT ends a job that is shutting down at once
         idempotent=False,
     )
 
 
 def listprojects() -> Call[tuple[str, ...]]:
-    """The names of the projects of a node."""
+    """Ask for the names of a node's projects."""
     return Call(path="listprojects.json", read=lambda reply: document(reply).texts("projects"))
 
 
 def listversions(project: str) -> Call[tuple[str, ...]]:
-    """The versions of a project, in Scrapyd's order: the last one is its default. An unknown project has none."""
+    """Ask for a project's versions in Scrapyd's order, the default last. An unknown project has none."""
     return Call(
         path="listversions.json",
         params=_given(project=project),
@@ -185,7 +185,7 @@ def listversions(project: str) -> Call[tuple[str, ...]]:
 
 
 def listspiders(project: str, version: str | None = None) -> Call[tuple[str, ...]]:
-    """The spiders of a version; the node imports the project for it when asked for the first time."""
+    """Ask for the spiders of a version; for the first such call the node imports the project."""
     return Call(
         path="listspiders.json",
         params=_given(project=project, _version=version),
@@ -195,7 +195,7 @@ def listspiders(project: str, version: str | None = None) -> Call[tuple[str, ...
 
 
 def listjobs(project: str | None = None) -> Call[Jobs]:
-    """The job list. It echoes the settings and arguments of pending jobs, whole batches included."""
+    """Ask for the job list, which echoes settings and arguments of pending jobs, whole batches included."""
 
     def read(reply: Reply) -> Jobs:
         doc = document(reply)
@@ -209,9 +209,9 @@ def listjobs(project: str | None = None) -> Call[Jobs]:
 
 
 def addversion(project: str, version: str, egg: bytes) -> Call[int]:
-    """Upload an egg; gives the number of its spiders.
+    """Upload an egg; the reply is the number of its spiders.
 
-    A node that refuses it with `ApiRefused` keeps it all the same, and may make it the default: delete it then.
+    A node that refuses the egg with `ApiRefused` keeps it nevertheless, possibly as the default: delete it then.
     """
     return Call(
         path="addversion.json",
@@ -224,14 +224,14 @@ def addversion(project: str, version: str, egg: bytes) -> Call[int]:
 
 
 def delversion(project: str, version: str) -> Call[None]:
-    """Delete one version of a project. One that is not there is refused."""
+    """Delete a version of a project. Refused if it does not exist."""
     return Call(
         path="delversion.json", method="POST", data=_given(project=project, version=version), read=_read_nothing
     )
 
 
 def delproject(project: str) -> Call[None]:
-    """Delete a project with all its versions. One that is not there is refused."""
+    """Delete a project with all its versions. Refused if it does not exist."""
     return Call(path="delproject.json", method="POST", data=_given(project=project), read=_read_nothing)
 
 
@@ -261,7 +261,7 @@ def _pending(row: Document) -> Job:
         spider=row.text("spider"),
         state=JobState.PENDING,
         version=row.text("version") if row.has("version") else None,
-        # Scrapyd 1.5 was the first to show these
+        # since Scrapyd 1.5
         settings=row.mapping("settings") if row.has("settings") else {},
         args=row.mapping("args") if row.has("args") else {},
     )

@@ -1,4 +1,4 @@
-"""One request to one page of a node, as a value. Rule: all that is sent is decided here, none of it by a library."""
+"""An HTTP request to a node as a value, so that no HTTP library decides what is sent."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds for a call that a healthy node answers at once, though it may be busy reading an egg.
+#: Timeout in seconds of a call that a node answers at once, unless it is reading an egg.
 TIMEOUT = 15.0
-#: Seconds for a call that makes the node run `scrapy list` first (listspiders, the first schedule of a version).
+#: Timeout in seconds of a call that makes the node run `scrapy list` (listspiders, the first schedule of a version).
 SLOW_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """One file of a multipart form."""
+    """A file of a multipart form."""
 
     name: str
     filename: str
@@ -31,24 +31,24 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
-    """One request to one page of a node, and how its reply is read."""
+    """A request to an endpoint or file of a node, and the function that reads its reply."""
 
     #: relative to the node's base, already quoted
     path: str
     read: Callable[[Reply], T] = field(repr=False)
     method: str = "GET"
     params: tuple[tuple[str, str], ...] = ()
-    #: form fields of a POST; a name may come more than once
+    #: form fields of a POST; names may repeat
     data: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     upload: Upload | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: whether sending it twice does no more than sending it once
+    #: whether sending it twice has the same effect as sending it once
     idempotent: bool = True
-    #: seconds within which the whole reply should be here, when the sender is told nothing else
+    #: default timeout in seconds for the whole reply
     timeout: float = TIMEOUT
-    #: first byte wanted of a raw file, None = wherever it begins
+    #: first byte of a raw file to fetch, or None for any
     start: int | None = None
-    #: how many bytes of a raw file from there on, None = all
+    #: maximum bytes of a raw file to fetch, or None for all
     limit: int | None = None
 
     @property
@@ -57,7 +57,7 @@ class Call(Generic[T]):
         return f"{self.path}?{urlencode(self.params)}" if self.params else self.path
 
     def body(self) -> tuple[str | None, bytes | None]:
-        """Content type and bytes of the request; None and None for a GET."""
+        """Return content type and body of the request; (None, None) for a GET."""
         if self.upload is not None:
             return _multipart(self.data, self.upload)
         if self.method == "POST":
@@ -66,7 +66,7 @@ class Call(Generic[T]):
 
 
 def _multipart(data: Iterable[tuple[str, str]], upload: Upload) -> tuple[str, bytes]:
-    # The boundary cannot occur in the content that it is the hash of, or we have found more than a bug.
+    # The boundary is the hash of the content, so it does not occur in it.
     boundary = hashlib.sha256(upload.content).hexdigest()
     parts = [_part(boundary, f'name="{name}"', value.encode()) for name, value in data]
     kind = f'name="{upload.name}"; filename="{upload.filename}"\r\nContent-Type: application/octet-stream'

@@ -1,4 +1,4 @@
-"""What a job may be given. The rule it keeps: nothing is sent that a node would accept and then lose without a word."""
+"""Validates job ids, settings and arguments. Invariant: no job is posted that a node would accept and silently lose."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scrapyd_dist.payload import ARGUMENT_MAX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Longest sum of all arguments in bytes: Linux allows 2 MiB together with the environment.
+#: Maximum total bytes of all arguments: Linux allows 2 MiB, including the environment.
 ARGUMENTS_BYTES = 1_900_000
 
-#: Spider arguments that Scrapyd takes for itself or fails on.
+#: Spider arguments that Scrapyd uses itself or fails on.
 RESERVED_ARGS = frozenset(
     {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
 )
@@ -39,10 +39,11 @@ def check_args(args: Mapping[str, str]) -> None:
 
 
 def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
-    """Refuse, before anything is sent, a job that a node would lose.
+    """Refuse a job that a node would lose, before it is posted.
 
     Raises:
-        ConfigError: the id is no file name, an argument's name is taken, or something is too long for the kernel.
+        ConfigError: the id is not a valid file name, an argument's name is reserved, or a value is too long for the
+            kernel.
     """
     if not _JOB_ID.match(jobid) or ".." in jobid:
         raise ConfigError(

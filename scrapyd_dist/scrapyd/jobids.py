@@ -1,6 +1,6 @@
-"""Ids of jobs: those of plain ones are made here, and all are read here. Rule: an id tells which code the job runs.
+"""Creates the ids of plain jobs, and parses the ids of all jobs of this program.
 
-Scrapyd names the version of a waiting job only. What runs can then be told apart by what was made here.
+The id of a plain job contains the content hash of its version, because Scrapyd names the version of pending jobs only.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 
 
 def job_id(spider: str, version: str | None, now: datetime) -> str:
-    """A new id: `<spider>-<UTC time>[-<content hash of the version>]-<8 hexadecimal digits>`.
+    """Return a new id: `<spider>-<UTC time>[-<content hash of the version>]-<8 hexadecimal digits>`.
 
     Args:
-        spider: its name; what is no part of an id becomes a dash.
-        version: the one that the job is pinned to; one whose name tells no content hash leaves that part out.
-        now: must know its time zone.
+        spider: the spider's name; characters not allowed in an id become dashes.
+        version: the version that the job is pinned to; the hash is left out if the name has none.
+        now: the current time, with a time zone.
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
     content = hash_in(version or "")
@@ -32,23 +32,23 @@ def job_id(spider: str, version: str | None, now: datetime) -> str:
 
 
 def content_of(job: str) -> str | None:
-    """The content hash of the version that a job runs, if its id tells."""
+    """Return the content hash in a plain job's id, or None."""
     found = _ID.fullmatch(job)
     return found[1] if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OurJob:
-    """What the id of a job of a crawl or a frontier says: an attempt, a row's one too, or a worker that leases."""
+    """The parsed id of a job of a crawl or frontier: an attempt, or a worker that leases batches."""
 
     crawl: str
-    leases: bool  #: a worker, or its introduction in another project; else an attempt of a batch
-    number: int  #: of the worker, or of the batch
+    leases: bool  #: whether it is a worker (or its introduction in another project), not an attempt
+    number: int  #: number of the worker or of the batch
     attempt: int
 
 
 def read_id(job: str) -> OurJob | None:
-    """Takes the id of a job of ours apart; None for any other one. The only place where that is done."""
+    """Parse the id of a crawl's job; returns None for any other id."""
     found = _OURS.fullmatch(job)
     if found is None:
         return None

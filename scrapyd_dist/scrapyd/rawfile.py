@@ -1,4 +1,4 @@
-"""Raw files of a node's /logs/, in pieces by Range. Rule: the bytes are the file's own, never decoded or shifted."""
+"""Calls that fetch pieces of raw files below a node's /logs/ by Range, without decoding them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A piece of a raw file. An empty body means that there is nothing new."""
+    """A piece of a raw file. An empty body means that the file has not grown."""
 
-    #: empty when the bytes went to a sink
+    #: the bytes; empty if they went to a sink
     body: bytes = field(repr=False)
-    #: position in the file of the first byte
+    #: offset of the first byte in the file
     start: int
-    #: size of the whole file, where the server tells it. Below `start`: the file was replaced by a shorter one
+    #: size of the whole file, if the server reports it; less than `start` if a shorter file has replaced it
     total: int | None
     #: the node's clock, UTC, whole seconds
     date: datetime | None
 
 
 def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> Call[Chunk | None]:
-    """A raw file of the node, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
+    """Fetch a raw file, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
 
-    Gives None where there is no such file. `path` is not quoted yet.
+    The reply is None if there is no such file. `path` is not quoted.
     """
     first = start or 0
     last = "" if limit is None else str(first + limit - 1)
@@ -44,15 +44,15 @@ def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> C
 
 
 def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
-    """The last `size` bytes of a raw file of the node, or None where they are known already.
+    """Fetch the last `size` bytes of a raw file; returns None if `head` has them already.
 
-    A Range of "the last n bytes" is an error 500 of Twisted's where the file is shorter, so the file's size has to
-    be known first.
+    The file's size must be known first, because Twisted answers a Range of "the last n bytes" with error 500 if the
+    file is shorter.
 
     Args:
-        path: of the file, below the node's base; not quoted yet.
-        size: how many bytes.
-        head: what `fetch(path, start=0, limit=size)` gave.
+        path: path of the file relative to the node's base, not quoted.
+        size: number of bytes.
+        head: the reply of `fetch(path, start=0, limit=size)`.
     """
     if head is None or head.total is None or head.total <= len(head.body):
         return None
@@ -60,16 +60,16 @@ def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
 
 
 def serves_logs() -> Call[bool]:
-    """Whether the node serves a log folder at all.
+    """Ask whether the node serves a log folder.
 
-    The folder itself is made with the first job, so a fresh node answers 404 too, but in other words than
-    a node without logs_dir: only those that say that a file is missing are a yes.
+    The first job creates the folder, so a fresh node answers 404 as a node without logs_dir does; only the former's
+    page says "File not found".
     """
     return _serves("logs/")
 
 
 def serves_items() -> Call[bool]:
-    """Whether the node has an items_dir of its own, and so replaces the FEEDS that a plain job is given."""
+    """Ask whether the node has an items_dir, with which it replaces the FEEDS setting of plain jobs."""
     return _serves("items/")
 
 
@@ -77,7 +77,7 @@ def _serves(folder: str) -> Call[bool]:
     def read(reply: Reply) -> bool:
         if reply.status == 404:
             return b"File not found" in reply.body
-        if reply.status != 200:  # a listing is HTML, which judge_raw takes for a proxy's page
+        if reply.status != 200:  # judge_raw would take an HTML listing for a proxy's page
             judge_raw(reply)
         return True
 
@@ -85,7 +85,7 @@ def _serves(folder: str) -> Call[bool]:
 
 
 def _chunk(reply: Reply, first: int | None) -> Chunk | None:
-    """The piece in a reply that was asked for from byte `first` on (None: wherever it begins)."""
+    """Return the piece in a reply to a request from byte `first` on (None: any)."""
     begins, total = content_range(reply)
     if reply.status == 416:
         if total is not None and total > (first or 0):

@@ -1,4 +1,4 @@
-"""What a node answered, and the one door where it is judged: there a foreign reply becomes a value or our error."""
+"""Checks the replies of nodes: turns each one into a value or a `NodeError`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from scrapyd_dist.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Largest number that means anything here: counts, sizes, process ids.
+#: Largest accepted number: counts, sizes, process ids.
 LARGEST = 1 << 53
-#: Longest piece of a foreign text that an error quotes, in characters.
+#: Maximum characters of a node's text that an error quotes.
 QUOTE = 300
 #: Statuses that carry a raw file.
 RAW_STATUSES = (200, 206)
 
-#: By status, else by its hundreds.
+#: Errors by status, else by status // 100.
 _STATUS_ERRORS: dict[int, type[NodeError]] = {
     401: AuthRefused,
     403: AuthRefused,
@@ -45,21 +45,21 @@ _LENGTH = re.compile(r"[0-9]{1,16}\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One whole HTTP reply, not judged yet."""
+    """A complete HTTP reply, not checked yet."""
 
-    #: `str(node)`, for error texts
+    #: `str(node)`, for error messages
     where: str
-    #: the page that was asked, relative to the node's base
+    #: the requested path, relative to the node's base
     path: str
     status: int
     #: names in lower case
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = field(default=b"", repr=False)
-    #: what to do when user name and password were refused, where the node knows better than the error
+    #: hint if the credentials were refused; empty for the error's own
     login_hint: str = ""
 
     def header(self, name: str) -> str | None:
-        """The value of a header, whatever the case of its name."""
+        """Return the value of a header; the name is case-insensitive."""
         return self.headers.get(name.lower())
 
     @property
@@ -69,18 +69,18 @@ class Reply:
 
     @property
     def length(self) -> int | None:
-        """The bytes of the body as the head announces them; None where it does not, or says no size of a file."""
+        """The body's length by Content-Length; None without it, or with a transfer encoding."""
         text = self.headers.get("content-length") or ""
         return int(text) if _LENGTH.match(text) and not self.headers.get("transfer-encoding") else None
 
     def error(self, kind: type[NodeError], why: str) -> NodeError:
-        """The error of this reply: the page and why it is wrong."""
+        """Return an error for this reply that names the path and the reason."""
         return kind.at(self.where, f"{self.path}: {why}", hint=self.login_hint if kind is AuthRefused else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The JSON object of a good reply; its fields are taken by name and kind, and anything else is `NotJson`."""
+    """The JSON object of a good reply; a field that is missing or has the wrong type raises `NotJson`."""
 
     reply: Reply
     values: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Document:
         return value
 
     def number(self, name: str) -> int:
-        """A count, a size, or the like: whole, not negative, and no larger than `LARGEST`."""
+        """Return an integer from 0 to `LARGEST`."""
         value: int = self._field(name, int)
         if not 0 <= value <= LARGEST:
             raise self.wrong(name)
@@ -107,7 +107,7 @@ class Document:
         return {key: self._words(name, value) for key, value in self._field(name, dict).items()}
 
     def time(self, name: str) -> datetime:
-        """A time of the node's local clock, naive, as Scrapyd writes it."""
+        """Return a naive time of the node's local clock, as Scrapyd writes it."""
         try:
             found = datetime.fromisoformat(self.text(name))
         except ValueError as e:
@@ -117,7 +117,7 @@ class Document:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Whether the field exists and is not null."""
         return self.values.get(name) is not None
 
     def wrong(self, name: str) -> NodeError:
@@ -129,7 +129,7 @@ class Document:
     def _part(self, name: str, value: object, kind: type[Any]) -> Any:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(name)
-        if isinstance(value, str) and _HALVES.search(value):  # no such text can be sent, or printed
+        if isinstance(value, str) and _HALVES.search(value):  # lone surrogates can be neither sent nor printed
             raise self.wrong(name)
         return value
 
@@ -140,10 +140,10 @@ class Document:
 
 
 def document(reply: Reply) -> Document:
-    """The door for Scrapyd's JSON pages.
+    """Check the reply of a JSON endpoint and return its document.
 
     Raises:
-        NodeError: the subclass that says what the node answered instead.
+        NodeError: the reply is an error, or not Scrapyd's JSON; the subclass says which.
     """
     _judge_status(reply)
     if reply.status != 200:
@@ -164,15 +164,15 @@ def document(reply: Reply) -> Document:
 
 
 def is_raw(reply: Reply) -> bool:
-    """Whether the body of this reply is the file that was asked for; can be told from the head alone.
+    """Whether the body of a reply is the requested file, judged by status and headers.
 
-    Scrapyd serves its log folder as text/plain; an HTML page is a folder's listing or a proxy's log-in form.
+    Scrapyd serves log files as text/plain; an HTML page is a folder listing or a proxy's login form.
     """
     return reply.status in RAW_STATUSES and not (reply.header("content-type") or "").startswith("text/html")
 
 
 def judge_raw(reply: Reply) -> None:
-    """The door for raw files: raises unless `is_raw`."""
+    """Raise a `NodeError` unless the reply is a raw file."""
     _judge_status(reply)
     if not is_raw(reply):
         what = "a page of HTML" if reply.status in RAW_STATUSES else f"HTTP {reply.status}"
@@ -180,7 +180,7 @@ def judge_raw(reply: Reply) -> None:
 
 
 def content_range(reply: Reply) -> tuple[int | None, int | None]:
-    """First byte and total size as the Content-Range header gives them; None for what it leaves open."""
+    """Return first byte and total size by the Content-Range header; None for each that it does not give."""
     match = _RANGE.match(reply.header("content-range") or "")
     if not match:
         return None, None
@@ -191,7 +191,7 @@ def content_range(reply: Reply) -> tuple[int | None, int | None]:
 
 
 def moment(header: str | None) -> datetime | None:
-    """The time that a header tells, in UTC; None where it tells none."""
+    """Parse the time in a header, in UTC; None if there is none."""
     try:
         date = parsedate_to_datetime(header or "")
     except (TypeError, ValueError, IndexError, OverflowError):
@@ -202,12 +202,12 @@ def moment(header: str | None) -> datetime | None:
 
 
 def sensible(time: datetime) -> bool:
-    """Whether something may have happened then: other times overflow when a zone or a span is added to them."""
+    """Whether a time is from 1970 to 9000; others may overflow when a zone or a span is added."""
     return 1970 <= time.year <= 9000
 
 
 def said(message: str) -> str:
-    r"""One line of Scrapyd's words: of a traceback only the beginning and the end.
+    r"""Shorten a message of Scrapyd to one line: of a traceback only the first and last line.
 
     >>> said("RunnerError: Traceback (most recent call last):\n  File ...\nImportError: no x\n")
     'RunnerError: ImportError: no x'

@@ -1,4 +1,4 @@
-"""The same question to many, side by side; rule: answers come as they are ready, and one who fails delays nobody."""
+"""Asks many nodes concurrently and yields answers as they arrive; a failing node does not delay the others."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 V = TypeVar("V")
 
-#: most questions that are out at the same time
+#: maximum number of concurrent calls
 MAX_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Generic[A, V]):
-    """What came of one question: a value, or why there is none."""
+    """The result of one call: a value or an error."""
 
     asked: A
     value: V | None = None
@@ -28,14 +28,14 @@ class Answer(Generic[A, V]):
 
 
 def sweep(whom: Sequence[A], ask: Callable[[A], V], *, threads: int = MAX_THREADS) -> Iterator[Answer[A, V]]:
-    """Ask all of them at the same time, and give each answer when it is there.
+    """Call `ask` for all arguments concurrently, and yield each answer when it arrives.
 
-    Whoever stops taking answers waits only for the questions that are out already.
+    Calls that have not begun are cancelled when the generator is closed.
 
     Args:
-        whom: nodes, or jobs, or whatever `ask` takes.
-        ask: gives the value, or raises NodeError; anything else it raises comes through.
-        threads: most of them at once.
+        whom: the arguments, such as nodes or jobs.
+        ask: returns a value or raises NodeError; any other exception is raised from the generator.
+        threads: maximum number of concurrent calls.
     """
     if not whom:
         return

@@ -1,1 +1,1 @@
-"""The throttle: one limit of requests per domain for all workers of a store."""
+"""The throttle: one request limit per domain for all workers of a store."""

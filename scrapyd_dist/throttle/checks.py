@@ -1,6 +1,6 @@
-"""What a person says of a domain and its limit, checked.
+"""Validates domains and limits from the command line or a rules file.
 
-The rule it keeps: what would limit nothing is refused, with what was probably meant.
+Invariant: a domain that would match no request is refused, with a suggestion of the one that was meant.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slotting import is_public_suffix, site_of
 from scrapyd_dist.throttle.values import ALL
 
-#: hits per window, at most
+#: maximum hits per window
 MOST_HITS = 1_000_000
-#: seconds
+#: bounds of a window in seconds
 SHORTEST_WINDOW, LONGEST_WINDOW = 0.001, 31 * 86400.0
-#: bytes of a host's name, in its encoded form
+#: maximum bytes of an encoded host name
 _LONGEST_NAME = 253
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 
 
 def domain_of(text: str) -> str:
-    """The name under which the store keeps a domain: in lower case, encoded as hosts are; `ALL` stays as it is.
+    """Return the name under which the store keeps a domain: lower case, IDNA-encoded; `ALL` is returned unchanged.
 
     Raises:
         ConfigError: no request would ever be counted under this name.
@@ -47,7 +47,7 @@ def domain_of(text: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """A host's name or address as Scrapy's URLs have it."""
+    """Return a host name or address in the form that Scrapy's URLs use."""
     bare = text.removeprefix("[").removesuffix("]")
     if ":" in bare:
         return _address(bare, text)
@@ -71,10 +71,10 @@ def _address(bare: str, text: str) -> str:
 
 
 def check_hits(hits: object) -> int:
-    """How many requests may leave in a window.
+    """Return the number of requests allowed per window.
 
     Raises:
-        ConfigError: it cannot be.
+        ConfigError: it is not a whole number from 1 to `MOST_HITS`.
     """
     if isinstance(hits, bool) or not isinstance(hits, int):
         raise ConfigError(f"hits is {_shown(hits)}, and must be a whole number.")
@@ -84,10 +84,10 @@ def check_hits(hits: object) -> int:
 
 
 def check_window(window: object) -> float:
-    """The seconds of a window.
+    """Return the length of a window in seconds.
 
     Raises:
-        ConfigError: it cannot be.
+        ConfigError: it is not a number from `SHORTEST_WINDOW` to `LONGEST_WINDOW`.
     """
     seconds = _number("window", window, "seconds")
     if not SHORTEST_WINDOW <= seconds <= LONGEST_WINDOW:
@@ -96,10 +96,10 @@ def check_window(window: object) -> float:
 
 
 def check_scale(scale: object) -> float:
-    """The part of the hits that may be used.
+    """Return the fraction of the hits that may be used.
 
     Raises:
-        ConfigError: it is not from 0 to 1.
+        ConfigError: it is not a number from 0 to 1.
     """
     part = _number("scale", scale, "a number")
     if not 0 <= part <= 1:
@@ -110,7 +110,7 @@ def check_scale(scale: object) -> float:
 def _number(name: str, value: object, kind: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ConfigError(f"{name} is {_shown(value)}, and must be {kind}.")
-    return float(min(value, LONGEST_WINDOW + 1))  # a whole number may be too large for a float
+    return float(min(value, LONGEST_WINDOW + 1))  # an integer may be too large for a float
 
 
 def _shown(value: object) -> str:

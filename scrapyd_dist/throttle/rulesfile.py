@@ -1,6 +1,6 @@
-"""A file of limits, in the YAML of Scrapy Cluster: `blacklist:` and `domains:`.
+"""Reads a file of limits in the YAML format of Scrapy Cluster: `blacklist:` and `domains:`.
 
-The rule it keeps: a file with one mistake says nothing at all; each mistake is told with its line.
+Invariant: a file with a mistake is rejected as a whole, and each mistake is reported with its line.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 _TOP = ("domains", "blacklist")
 _LIMIT = ("hits", "window", "scale")
-#: mistakes that are told of one file; where there are more, something else is wrong with it
+#: maximum number of mistakes reported per file
 _TOLD = 20
 _STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
 _FORM = "`domains:` with a limit for each domain, or `blacklist:` with a list of domains"
 
 
 class BadRules(ConfigError):
-    """The file cannot be used.
+    """The rules file has mistakes.
 
     Attributes:
-        mistakes: line, from 1, and what is wrong there.
+        mistakes: pairs of line number, from 1, and message.
     """
 
     def __init__(self, name: str, mistakes: list[tuple[int, str]]) -> None:
@@ -42,14 +42,14 @@ class BadRules(ConfigError):
 
 
 def read(data: bytes, name: str) -> dict[str, Rule]:
-    """What a file says: domain (or `ALL`) -> its rule.
+    """Parse a rules file; returns domain (or `ALL`) -> rule.
 
     Args:
-        data: the file.
-        name: what it is called in messages.
+        data: the content of the file.
+        name: the file's name in messages.
 
     Raises:
-        BadRules: something in it cannot be, or is missing.
+        BadRules: an entry is invalid or missing.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -71,21 +71,21 @@ def read(data: bytes, name: str) -> dict[str, Rule]:
 
 
 def wanted(said: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
-    """The rules that are to be in force after a file; what somebody has paused stays so.
+    """Return the rules after applying a file; paused domains stay paused.
 
     Args:
-        said: what the file says.
+        said: the rules of the file.
         now: the rules in force.
 
     Returns:
-        Domain -> its rule, for each that has one now or is to have one; `Rule()` where it loses the one that it has.
+        Domain -> rule for every domain in either of them; `Rule()` for a domain whose rule is removed.
     """
     rules = {**dict.fromkeys(now, Rule()), **said}
     return {domain: replace(rule, paused=domain in now and now[domain].paused) for domain, rule in rules.items()}
 
 
 def _no_yaml(error: Exception, text: str) -> tuple[int, str]:
-    """Where and why a text is no YAML."""
+    """Return line and reason of a YAML error."""
     if isinstance(error, RecursionError):
         return 1, "this is nested too deeply."
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
@@ -96,7 +96,7 @@ def _no_yaml(error: Exception, text: str) -> tuple[int, str]:
 
 
 class _Reader:
-    """Walks the nodes of a file, and keeps what it says and what is wrong with it."""
+    """Walks the YAML nodes of a file, collecting limits, blocked domains and mistakes."""
 
     def __init__(self) -> None:
         self.limits: dict[str, dict[str, Any]] = {}
@@ -107,9 +107,9 @@ class _Reader:
         self.mistakes.append((_line(node), text))
 
     def read(self, root: Any) -> None:
-        """The whole file."""
+        """Read the document from its root node."""
         if root is None:
-            # An empty file is one that was cut off, or not yet written.
+            # An empty file was probably truncated, or is not written yet.
             self.mistakes.append((1, "it is empty; to remove all limits, write `domains: {}`."))
             return
         if not isinstance(root, yaml.MappingNode):
@@ -124,7 +124,7 @@ class _Reader:
             self._blacklist(parts["blacklist"])
 
     def _parts(self, node: yaml.MappingNode, known: tuple[str, ...], where: str) -> dict[str, Any]:
-        """The values of a mapping whose keys are known ones, each once."""
+        """Return the values of a mapping, reporting unknown and repeated keys."""
         found: dict[str, Any] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
@@ -163,7 +163,7 @@ class _Reader:
                 self.wrong(entry, "all domains cannot be blocked; `sdist throttle pause` lets all of them rest.")
 
     def _domain(self, node: Any, lines: dict[str, int]) -> str:
-        """The domain that a node names, noted down with its line; empty where it is none, or stands there twice."""
+        """Return the domain that a node names and record its line; empty if it is invalid or repeated."""
         if not isinstance(node, yaml.ScalarNode):
             self.wrong(node, f"expected the name of a domain, and found {_kind(node)}.")
             return ""
@@ -179,7 +179,7 @@ class _Reader:
         return domain
 
     def _limit(self, node: Any, where: str) -> dict[str, Any]:
-        """The fields of a rule."""
+        """Return the checked fields of a rule."""
         if not isinstance(node, yaml.MappingNode):
             self.wrong(node, f"{where}expected hits and window (in seconds), and found {_kind(node)}.")
             return {}
@@ -206,7 +206,7 @@ def _is_nothing(node: Any) -> bool:
 
 
 def _kind(node: Any) -> str:
-    """What a node is, for people."""
+    """Describe a node in messages."""
     if isinstance(node, yaml.MappingNode):
         return "keys with values"
     if isinstance(node, yaml.SequenceNode):
@@ -215,7 +215,7 @@ def _kind(node: Any) -> str:
 
 
 def _value(node: Any) -> object:
-    """What a single value is in Python; what has a form that only YAML knows stays the text that it is."""
+    """Convert a scalar to a Python value; one that cannot be converted stays text."""
     if not isinstance(node, yaml.ScalarNode):
         return _kind(node)
     try:

@@ -1,7 +1,7 @@
-"""How a domain stands: what rules, a worker's own limit and the news of its site make of it together. No clock, no IO.
+"""Computes the limits in force for a domain from its rules, the worker's settings and news from the site. No IO.
 
-The rule it keeps: news of a site only ever make things slower than the limit; what made them slower passes by itself.
-Part of the worker half: the standard library only.
+Invariant: news from a site only make requests slower than the limit, and a slow-down fades by itself. Part of the
+worker half: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.throttle.values import Ask, SiteNews
 
-#: after this time a domain that was slowed down goes twice as fast again
+#: microseconds after which a slowed-down domain doubles its pace
 RECOVERY = 30 * SECOND
-#: the least part of a limit that is used
+#: lower bound of the pace
 SLOWEST = 1 / 64
-#: between two requests to a domain without any limit that has refused one, before it is slowed down
+#: microseconds between requests to a domain without a limit that has refused one, divided by its pace
 REFUSED_GAP = SECOND // 10
-#: a robots.txt that asks for a shorter delay than another host's of the same domain is heeded after this time
+#: microseconds for which a longer crawl delay of one host overrides a shorter one of another host of the domain
 DELAY_HOLDS = 3600 * SECOND
-#: no site can make anybody wait for longer
+#: maximum microseconds of any delay that a site asks for
 LONGEST = 86_400 * SECOND
-#: so that 29 % of 100 are 29
+#: corrects float rounding, so that 29 % of 100 are 29
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What is known of a domain besides its grants; moments and spans in microseconds."""
+    """The state of a domain besides its grants; all times in microseconds."""
 
     rest_until: int = 0
-    pace: float = 1.0  #: the part of the limit that was left at `slowed_at`
+    pace: float = 1.0  #: the fraction of the limit in use at `slowed_at`
     slowed_at: int = 0
-    delay: int = 0  #: between two requests: robots.txt
-    delayed_at: int = 0  #: when somebody last asked for that delay
-    gap: int = 0  #: between two requests: the wanted concurrency
+    delay: int = 0  #: between two requests, by robots.txt
+    delayed_at: int = 0  #: when that delay was last reported
+    gap: int = 0  #: between two requests, for the target concurrency
 
     def pace_at(self, now: int) -> float:
-        """The part of the limit that is used now."""
+        """Return the fraction of the limit in use at this time."""
         doublings = min(64, max(0, now - self.slowed_at) // RECOVERY)
         return min(1.0, self.pace * 2.0**doublings)
 
 
 def terms_of(ask: Ask, rules: Mapping[str, Rule], standing: Standing, now: int) -> Terms | Answer:
-    """What the ask's key has to keep to now; the answer, where no permit is needed or none is given."""
+    """Return the terms for the ask's key, or an answer if no permit is needed or none is granted."""
     own, general = rules.get(ask.domain), rules.get(ALL)
     there = [rule for rule in (own, general) if rule]
     limit, scale = _limit(there, ask), there[0].scale if there else 1.0
@@ -68,7 +68,7 @@ def terms_of(ask: Ask, rules: Mapping[str, Rule], standing: Standing, now: int) 
 
 
 def _limit(there: list[Rule], ask: Ask) -> Limit | None:
-    """The limit of the first rule that has one, else the worker's own; how it is spread is the worker's to say."""
+    """Return the limit of the first rule that has one, else the worker's; the worker chooses how it is spread."""
     for rule in there:
         if rule.hits is not None and rule.window is not None:
             moderated = ask.limit.moderated if ask.limit else ask.moderated
@@ -77,7 +77,7 @@ def _limit(there: list[Rule], ask: Ask) -> Limit | None:
 
 
 def _terms(limit: Limit, hits: float, apart: int) -> Terms:
-    """With so many hits, which may be less than one, in the limit's window."""
+    """Return terms for `hits` per window of the limit; `hits` may be less than one."""
     window, gap = max(1, round(limit.window * SECOND)), max(1, apart)
     if limit.moderated:
         return Terms(window=window, gap=max(gap, math.ceil(window / hits)), apart=apart)
@@ -87,7 +87,7 @@ def _terms(limit: Limit, hits: float, apart: int) -> Terms:
 
 
 def heeded(old: Standing, news: SiteNews, now: int) -> tuple[Standing, bool]:
-    """How the domain stands after the news, and whether permits that are given out already should be looked at anew."""
+    """Apply news from a site; returns the new state, and whether permits already granted must be revised."""
     new = old
     if news.refused_at is not None and news.refused_at * SECOND > old.slowed_at:
         new = replace(new, pace=max(SLOWEST, old.pace_at(now) / 2), slowed_at=now)
@@ -105,16 +105,16 @@ def heeded(old: Standing, news: SiteNews, now: int) -> tuple[Standing, bool]:
 
 
 def target_of(news: SiteNews) -> int | None:
-    """The gap at which the wanted concurrency is reached, as those answers were; None: nothing is wanted or known."""
+    """Return the gap in microseconds that gives the target concurrency, or None without latency or target."""
     return None if news.latency is None or not news.concurrency else span(news.latency / news.concurrency)
 
 
 def _gap(old: int, target: int, news: SiteNews) -> int:
-    """As Scrapy's AutoThrottle: at once to a longer one, half of the way to a shorter one."""
+    """Return the next gap as Scrapy's AutoThrottle does: a longer one at once, a shorter one half of the way."""
     new = min(max(target, (old + target) // 2), span(news.longest_delay))
     return new if news.answered else max(old, new)
 
 
 def span(seconds: float) -> int:
-    """Microseconds, a day at most; nothing where it makes no sense."""
+    """Convert seconds to microseconds, from 0 to one day; NaN becomes 0."""
     return round(min(max(0.0, seconds), LONGEST / SECOND) * SECOND) if seconds == seconds else 0  # noqa: PLR0124 - NaN

@@ -1,7 +1,7 @@
-"""The throttle's words: limits and rules, who asks for how many permits, and what the store answers.
+"""Values of the throttle: limits, rules, requests for permits, the store's answers, news from sites.
 
-The rule it keeps: a permit is a moment of the store's clock at which one request may leave for a site. Part of the
-worker half: the standard library only.
+A permit is a time of the store's clock at which one request may be sent to a site. Part of the worker half: imports
+the standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: the "domain" whose rule is meant for all of them
+#: the "domain" whose rule applies to all domains
 ALL = "*"
 
 
@@ -22,107 +22,104 @@ class Limit:
 
     hits: int
     window: float  #: seconds
-    moderated: bool = True  #: spread evenly over the window; else all at once, and then a rest
+    moderated: bool = True  #: spread evenly over the window, instead of all at once followed by a pause
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What somebody has said of one domain, or of all (`ALL`); it goes before the settings of the workers."""
+    """A rule for one domain, or for all (`ALL`); overrides the settings of the workers."""
 
     hits: int | None = None
-    window: float | None = None  #: seconds; given when `hits` is
-    scale: float = 1.0  #: 0 to 1: how much of the hits may be used, rounded down; none of them is a pause
+    window: float | None = None  #: seconds; set if and only if `hits` is
+    scale: float = 1.0  #: fraction of the hits that may be used, rounded down; zero hits pause the domain
     blocked: bool = False
     paused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """All that holds at one moment."""
+    """All rules at one moment."""
 
-    version: int = 0  #: higher after each change, and after each slow-down of a domain
+    version: int = 0  #: increases with each change of a rule and each slow-down of a domain
     rules: Mapping[str, Rule]  #: by domain
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A worker wants to send requests to a domain."""
+    """A worker's request for permits for a domain."""
 
-    key: str  #: whose budget: `[spider|][address|]domain`
+    key: str  #: the key whose grants are limited: `[spider|][address|]domain`
     domain: str
-    count: int = 1  #: permits wanted; as many are given, each with its moment
-    limit: Limit | None = (
-        None  #: what the worker's settings say, for a domain without a rule of its own; None: no limit
-    )
-    moderated: bool = True  #: how the hits of a rule are spread, where there is no `limit` that says so
-    pages: int | None = None  #: the domain's budget of pages in `budget`; None: none. Each permit here is for one page
-    budget: str = ""  #: whose pages are counted together, such as a crawl
+    count: int = 1  #: permits requested; each is granted with its own time
+    limit: Limit | None = None  #: the limit in the worker's settings, for a domain without a rule; None: no limit
+    moderated: bool = True  #: whether a rule's hits are spread evenly, if there is no `limit`
+    pages: int | None = None  #: the domain's page budget within `budget`, one page per permit; None: unlimited
+    budget: str = ""  #: the name under which pages are counted together, such as a crawl
 
 
 @dataclass(frozen=True, kw_only=True)
 class Permit:
-    """One request may leave at this moment."""
+    """The permission to send one request at one moment."""
 
     key: str
     at: float  #: seconds, by the store's clock
-    page_of: str = ""  #: the budget that it was counted in, if any
+    page_of: str = ""  #: the page budget that it is counted in, if any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came of one `Ask`, in the order of the asks."""
+    """The answer to one `Ask`."""
 
-    permits: tuple[Permit, ...] = ()  #: in order of time; fewer than asked for only when the pages are used up
-    free: bool = False  #: this domain has no limit: nobody has to ask until the rules' version changes
-    held: bool = False  #: blocked, paused, or scaled to nothing: ask again when the rules' version changes
-    used_up: bool = False  #: the budget of pages has nothing left; a page that is handed back makes room again
+    permits: tuple[Permit, ...] = ()  #: in order of time; fewer than requested only if the page budget is used up
+    free: bool = False  #: the domain has no limit; no permit is needed until the rules' version changes
+    held: bool = False  #: blocked, paused or scaled to zero; ask again when the rules' version changes
+    used_up: bool = False  #: the page budget is used up; a returned page makes room again
 
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """One answer of the store."""
+    """The store's reply to a list of asks."""
 
-    now: float  #: the store's clock at this moment
-    version: int  #: of the rules
-    changed: frozenset[str] = frozenset()  #: as in `Look`
-    answers: tuple[Answer, ...]
+    now: float  #: the store's clock, seconds
+    version: int  #: version of the rules
+    changed: frozenset[str] = frozenset()  #: changed domains, see `Look.changed`
+    answers: tuple[Answer, ...]  #: in the order of the asks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at the version of the rules."""
+    """The version of the rules, and what has changed."""
 
     version: int
-    #: domains whose rules, or whose pace, have changed since the version that the asker knows; with `ALL` among them it
-    #: is all of them, or nobody can tell any more which
+    #: domains whose rule or pace has changed since the version that the caller knows; `ALL` means any domain may have
     changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteNews:
-    """What one worker saw of a domain, which all are to heed."""
+    """What one worker observed of a domain, applied to all workers."""
 
     domain: str
-    #: when the request that was refused (429, 503) had its permit; refusals of requests from before the last slow-down
-    #: do not slow it again. None: nothing was refused
+    #: permit time of a refused request (429, 503), or None; refusals of requests sent before the last slow-down do not
+    #: slow the domain down again
     refused_at: float | None = None
-    retry_after: float | None = None  #: seconds from now, as the site asked
-    crawl_delay: float | None = None  #: seconds between two requests, as its robots.txt asks
-    latency: float | None = None  #: seconds: the mean of the answers since the last news, with `concurrency`
-    concurrency: float | None = None  #: how many requests may be under way there at once, over the whole fleet
-    answered: bool = True  #: whether those answers were good ones (status 200): others never make it faster
-    longest_delay: float = 60.0  #: seconds: the concurrency makes no longer gap than this
+    retry_after: float | None = None  #: seconds from now, by the site's Retry-After
+    crawl_delay: float | None = None  #: seconds between two requests, by robots.txt
+    latency: float | None = None  #: mean seconds of the responses since the last news; set with `concurrency`
+    concurrency: float | None = None  #: target number of concurrent requests over the whole fleet
+    answered: bool = True  #: whether these responses had status 200; others never make the domain faster
+    longest_delay: float = 60.0  #: maximum gap in seconds for the target concurrency
 
 
 @dataclass(frozen=True, kw_only=True)
 class DomainState:
-    """How a domain stands now, for whoever looks."""
+    """The state of a domain, for display."""
 
     domain: str
-    keys: Mapping[str, int]  #: the grants of each key within the last window
-    next_at: float  #: the latest moment that was given out, by the store's clock; 0 without one
-    rest_until: float = 0.0  #: nothing before this moment, as the site asked
-    pace: float = 1.0  #: the part of the limit that is used, after refusals; it comes back by itself
-    delay: float = 0.0  #: seconds between two requests: robots.txt
-    gap: float = 0.0  #: seconds between two requests, for the wanted concurrency
-    pages: Mapping[str, int]  #: used, by budget
+    keys: Mapping[str, int]  #: number of grants within the last window, by key
+    next_at: float  #: the latest granted time, by the store's clock; 0 without a grant
+    rest_until: float = 0.0  #: no request before this time, by the site's Retry-After
+    pace: float = 1.0  #: fraction of the limit in use after refusals; recovers by itself
+    delay: float = 0.0  #: seconds between two requests, by robots.txt
+    gap: float = 0.0  #: seconds between two requests, for the target concurrency
+    pages: Mapping[str, int]  #: pages used, by budget

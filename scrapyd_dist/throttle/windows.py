@@ -1,8 +1,8 @@
-"""When the next permits of a key may be used: the arithmetic of rolling windows.
+"""Computes the next permits of a key: the arithmetic of rolling windows, in whole microseconds. No clock, no IO.
 
-The rule it keeps: what is given out never breaks the terms, whatever was given out or handed back before, and nothing
-earlier would have kept them. Whole microseconds; no clock, no IO. Part of the worker half: the standard library only.
-(store/script/6_windows.lua says the same in Redis' language; a test holds both to each other.)
+Invariant: grants never break the terms, whatever was granted or returned before, and are the earliest that keep them.
+Part of the worker half: imports the standard library only. store/script/6_windows.lua is the same in Lua; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SECOND = 1_000_000
-#: for how long a grant is kept at least; who hands back a page later than this hands back nothing
+#: minimum time for which a grant is kept; a page returned later is not credited
 REMEMBERED = 60 * SECOND
-#: a moment before all others
+#: earlier than any time
 NEVER = -(1 << 62)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What the grants of a key keep to, at one moment; all in microseconds, but the hits."""
+    """The limits on the grants of a key; times in microseconds."""
 
-    hits: int = 0  #: grants in any `window`; 0: only the gap counts, as where the hits are spread evenly
+    hits: int = 0  #: maximum grants in any `window`; 0: only the gap applies, as if the hits are spread evenly
     window: int = 0
-    gap: int = 1  #: between any two; never 0, so that each grant has a moment of its own
-    apart: int = 0  #: between one of this key and one of any other key of the domain
+    gap: int = 1  #: minimum time between two grants; never 0, so that each grant has its own time
+    apart: int = 0  #: minimum time between a grant of this key and one of another key of the domain
 
     @property
     def memory(self) -> int:
-        """For how long grants are kept: longer than they count, so that terms which get harder find some."""
+        """How long grants are kept: longer than they count, so that stricter terms can still be applied to them."""
         return max(2 * self.window, 2 * self.gap, REMEMBERED)
 
     def counted(self, count: int) -> tuple[int, int]:
-        """Which earlier grants bound the next `count`: so many, and how many later ones are skipped; from the end."""
+        """Return how many earlier grants bound the next `count`, and how many of the latest to skip before them."""
         some = min(count, self.hits)
         return some, self.hits - some
 
@@ -44,15 +44,15 @@ class Terms:
 def moments(
     count: int, start: int, near: Iterable[int], back: Iterable[int], terms: Terms, others: Sequence[int] = ()
 ) -> list[int]:
-    """The earliest moments for `count` more grants, in order.
+    """Return the earliest times for `count` more grants, in order.
 
     Args:
-        count: how many.
-        start: none of them is earlier.
-        near: the grants later than `start - terms.gap`, in order.
-        back: those that `terms.counted(count)` names, in order; fewer, where there are not so many.
-        terms: what they keep to.
-        others: the grants of the domain's other keys later than `start - terms.apart`, in order.
+        count: number of grants.
+        start: the earliest allowed time.
+        near: grants later than `start - terms.gap`, in order.
+        back: the grants that `terms.counted(count)` selects, in order; fewer if there are not as many.
+        terms: the limits.
+        others: grants of the domain's other keys later than `start - terms.apart`, in order.
     """
     near, back, given = list(near), list(back), []
     back = [NEVER] * (terms.counted(count)[0] - len(back)) + back
@@ -75,7 +75,7 @@ def _clear_of_all(near: Sequence[int], others: Sequence[int], moment: int, terms
 
 
 def _clear_of(grants: Sequence[int], moment: int, gap: int) -> int:
-    """The earliest moment, from this one on, that is a gap away from all grants on either side."""
+    """Return the earliest time from `moment` on that is at least `gap` away from every grant."""
     for at in range(bisect_right(grants, moment - gap), len(grants)):
         if grants[at] - moment >= gap:
             break

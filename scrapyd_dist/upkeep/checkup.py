@@ -249,18 +249,18 @@ def _shell(name: str) -> str:
 
 
 def in_target(node: Node, line: str) -> str:
-    """What to write into the node's section of scrapy.cfg."""
+    """Return a remedy: a line for the node's section of scrapy.cfg."""
     return f"scrapy.cfg, [deploy:{node.name}]: {line}"
 
 
 def host_of(url: str) -> str:
-    """Scheme, host and port of a base address: where Scrapyd would be without a path prefix."""
+    """Return scheme, host and port of a url, where Scrapyd would be without a path prefix."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def why_not(exam: Exam, error: NodeError) -> tuple[str, str]:
-    """What it is about, in a word or two, and the remedy."""
+    """Return the kind of problem, in a word or two, and the remedy."""
     found = _of_port(exam)
     if found is not None:
         return found
@@ -275,7 +275,7 @@ def why_not(exam: Exam, error: NodeError) -> tuple[str, str]:
 
 
 def _of_port(exam: Exam) -> tuple[str, str] | None:
-    """Whether the url says http where the port speaks TLS, or the other way round."""
+    """Return problem and remedy if the url's scheme does not match the protocol of the port."""
     scheme, rest = exam.node.url.split("://", 1)
     if scheme == "https" and exam.speaks_tls is False and exam.speaks_http:
         return "tls", in_target(exam.node, f"url = http://{rest}/ (this port speaks no TLS)")
