@@ -34,7 +34,7 @@ TARGETS: dict[str, tuple[str, str, int]] = {
 }  # fmt: skip
 COMMANDS = [
     ("jobs",), ("logs",), ("grep", "x"), ("schedule", "easy"), ("cancel", "--all", "-y"), ("nodes",), ("rollback",),
-    ("prune", "--keep", "1", "-y"), ("crawl", "easy", "-q"), ("versions", "--check"), ("stats", "x"),
+    ("prune", "--keep", "1", "-y"), ("versions", "--check"), ("stats", "x"),
 ]  # fmt: skip
 
 
@@ -56,22 +56,39 @@ def html() -> Iterator[int]:
         yield server.port
 
 
-@pytest.mark.black_box
+@pytest.fixture
+def assert_clear_line(
+    project: Callable[..., Project], node: ScrapydNode, self_signed: int, html: int
+) -> Callable[..., None]:
+    """`assert_clear_line(run, target, *command)`: what the command says of a project with this target alone."""
+
+    def check(run: Callable[..., Result], target: str, *command: str) -> None:
+        section, said, code = TARGETS[target]
+        extra = section.format(url=node.url, tls=self_signed, html=html) + "[deploy]\nproject = properties\n"
+        done = run(project(settings={**QUICK, "START_URL": "http://127.0.0.1:1/"}, extra=extra), *command)
+        told = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
+        assert (done.code, len(told)) == (code, 1), done.out + done.err
+        assert said in done.err
+        assert ".." not in done.err.replace("...", "")
+        assert not any(word in done.out + done.err for word in ("wrong-one", "hush", "Traceback"))
+
+    return check
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize(("section", "said", "code"), TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_an_address_that_cannot_be_used_is_one_clear_line(
-    run_cli: Callable[..., Result], project: Callable[..., Project], node: ScrapydNode, self_signed: int, html: int,
-    command: tuple[str, ...], section: str, said: str, code: int,
-) -> None:  # fmt: skip
-    extra = section.format(url=node.url, tls=self_signed, html=html)
-    made = project(settings={**QUICK, "START_URL": "http://127.0.0.1:1/"}, extra=extra)
-    made.write("scrapy.cfg", (made.path / "scrapy.cfg").read_text("utf-8") + "[deploy]\nproject = properties\n")
-    done = run_cli(made, *command)
-    told = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
-    assert (done.code, len(told)) == (code, 1), done.out + done.err
-    assert said in done.err
-    assert ".." not in done.err.replace("...", "")
-    assert not any(word in done.out + done.err for word in ("wrong-one", "hush", "Traceback"))
+    assert_clear_line: Callable[..., None], run_sdist_here: Callable[..., Result], command: tuple[str, ...], target: str
+) -> None:
+    assert_clear_line(run_sdist_here, target, *command)
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_crawl_has_the_same_line(
+    assert_clear_line: Callable[..., None], run_cli: Callable[..., Result], target: str
+) -> None:
+    assert_clear_line(run_cli, target, "crawl", "easy", "-q")
 
 
 @pytest.mark.black_box

@@ -57,7 +57,7 @@ def sdist(asked: set[str]) -> Iterator[Callable[..., Result]]:
 
         def run(project: Project, name: str, *arguments: object, code: int = 0) -> Result:
             line = [*SDIST, *name.split(), *map(str, arguments), "--json"]
-            command = Command(line, cwd=project.path, folder=project.output, home=project.home)
+            command = Command(line, cwd=project.path, folder=project.output, home=project.home, fork=True)
             done = stack.enter_context(closing(command)).wait(200)
             assert done.code == code, f"{name} ended with {done.code}:\n{done.out}\n{done.err}"
             document = done.json()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+from scrapyd_dist.cli import main
 
 from .forks import fork_program
 from .processes import end_all, private_environment
@@ -15,7 +21,6 @@ from .waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from .forks import RunningProgram
 
@@ -24,6 +29,11 @@ SDIST = (sys.executable, "-m", "scrapyd_dist")
 SCRAPY = (sys.executable, "-m", "scrapy")
 #: what takes long in the start of either
 IMPORTS = ("scrapyd_dist.*", "scrapy.cmdline", "scrapy.crawler")
+#: commands of `sdist` that start no process, and are over when they have answered
+READING = {
+    "batches", "crawls", "grep", "items", "jobs", "logs", "metrics", "misses", "report", "spiders", "stats", "status",
+    "versions",
+}  # fmt: skip
 
 
 class Result(NamedTuple):
@@ -143,3 +153,26 @@ class Command:
             os.kill(self.pid, signal.SIGKILL)
         self._process.wait(20)
         end_all(self._home)
+
+
+def run_here(arguments: Sequence[str], *, cwd: Path, home: Path) -> Result:
+    """Run `sdist` in this process, with the same working directory, environment and input as a `Command` has.
+
+    It is for commands that start no process, handle no signal, and print no more than the test can hold.
+    """
+    written, before = [io.BytesIO(), io.BytesIO()], Path.cwd()
+    out, err = (io.TextIOWrapper(one, encoding="utf-8", write_through=True) for one in written)
+    home.mkdir(parents=True, exist_ok=True)
+    with (
+        patch.dict(os.environ, private_environment(home), clear=True),
+        Path(os.devnull).open(encoding="utf-8") as nothing,
+        patch.object(sys, "stdin", nothing),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        os.chdir(cwd)
+        try:
+            code = main._run([*arguments], debug=False)
+        finally:
+            os.chdir(before)
+    return Result(code, *(one.getvalue().decode("utf-8", "replace") for one in written))
