@@ -1,1 +1,1 @@
-"""A crawl in numbers: what became of its batches, how fast it gets on, what it comes to at its end."""
+"""A crawl in numbers: counts of batches, rates, estimates, the summary."""

@@ -1,4 +1,4 @@
-"""What is asked of the end of a crawl: how many items it must have, and who is told. Values and decisions, no IO."""
+"""Decides what happens at the end of a crawl: the notification, and whether there are too few items. No IO."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Crawl
 
-#: earlier crawls that a new one is compared with, at most
+#: maximum number of earlier crawls to compare with
 RUNS = 20
-#: of them, so many are needed
+#: minimum number of earlier crawls for a comparison
 RUNS_NEEDED = 3
-#: how far below the median is unusual: in median absolute deviations, scaled to be a standard deviation …
+#: items are unusually few below the median minus this many scaled median absolute deviations …
 DEVIATIONS = 3.0
 _SCALE = 1.4826
-#: … and in parts of the median, so that a site which never changes does not raise an alarm over one item
+#: … and below this fraction of the median, so that a site that never changes raises no alarm over one item
 PART = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the person who started a crawl asked of its end."""
+    """The options of a crawl that concern its end."""
 
-    on_finish: str = ""  #: a command or an http(s) address; empty for none
+    on_finish: str = ""  #: a command or an http(s) URL to notify; empty for none
     min_items: int = 0
 
     def __post_init__(self) -> None:
@@ -47,15 +47,15 @@ class Wishes:
 
 
 def is_address(on_finish: str) -> bool:
-    """Whether it is an address to be told, not a command to be run."""
+    """Whether it is a URL to notify, not a command to run."""
     return on_finish.strip().lower().startswith(("http://", "https://"))
 
 
 def shown(address: str) -> str:
-    """An address as it may be told: paths and queries of such addresses are often secrets, as user names are.
+    """Return a URL without path, query and credentials, which are often secret.
 
     Raises:
-        ConfigError: it has no host.
+        ConfigError: the URL has no host, or an invalid port.
     """
     try:
         parts = urlsplit(address.strip())
@@ -68,27 +68,27 @@ def shown(address: str) -> str:
 
 
 def environment(document: Mapping[str, Any]) -> dict[str, str]:
-    """What a command of --on-finish gets beside the summary on its standard input."""
+    """Return the environment variables for an --on-finish command, which gets the summary on its standard input."""
     texts = {f"SDIST_{name.upper()}": str(document.get(name) or "") for name in ("crawl", "spider", "state")}
     numbers = {f"SDIST_{name.upper()}": str(document.get(name) or 0) for name in ("exit_code", "items")}
     return {**texts, **numbers}
 
 
 def too_few(items: int, least: int) -> str:
-    """Why these are too few items, in a sentence; empty where they are enough."""
+    """Return a warning if there are fewer items than required, else ""."""
     if items >= least:
         return ""
     return f"The crawl has {items:,} items, and at least {least:,} were asked for (--min-items, DISTRIBUTED_MIN_ITEMS)."
 
 
 def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str) -> list[int]:
-    """How many items the last finished crawls of this spider with the same arguments had, newest first.
+    """Return item counts of the last finished crawls of this spider with the same arguments, newest first.
 
     Args:
-        crawl: the one that is compared, which is not among them.
+        crawl: the crawl to compare, which is left out.
         args: its spider arguments.
         rows: all crawls, newest first.
-        spider: its name.
+        spider: the spider's name.
     """
     like = (
         row
@@ -103,17 +103,17 @@ def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], sp
 
 
 def _is_limited(row: Crawl) -> bool:
-    """Whether it was a trial of some pages."""
+    """Whether it was a trial run with DISTRIBUTED_LIMIT."""
     given = [row.options.get(name) or {} for name in ("settings", "spider_settings")]
     return any(str(settings.get("DISTRIBUTED_LIMIT") or "0") != "0" for settings in given)
 
 
 def unusual(items: int, earlier: Sequence[int]) -> str:
-    """Why these are unusually few items, in a sentence; empty where they are not, or nobody can know.
+    """Return a warning if there are unusually few items; "" if not, or with too few earlier crawls.
 
     Args:
-        items: of this crawl.
-        earlier: of the last finished ones of the same kind.
+        items: items of this crawl.
+        earlier: items of earlier comparable crawls.
     """
     if len(earlier) < RUNS_NEEDED:
         return ""

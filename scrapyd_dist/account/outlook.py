@@ -1,4 +1,4 @@
-"""How much there is to do and how long it may take, as far as that can be known. Values and decisions, no IO."""
+"""Estimates the total number of requests of a crawl and the time left. No IO."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-#: part of the index that must be walked before the number of requests can be judged by it
+#: fraction of the index that must be walked before the total can be estimated from it
 KNOWN_FROM = 0.1
 
 
 class Sure(str, Enum):
-    """How sure a number of requests is. The values are what the summary has."""
+    """How reliable the total number of requests is, as in the summary."""
 
     KNOWN = "known"  #: the index is walked
-    ESTIMATE = "estimate"  #: by the part of the index that is walked
-    AT_LEAST = "at-least"  #: there are more, and nobody knows how many
+    ESTIMATE = "estimate"  #: extrapolated from the walked part of the index
+    AT_LEAST = "at-least"  #: a lower bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """How many requests there will be in all, and when the last one is done."""
+    """The expected total number of requests, and the time left."""
 
     requests: int
     sure: Sure
-    eta: float | None = None  #: seconds; None where it cannot be told
+    eta: float | None = None  #: seconds until all requests are done; None if unknown
 
     @classmethod
     def of(
         cls, *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
     ) -> Outlook:
-        """What is known now.
+        """Compute the outlook.
 
         Args:
-            found: target requests so far.
-            done: of these.
-            rate: requests that are done per second, now.
-            finding: whether the index is still walked.
-            pages: index pages that are walked.
-            total_pages: of these; None where nobody knows.
+            found: target requests found so far.
+            done: target requests done.
+            rate: current requests per second.
+            finding: whether the index is still being walked.
+            pages: index pages walked.
+            total_pages: total number of index pages; None if unknown.
         """
         expected, sure = found, Sure.KNOWN
         if finding:
@@ -49,7 +49,7 @@ class Outlook:
         return cls(requests=expected, sure=sure, eta=left / rate if rate > 0 and left > 0 else None)
 
     def document(self) -> dict[str, Any]:
-        """As the summary has it."""
+        """Return the outlook as a part of the summary document."""
         return {
             "requests": self.requests,
             "sure": self.sure.value,

@@ -1,26 +1,26 @@
-"""How fast counts grow, over the last seconds. Values only: the clock is handed in."""
+"""Computes growth rates of counts over a sliding window; the caller passes the time."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-#: seconds that a rate looks back
+#: length of the window in seconds
 WINDOW = 30.0
-#: looks that are kept for it, at most
+#: maximum number of samples per window
 KEPT = 60
 
 
 @dataclass(kw_only=True)
 class Pace:
-    """How fast some counts grow; they are added together, and always in the same order."""
+    """Growth rates of several counts, which are always added together and in the same order."""
 
     window: float = WINDOW
     _seen: deque[tuple[float, tuple[float, ...]]] = field(default_factory=deque)
     _last: tuple[float, tuple[float, ...]] | None = None
 
     def add(self, now: float, *counts: float) -> None:
-        """What has been counted up to this moment."""
+        """Record the counts at this time."""
         self._last = now, counts
         if not self._seen or now - self._seen[-1][0] >= self.window / KEPT:
             self._seen.append(self._last)
@@ -29,11 +29,11 @@ class Pace:
 
     @property
     def span(self) -> float:
-        """Seconds that the rates are taken over; 0 when nothing can be told yet."""
+        """Seconds between the samples that the rates are computed from; 0 before the second sample."""
         return self._last[0] - self._seen[0][0] if self._last and self._seen else 0.0
 
     def rates(self) -> tuple[float, ...]:
-        """Each count's growth per second, never below 0: what failed and is done again is no step back."""
+        """Return the growth per second of each count, never below 0, although a retry may decrease a count."""
         if self._last is None:
             return ()
         (_, before), (_, after), span = self._seen[0], self._last, self.span

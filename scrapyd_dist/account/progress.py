@@ -1,6 +1,6 @@
-"""How the nodes of a crawl get on: what their jobs did, how fast, and which batch lags behind. No IO.
+"""Tracks the progress of nodes: counts of work done, rates, and stragglers among batches. No IO.
 
-The rule it keeps: work is counted when it is done, so that an attempt which fails later does not turn a rate back.
+Invariant: work counts when it is done, so an attempt that fails later does not decrease a rate.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Attempt
     from scrapyd_dist.coordination.fleet import Member, Out
 
-#: seconds that a batch must be at work before it can be called slow
+#: seconds that a batch must run before it can be a straggler
 SLOW_AFTER = 20.0
-#: how many times slower than the median it is then
+#: how many times slower than the median a straggler is
 SLOW_BY = 4.0
-#: batches that the median needs
+#: minimum number of batches for the median
 SLOW_NEEDS = 3
-#: ended batches whose pace is remembered
+#: number of ended batches whose pace is kept for the median
 REMEMBERED = 200
-#: seconds below which a batch tells no pace
+#: seconds before a batch has a pace
 TOO_SHORT = 1.0
-#: stragglers that are named, the slowest first
+#: maximum number of stragglers returned
 NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What jobs did, attempts that failed later included."""
+    """Counts of work done by jobs, including attempts that failed later."""
 
-    requests: int = 0  #: that came to an end, well or not
+    requests: int = 0  #: requests that ended, successfully or not
     pages: int = 0
     items: int = 0
     failed: int = 0  #: requests
@@ -58,22 +58,22 @@ class Straggler:
     attempt: int
     job: str
     node: str
-    seconds: float  #: since its worker was first heard of
+    seconds: float  #: seconds since its worker's first report
     done: int  #: requests
     size: int
-    slower: float | None  #: times slower than the median; None when nothing at all is done
+    slower: float | None  #: how many times slower than the median; None if no request is done
 
 
 @dataclass(kw_only=True)
 class _Job:
-    """One attempt, from its first sight on; its `Out` stays the place of its last report."""
+    """An attempt; its `Out` holds its last report."""
 
     out: Out
-    heard: float | None = None  #: when its first report was there
+    heard: float | None = None  #: when its first report was read
 
     @property
     def is_batch(self) -> bool:
-        """Not a worker, which takes one batch after the other."""
+        """Whether it is a pushed batch, not a worker that leases many."""
         return self.out.batch.size > 0
 
     @property
@@ -93,29 +93,29 @@ class _Job:
         )
 
     def age(self, now: float) -> float:
-        """Seconds since it was heard of."""
+        """Seconds since its first report."""
         return now - self.heard if self.heard is not None else 0.0
 
     def pace(self, now: float) -> float | None:
-        """Requests per second since it was heard of; None where that is too short a time to tell."""
+        """Requests per second since its first report; None before `TOO_SHORT` seconds."""
         seconds = self.age(now)
         return self.done / seconds if seconds >= TOO_SHORT else None
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Looks at the nodes from time to time."""
+    """The progress of a crawl's nodes, updated by `look`."""
 
-    _jobs: dict[str, _Job] = field(default_factory=dict)  #: that are out
-    _ended: dict[str, Counts] = field(default_factory=dict)  #: by node, of attempts that are not out any more
-    _counts: dict[str, Counts] = field(default_factory=dict)  #: by node, of all
+    _jobs: dict[str, _Job] = field(default_factory=dict)  #: jobs that are out
+    _ended: dict[str, Counts] = field(default_factory=dict)  #: counts of attempts that are no longer out, by node
+    _counts: dict[str, Counts] = field(default_factory=dict)  #: counts of all attempts, by node
     _paces: dict[str, Pace] = field(default_factory=dict)
     _whole: Pace = field(default_factory=Pace)
     _batch_paces: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _now: float = 0.0
 
     def recall(self, attempts: Iterable[Attempt]) -> None:
-        """Count what an earlier process had accepted."""
+        """Add the accepted attempts of an earlier process."""
         for attempt in attempts:
             report = attempt.report
             done, missed = int(report.get("done") or 0), int(report.get("missed") or 0)
@@ -128,13 +128,13 @@ class Progress:
             self._ended[attempt.node] = self._ended.get(attempt.node, Counts()) + counts
 
     def look(self, members: Sequence[Member], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
-        """Take in how it stands.
+        """Update counts and rates.
 
         Args:
             members: all nodes.
-            now: seconds, of a clock that does not jump.
-            own_pages: that the producer itself has walked.
-            own_items: that it made of them.
+            now: seconds of a monotonic clock.
+            own_pages: pages that the producer itself has crawled.
+            own_items: items that the producer has made from them.
         """
         self._now = now
         out = {job: one for member in members for job, one in member.out.items()}
@@ -165,18 +165,18 @@ class Progress:
             pace.add(now, counts.requests, counts.pages, counts.items, counts.failed)
 
     def counts(self, node: str) -> Counts:
-        """What the jobs of this node did."""
+        """Return the counts of a node's jobs."""
         return self._counts.get(node, Counts())
 
     def rates(self, node: str | None = None) -> tuple[float, float, float, float]:
-        """Requests, pages, items and failed requests per second of a node; of the whole crawl without one."""
+        """Return requests, pages, items and failed requests per second of a node, or of the whole crawl."""
         pace = self._whole if node is None else self._paces.get(node)
         found = pace.rates() if pace is not None else ()
         requests, pages, items, failed = found or (0.0, 0.0, 0.0, 0.0)
         return requests, pages, items, failed
 
     def stragglers(self) -> list[Straggler]:
-        """The batches that are far slower than the others, the slowest first."""
+        """Return the batches that are far slower than the others, slowest first."""
         running = {job: pace for job, one in self._jobs.items() if (pace := one.pace(self._now)) is not None}
         known = [*self._batch_paces, *(pace for pace in running.values() if pace)]
         if len(known) < SLOW_NEEDS:

@@ -1,4 +1,4 @@
-"""Samples: how a whole crawl stood at one moment, as the producer writes it down now and then. Values, no IO."""
+"""Samples of a crawl's summary over time, which the producer records. No IO."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: seconds between two samples, at least
+#: minimum seconds between two samples
 EVERY = 1.0
-#: samples of a crawl, at most about: the older it is, the longer the pause
+#: approximate maximum of samples per crawl: the interval grows with the crawl's age
 NUMBER = 500
 
 
 def due(now: float, last: float | None, begun: float) -> bool:
-    """Whether it is time for the next sample; all three in seconds of the same clock."""
+    """Whether the next sample is due; all times in seconds of the same clock."""
     return last is None or now - last >= max(EVERY, (now - begun) / NUMBER)
 
 
 def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """One sample, a JSON document.
+    """Return a sample as a JSON document.
 
     Args:
-        summary: of the crawl, now.
-        shards: shard number -> index pages, target requests found on them, begun, last heard of (seconds since
-            the epoch); only those that changed since the last sample.
+        summary: the current summary of the crawl.
+        shards: shard number -> index pages, target requests found, start time, last activity (seconds since the
+            epoch); only shards that changed since the last sample.
     """
     requests, index = summary.get("requests") or {}, summary.get("index") or {}
     return {
@@ -42,6 +42,6 @@ def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]])
 
 
 def _node(node: Mapping[str, Any]) -> list[Any]:
-    """Pages, items, jobs that are out, state."""
+    """Return pages, items, number of jobs out, and state."""
     names = ("pages", "items", "running")
     return [*(int(node.get(name) or 0) for name in names), str(node.get("state") or "")]

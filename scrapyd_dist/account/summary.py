@@ -1,4 +1,4 @@
-"""A crawl in numbers, as a JSON document: what watchers show, what `--json` prints, and the exit code it means."""
+"""Builds the summary of a crawl, the JSON document that `--json` prints, and the exit code that follows from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.coordination.tally import Tally
 
 SCHEMA = 1
-#: the names of the account's counts; found is their sum
+#: names of the counts of found URLs; `urls_found` is their sum
 ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
 #: states in which more target requests may be found
 _FINDING = ("starting", "finding")
@@ -25,47 +25,49 @@ _FINDING = ("starting", "finding")
 
 @dataclass(frozen=True, kw_only=True)
 class IndexProgress:
-    """How far the index pages are."""
+    """Progress of the index pages."""
 
     pages: int = 0
-    total: int | None = None  #: None when nobody knows
+    total: int | None = None  #: None if unknown
     failed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Everything that a summary is made from."""
+    """The input of `summary`."""
 
     crawl: str
     spider: str
     project: str
     version: str | None
-    earlier_versions: Sequence[str] = ()  #: what it has run before that
-    code: Sequence[str] = ()  #: what is to be said of these
+    earlier_versions: Sequence[str] = ()  #: versions that the crawl ran earlier
+    code: Sequence[str] = ()  #: remarks on these versions
     state: str
     paused: bool = False
     duration: float
-    counts: Mapping[str, int]  #: the account so far
-    buffered: int  #: found, not sealed yet
-    waiting: int  #: batches that wait for a node
-    waiting_requests: int = 0  #: in these
-    batches: int  #: all batches
-    out: int | None = None  #: batches that are out; None: one for each job
+    counts: Mapping[str, int]  #: counts of found URLs, by `ACCOUNT`
+    buffered: int  #: requests found and not in a batch yet
+    waiting: int  #: batches waiting for a node
+    waiting_requests: int = 0  #: requests in waiting batches
+    batches: int  #: number of all batches
+    out: int | None = None  #: batches that are out; None if each job has one
     tally: Tally
     members: Sequence[Member] = ()
-    unheeded: str = ""  #: why no process of the crawl heeds rules of the throttle; empty when they do
+    unheeded: str = ""  #: why no process of the crawl follows throttle rules; empty if they do
     index: IndexProgress = field(default_factory=IndexProgress)
     own_items: int = 0
-    local_missed: Mapping[str, int] = field(default_factory=dict)  #: of locally crawled requests: gone, failed
+    local_missed: Mapping[str, int] = field(
+        default_factory=dict
+    )  #: locally crawled requests without a result: gone, failed
     output: Sequence[str] = ()
     misses: str | None = None
     warnings: Sequence[str] = ()
     message: str = ""
-    progress: Progress = field(default_factory=Progress)  #: which has looked at the members
+    progress: Progress = field(default_factory=Progress)  #: updated with the members
 
 
 def summary(snap: Snapshot) -> dict[str, Any]:
-    """The summary document, schema 1. `docs/summary.md` says what each name means."""
+    """Return the summary document, schema 1, as described in `docs/summary.md`."""
     account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
     tally = snap.tally
     out = [member.progress() for member in snap.members]
@@ -120,24 +122,24 @@ def summary(snap: Snapshot) -> dict[str, Any]:
 
 
 def told(crawl: Crawl) -> dict[str, Any]:
-    """The summary of a crawl as it is told: what its producer wrote last, and how it stands now."""
+    """Return a stored crawl's summary: the producer's last one, with the current state, message and exit code."""
     known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
     return {**known, **crawl.summary, **now}
 
 
 def _throttle(snap: Snapshot) -> dict[str, Any]:
-    """Which processes of the crawl heed the rules of the throttle."""
+    """Return whether the processes of the crawl follow throttle rules, and which nodes do not."""
     deaf = {} if snap.unheeded else {one.node.name: one.deaf for one in snap.members if one.deaf and not one.unfit}
     return {"heeded": not snap.unheeded and not deaf, "reason": snap.unheeded, "nodes": deaf}
 
 
 def succeeded(document: Mapping[str, Any]) -> int:
-    """Of a summary: target requests that gave a result; those that failed or are gone are not done."""
+    """Return the number of target requests with a result in a summary."""
     requests = document.get("requests") or {}
     if "succeeded" in requests:
         return int(requests["succeeded"] or 0)
-    missed = (document.get("gone_urls") or 0) + (document.get("failed_urls") or 0)  # an earlier version wrote it
+    missed = (document.get("gone_urls") or 0) + (document.get("failed_urls") or 0)  # a summary of an earlier version
     return max(0, int((requests.get("done") or 0) - missed))
 
 
@@ -153,7 +155,7 @@ def _outlook(snap: Snapshot, found: int, done: int) -> Outlook:
 
 
 def _pace(snap: Snapshot, node: str | None = None) -> tuple[float, float, float, float]:
-    """What is done per second; nothing of a crawl that rests, whatever its last jobs still bring."""
+    """Return the rates; 0 for a paused crawl, even while its last jobs still finish."""
     return (0.0, 0.0, 0.0, 0.0) if snap.paused else snap.progress.rates(node)
 
 
@@ -195,7 +197,7 @@ def _node(member: Member, snap: Snapshot) -> dict[str, Any]:
 
 
 def exit_code(document: Mapping[str, Any], *, max_failed: int) -> int:
-    """What a finished crawl ends with: 0 good, 3 partial, 1 when nothing came of it."""
+    """Return the exit code of a finished crawl: 0 complete, 3 partial, 1 if every batch is dead."""
     lost = document["failed_urls"] + document["dead_urls"] + document["refused"]
     if document["batches"]["total"] and not document["batches"]["done"] and document["dead_urls"]:
         return 1

@@ -1,4 +1,4 @@
-"""What has become of a crawl's batches, in numbers: as it happens, and from what an earlier process left."""
+"""Counts the results of a crawl's batches, including those that an earlier process left in the store."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Batches, attempts and the requests in them."""
+    """Counts of batches, attempts, and requests in them."""
 
-    sent: int = 0  #: attempts that a node took
-    done: int = 0  #: batches
-    failed: int = 0  #: attempts
-    dead: int = 0  #: batches
-    cut: int = 0  #: batches that are there because others were cut
+    sent: int = 0  #: attempts that a node accepted
+    done: int = 0  #: batches done
+    failed: int = 0  #: failed attempts
+    dead: int = 0  #: dead batches
+    cut: int = 0  #: additional batches from splitting
     requests_done: int = 0
     pages: int = 0
-    items: int = 0  #: that count: those of a request that was tried again are the later ones
-    gone: int = 0  #: URLs
+    items: int = 0  #: items, where those of a retry replace those of the failed request
+    gone: int = 0  #: URLs gone
     failed_urls: int = 0
     dead_urls: int = 0
-    #: batch and place of a failed request that has items -> how many
+    #: (batch, index in it) of a failed request -> number of its items
     _of_failed: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def accepted(self, batch: int, report: Mapping[str, Any], misses: Sequence[Miss]) -> None:
-        """A batch is done; of its report, this is what the store keeps."""
+        """Count a batch that is done; `report` is what the store keeps of its report."""
         self.done += 1
         self._add(batch, report)
         self._missed(misses)
@@ -49,18 +49,18 @@ class Tally:
                 self._of_failed[batch, place] = number(runs)
 
     def died(self, batch: Batch) -> None:
-        """A batch is dead."""
+        """Count a dead batch."""
         self.dead += 1
         self.dead_urls += batch.size
 
     def recall(self, batches: Sequence[Batch], accepted: Sequence[Attempt], misses: Sequence[Miss]) -> None:
-        """Count what an earlier process left in the store."""
+        """Count the batches that an earlier process left in the store."""
         for batch in batches:
             self.sent += batch.attempts
             self.done += batch.state is BatchState.DONE
             if batch.state is BatchState.DEAD:
                 self.died(batch)
-        for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # what is tried again was there before
+        for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # a retry has a higher batch number
             self._add(attempt.batch, attempt.report)
         self._missed([miss for miss in misses if miss.batch])
 

@@ -1,4 +1,4 @@
-"""Stats of many jobs added up. Rule: numbers are summed, anything else is counted by value. Values only."""
+"""Adds up the stats of many jobs: numbers are summed, other values are counted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: different values of a stat that are told apart
+#: maximum number of distinct values counted per stat
 VALUES_MAX = 20
-#: stats whose sum has no meaning
+#: stats of which only the first and last value are kept
 _TIMES = frozenset({"start_time", "finish_time"})
 
 
@@ -19,11 +19,11 @@ _TIMES = frozenset({"start_time", "finish_time"})
 class Sum:
     """One stat over many jobs."""
 
-    jobs: int = 0  #: that have it
+    jobs: int = 0  #: number of jobs with this stat
     sum: float = 0
     min: float | None = None
     max: float | None = None
-    values: Counter[str] = field(default_factory=Counter)  #: of what is no number
+    values: Counter[str] = field(default_factory=Counter)  #: counts of values that are not numbers
 
     def add(self, value: object) -> None:
         self.jobs += 1
@@ -35,22 +35,22 @@ class Sum:
             self.values[str(value)] += 1
 
     def add_time(self, value: object) -> None:
-        """Of times only the first and the last are kept."""
+        """Add a time; only the first and the last are kept."""
         self.jobs += 1
         seen = sorted({*self.values, str(value)})
         self.values = Counter({seen[0]: 1, seen[-1]: 1})
 
     def document(self) -> dict[str, Any]:
-        """As `--json` gives it."""
+        """Return the JSON document that `--json` prints."""
         numbers = {} if self.min is None else {"sum": self.sum, "min": self.min, "max": self.max}
         return {"jobs": self.jobs, **numbers, **({"values": dict(self.values)} if self.values else {})}
 
 
 def add_up(stats: Iterable[Mapping[str, Any]]) -> dict[str, Sum]:
-    """Each stat over all jobs, by name.
+    """Add up each stat over all jobs; returns name -> sum, sorted by name.
 
     Args:
-        stats: of each job, as Scrapy collects them.
+        stats: the stats of each job, as Scrapy collects them.
     """
     sums: dict[str, Sum] = {}
     for one in stats:

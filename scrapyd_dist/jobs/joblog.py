@@ -1,6 +1,6 @@
-"""A Scrapy log, read as it comes: its lines, and what they say of the job. Rule: memory is the same for any size.
+"""Parses Scrapy logs incrementally into lines and facts about the job, in constant memory.
 
-No IO: the bytes are handed in, in pieces of any size, from any place of the file on.
+No IO: the bytes are fed in pieces of any size, from any offset of the file on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from scrapyd_dist.scrapyd.reply import sensible
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: bytes of one line that are looked at; the rest of a longer one is passed over
+#: maximum bytes of a line; the rest of a longer line is skipped
 LINE_MAX = 64 * 1024
-#: characters of a stats dump that are kept
+#: maximum characters of a stats dump
 DUMP_MAX = 1024 * 1024
-#: characters of an error that are kept
+#: maximum characters of an error
 ERROR_MAX = 500
-#: levels by weight, as `logging` has them
+#: log levels in ascending order
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 _HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
@@ -32,60 +32,60 @@ _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped
 _ENGINE, _LOGSTATS = "scrapy.core.engine", "scrapy.extensions.logstats"
 
 
-class Line(NamedTuple):  # there are millions of them, and a frozen dataclass takes three times as long to make
-    """One line of a log. One without a head, as of a traceback, has time and level of the line it belongs to."""
+class Line(NamedTuple):  # there are millions, and creating a frozen dataclass takes three times as long
+    """A line of a log. A continuation line, as of a traceback, has time and level of the entry it belongs to."""
 
-    offset: int  #: of its first byte in the file
+    offset: int  #: offset of its first byte in the file
     text: str
     head: bool  #: whether it begins an entry
     at: datetime | None = None  #: by the node's local clock, whole seconds
     level: str = ""
     logger: str = ""
-    begins: int = 0  #: where the message begins in the text
-    raw: bytes = b""  #: as it is in the file, without the line feed
+    begins: int = 0  #: index of the message in the text
+    raw: bytes = b""  #: the bytes in the file, without the line feed
 
     @property
     def message(self) -> str:
-        """What stands behind time, logger and level."""
+        """The text after time, logger and level; empty for a continuation line."""
         return self.text[self.begins :] if self.head else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogFacts:
-    """What a log, or the part of it that was read, says of its job."""
+    """Facts about a job in its log, or in the part of it that was read."""
 
-    whole: bool  #: read from the first byte of the file on
-    size: int = 0  #: bytes that were read
-    levels: Mapping[str, int] = field(default_factory=dict)  #: how often each level occurs
-    last_error: str = ""  #: of a traceback, its first and its last line
-    closed: str = ""  #: the reason in "Spider closed (…)"; empty where the log has none
-    forced: bool = False  #: a second signal ended it at once
-    stats: Mapping[str, Stat] | None = None  #: the dump, where it is there
+    whole: bool  #: whether the log was read from its first byte, or from the start of the last run
+    size: int = 0  #: bytes read
+    levels: Mapping[str, int] = field(default_factory=dict)  #: number of entries per level
+    last_error: str = ""  #: the last error; of a traceback, its first and last line
+    closed: str = ""  #: the reason in "Spider closed (…)", or empty
+    forced: bool = False  #: whether a second signal ended the job at once
+    stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None
     items: int | None = None
-    idle_since: datetime | None = None  #: since when these two have not changed, by the node's local clock
+    idle_since: datetime | None = None  #: when pages and items last changed, by the node's local clock
     first: datetime | None = None
     last: datetime | None = None
 
 
 class Lines:
-    """Takes a log apart into lines.
+    """Splits a log into lines.
 
     Args:
-        start: the position in the file of the first byte that will be fed.
-        torn: whether that may be the middle of a line, which is then passed over.
+        start: offset in the file of the first byte that will be fed.
+        torn: whether that byte may be inside a line, which is then skipped.
     """
 
     def __init__(self, start: int = 0, *, torn: bool = False) -> None:
-        self.position = start  #: of the first byte that is in no line given out so far
+        self.position = start  #: offset of the first byte after the last returned line
         self._rest = bytearray()
-        self._passed = 0  #: bytes of a line too long, which are not kept
+        self._passed = 0  #: dropped bytes of a line that is too long
         self._torn = torn
         self._under: Line | None = None
         self._second: tuple[str, datetime | None] = "", None
 
     def feed(self, piece: bytes) -> Iterator[Line]:
-        """The lines that are complete with these bytes."""
+        """Yield the lines that these bytes complete."""
         pieces = (bytes(self._rest) + piece).split(b"\n")
         self._rest = bytearray(pieces.pop())
         for raw in pieces:
@@ -97,7 +97,7 @@ class Lines:
             del self._rest[LINE_MAX:]
 
     def end(self) -> Iterator[Line]:
-        """The last line, where no line feed ends it."""
+        """Yield the last line if it has no line feed."""
         if self._rest:
             raw, self._rest = bytes(self._rest), bytearray()
             line = self._line(raw, 0)
@@ -123,7 +123,7 @@ class Lines:
         return self._under
 
     def _time(self, text: str) -> datetime | None:
-        """The moment; most lines are of the same second as the one before."""
+        """Parse a time; the last one is cached, because most lines have the same second as the line before."""
         if text != self._second[0]:
             try:
                 time = datetime.fromisoformat(text)
@@ -135,7 +135,10 @@ class Lines:
 
 
 class LogReader:
-    """Sums a log up while it is read. A job id that was used twice has one log: only its last run counts."""
+    """Collects facts about a job while its log is read.
+
+    A job id that was used twice has one log, of which only the last run counts.
+    """
 
     def __init__(self, start: int = 0) -> None:
         self._lines = Lines(start, torn=start > 0)
@@ -144,13 +147,13 @@ class LogReader:
         self._begin()
 
     def feed(self, piece: bytes) -> None:
-        """The next bytes of the file."""
+        """Process the next bytes of the file."""
         self._size += len(piece)
         for line in self._lines.feed(piece):
             self._take(line)
 
     def facts(self) -> LogFacts:
-        """What is known after the end of what was fed; nothing can be fed any more."""
+        """Return the facts; must be called once, after the last `feed`."""
         for line in self._lines.end():
             self._take(line)
         stats = read_dump("\n".join(self._dump)) if self._dump else None
@@ -171,7 +174,7 @@ class LogReader:
 
     @staticmethod
     def _count(stats: Mapping[str, Stat] | None, name: str, seen: int | None) -> int | None:
-        """A count by the dump, which leaves out what is zero; else by what was seen on the way."""
+        """Return a count from the stats dump, where a missing one is zero; without a dump, the last logged count."""
         if stats is None:
             return seen
         value = stats.get(name, 0)
@@ -205,7 +208,7 @@ class LogReader:
             self._take_info(line)
 
     def _take_more(self, line: Line) -> None:
-        """A line that belongs to the one above it."""
+        """Process a continuation line."""
         if self._in_dump and self._dumped < DUMP_MAX:
             self._dump.append(line.text)
             self._dumped += len(line.text)

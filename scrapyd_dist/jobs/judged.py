@@ -1,4 +1,4 @@
-"""What a job really did: the judgement on it, by our worker's report or by its log. Values and decisions, no IO."""
+"""Judges the outcome of a job by its worker's report or by its log. No IO."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from scrapyd_dist.jobs.outcome import Report
     from scrapyd_dist.nodes import Node
 
-#: seconds without a page, an item or a line in the log after which a running job counts as stalled
+#: seconds without a page, an item or a log line after which a running job counts as stalled
 STALL = 900.0
 
 
 class Outcome(str, Enum):
-    """How a job stands, or what it really did."""
+    """The state of a job, or its outcome."""
 
-    PENDING = "pending"  #: waits for a process slot
+    PENDING = "pending"  #: waiting for a process slot
     RUNNING = "running"
-    STALLED = "stalled"  #: runs, and has not got on for a while
-    FINISHED = "finished"  #: did what it was to do
-    FAILED = "failed"  #: came to its end with errors
-    CANCELLED = "cancelled"  #: told to stop, and did in good order
-    KILLED = "killed"  #: ended by a signal that we sent
-    DIED = "died"  #: its log ends without "Spider closed"
-    UNKNOWN = "unknown"  #: nothing tells
+    STALLED = "stalled"  #: running without progress
+    FINISHED = "finished"  #: completed without errors
+    FAILED = "failed"  #: ended with errors
+    CANCELLED = "cancelled"  #: asked to stop, and shut down gracefully
+    KILLED = "killed"  #: ended by a signal that this program sent
+    DIED = "died"  #: ended without closing the spider
+    UNKNOWN = "unknown"  #: neither log nor report tells
 
     @property
     def over(self) -> bool:
-        """Whether the job runs no more."""
+        """Whether the job has ended."""
         return self not in {Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One job on one node: what it takes to find its log."""
+    """A job on a node, with what is needed to find its log."""
 
     node: Node
     project: str
@@ -52,40 +52,40 @@ class Place:
 
     @property
     def log(self) -> str:
-        """The path of its log, below the node's base."""
+        """The path of its log, relative to the node's base."""
         return f"logs/{self.project}/{self.spider}/{self.job}.log"
 
     @property
     def crawl(self) -> str | None:
-        """The crawl that its id names, where it has the form of ours."""
+        """The crawl in its job id, or None."""
         return crawl_in(self.job)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The judgement on one job."""
+    """The judged outcome of a job."""
 
     outcome: Outcome
-    reason: str = ""  #: in a few words, where there is something to say
+    reason: str = ""  #: a few words, or empty
     pages: int | None = None
     items: int | None = None
-    errors: int | None = None  #: lines of level ERROR and CRITICAL
+    errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
 
 
 def crawl_in(job: str) -> str | None:
-    """The crawl in a job id of ours, else None."""
+    """Return the crawl in a job id of this program, else None."""
     ours = read_id(job)
     return ours.crawl if ours else None
 
 
 def by_log(state: JobState, look: Look | None, *, stall: float = STALL, signalled: bool = False) -> Verdict:
-    """The judgement by the end of a job's log.
+    """Judge a job by the end of its log.
 
     Args:
-        state: what Scrapyd says of it.
-        look: the end of its log; None = it has none.
-        stall: seconds after which a running job counts as stalled.
-        signalled: whether we sent it KILL, or forced its end.
+        state: the state of the job by Scrapyd.
+        look: the end of its log; None if it has none.
+        stall: seconds without progress after which a running job counts as stalled.
+        signalled: whether this program sent it KILL, or forced its end.
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
@@ -101,7 +101,7 @@ def by_log(state: JobState, look: Look | None, *, stall: float = STALL, signalle
 
 
 def errors_in(facts: LogFacts) -> int | None:
-    """How many lines of level ERROR and above a job logged; None where only a part of its log was read."""
+    """Return the number of entries of level ERROR and above; None if only a part of the log was read."""
     if facts.stats is not None:
         return _number(facts.stats, "log_count/ERROR") + _number(facts.stats, "log_count/CRITICAL")
     found = facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
@@ -151,7 +151,7 @@ def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Out
 
 
 def failures(facts: LogFacts) -> str:
-    """What went wrong in a job that came to its end, in a few words; empty where nothing did."""
+    """Describe the failures of a job that has closed its spider, in a few words; empty if there are none."""
     stats = facts.stats or {}
     found = []
     if facts.closed in {"start_error", "closespider_errorcount", "memusage_exceeded"}:
@@ -176,12 +176,12 @@ def _number(stats: Mapping[str, object], name: str) -> int:
 
 
 def by_report(state: JobState, report: Report, *, signalled: bool = False) -> Verdict:
-    """The judgement by our worker's own report.
+    """Judge a job by its worker's report.
 
     Args:
-        state: what Scrapyd says of the job.
-        report: the last one.
-        signalled: whether we sent it KILL, or forced its end.
+        state: the state of the job by Scrapyd.
+        report: the worker's last report.
+        signalled: whether this program sent it KILL, or forced its end.
     """
     outcome, reason = _reported(state, report, signalled=signalled)
     stats = report.stats
@@ -203,5 +203,5 @@ def _reported(state: JobState, report: Report, *, signalled: bool) -> tuple[Outc
     if wrong:
         return Outcome.FAILED, wrong
     missed = len(report.failed) + len(report.unended)
-    # It did what it was to do: what the site did not give is in the account of its crawl.
+    # Missed URLs are no failure of the job; the crawl's summary counts them.
     return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""

@@ -1,6 +1,6 @@
-"""Reads the logs of jobs from their nodes by Range. Rule: no reading is larger than a block, whatever the file's size.
+"""Reads job logs from nodes by Range, at most a block at a time.
 
-Only `survey` passes over a whole log, and it keeps no more of it either.
+Only `survey` reads a whole log, as a stream.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from scrapyd_dist.scrapyd.reply import Reply
     from scrapyd_dist.transports import Sender
 
-#: bytes of a log's end that tell how nearly every job ended
+#: bytes of a log's end that show how nearly every job ended
 TAIL = 32 * 1024
-#: bytes of the end where a large stats dump began before that
+#: bytes of a log's end with a large stats dump
 LONG_TAIL = 1024 * 1024
-#: bytes of the beginning, with the words of Scrapy's start
+#: bytes of a log's beginning, with Scrapy's first messages
 HEAD = 4 * 1024
-#: bytes of one piece of a log that is read on
+#: bytes per read
 BLOCK = 256 * 1024
-#: seconds between the last line and the last writing, beyond which they do not tell the node's time zone
+#: maximum seconds between last line and last modification from which the node's time zone is inferred
 _ZONE_SLACK = 120
-#: seconds between UTC and the farthest zone, and a little more
+#: maximum offset of a time zone in seconds
 _ZONES = 15 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What the end of a log says, and when that was."""
+    """Facts in the end of a log, and its age."""
 
     facts: LogFacts
     total: int  #: size of the file in bytes
-    silent: float | None  #: seconds since something was written to it, by the node's clock
-    offset: timedelta | None  #: the node's local time minus UTC, as far as the log tells
-    says_info: bool  #: whether lines of level INFO are in this log at all
+    silent: float | None  #: seconds since the last write, by the node's clock
+    offset: timedelta | None  #: the node's local time minus UTC, if it can be inferred
+    says_info: bool  #: whether the log has entries of level INFO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ class _Part:
 
 
 def look(sender: Sender, node: Node, path: str, *, timeout: float) -> Look | None:
-    """How a job ended or stands, by the end of its log; None where there is no log.
+    """Read the end of a job's log; returns None if there is no log.
 
     Raises:
-        NodeError: the node could not be asked.
+        NodeError: a call to the node failed.
     """
-    # Not by "the last n bytes": Twisted fails on that where the file is shorter.
+    # Not a Range of "the last n bytes": Twisted fails on that if the file is shorter.
     head = sender.send(node, _part(path, 0, HEAD), timeout=timeout)
     if head is None:
         return None
@@ -84,16 +84,16 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> Look | Non
 
 
 def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
-    """What a whole log says, read from its first byte to its last; None where there is no log.
+    """Read a whole log; returns None if there is no log.
 
     Args:
-        sender: what sends.
-        node: where the log is.
-        path: the log, below the node's base.
-        size: bytes that it had at the last look; None: as many as there are.
+        sender: sends calls to nodes.
+        node: the node of the log.
+        path: path of the log, relative to the node's base.
+        size: maximum bytes to read; None for all.
 
     Raises:
-        NodeError: the node could not be asked, or broke off.
+        NodeError: a call to the node failed.
     """
     reader = LogReader()
     done = sender.download(node, api.fetch(path, limit=size or None), reader.feed)
@@ -101,7 +101,7 @@ def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> Lo
 
 
 def _part(path: str, start: int, limit: int) -> api.Call[_Part | None]:
-    """`api.fetch`, with the moment of the last writing."""
+    """Return `api.fetch` extended by the time of the last modification."""
     plain = api.fetch(path, start=start, limit=limit)
 
     def read(reply: Reply) -> _Part | None:
@@ -116,7 +116,7 @@ def _seconds(written: datetime | None, now: datetime | None) -> float | None:
 
 
 def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:
-    """The node's zone: its last line is as old as its last writing, and zones are whole quarters of an hour."""
+    """Infer the node's UTC offset from last line and last modification, rounded to quarters of an hour."""
     if last is None or written is None:
         return None
     seconds = (last - written.replace(tzinfo=None)).total_seconds()
@@ -131,36 +131,36 @@ def _facts(chunk: api.Chunk) -> LogFacts:
 
 
 class LogTap:
-    """One log, read on from some place, a block at a time.
+    """Reads a growing log from some offset on, a block at a time.
 
     Args:
-        sender: what sends.
-        node: where the log is.
-        path: the log, below the node's base.
-        timeout: seconds for each block.
+        sender: sends calls to nodes.
+        node: the node of the log.
+        path: path of the log, relative to the node's base.
+        timeout: seconds per call.
     """
 
     def __init__(self, sender: Sender, node: Node, path: str, *, timeout: float) -> None:
         self._sender, self._node, self._path, self._timeout = sender, node, path, timeout
         self._fetched = 0
         self._lines = Lines()
-        self._total: int | None = None  #: size of the file at the last reading
-        self._replaced = 0  #: how often it turned out to be shorter than what was read of it
+        self._total: int | None = None  #: size of the file at the last read
+        self._replaced = 0  #: how often the file was replaced by a shorter one
 
     def size(self) -> int:
-        """Bytes that the log has now; 0 where there is none."""
+        """Return the current size in bytes; 0 if there is no log."""
         chunk = self._chunk(0, 1)
         return 0 if chunk is None else chunk.total or 0
 
     def begin_at(self, position: int, *, torn: bool = False) -> None:
-        """Read on from this byte; `torn`: it may be the middle of a line."""
+        """Move to an offset; `torn` if it may be inside a line."""
         self._fetched, self._lines = position, Lines(position, torn=torn)
 
     def more(self) -> list[Line] | None:
-        """The next lines that are complete; None where nothing is new."""
+        """Return the next complete lines, or None if the log has not grown."""
         chunk = self._chunk(self._fetched, BLOCK)
         if chunk is not None and chunk.total is not None and chunk.total < self._fetched:
-            self.begin_at(0)  # another file has its name now
+            self.begin_at(0)  # the file was replaced by a shorter one
             self._replaced += 1
             chunk = self._chunk(0, BLOCK)
         if chunk is None or not chunk.body:
@@ -169,14 +169,14 @@ class LogTap:
         return list(self._lines.feed(chunk.body))
 
     def rest(self) -> list[Line]:
-        """The last line, where no line feed ends it."""
+        """Return the last line if it has no line feed."""
         return list(self._lines.end())
 
     def blocks(self) -> Iterator[list[Line]]:
-        """The complete lines from here to the end as it is now, a block at a time.
+        """Yield the complete lines from here to the current end, a block at a time.
 
         Raises:
-            NodeError: the node could not be asked, or its file is another one at each look.
+            NodeError: a call to the node failed, or the file was repeatedly replaced by a shorter one.
         """
         end, replaced = None, self._replaced
         while (lines := self.more()) is not None:
@@ -189,13 +189,13 @@ class LogTap:
                 return
 
     def all(self) -> Iterator[Line]:
-        """Every line from here to the end, as it is now."""
+        """Yield every line from here to the current end."""
         for lines in self.blocks():
             yield from lines
         yield from self.rest()
 
     def seek_last(self, count: int, wanted: Callable[[Line], bool], floor: int = 0) -> None:
-        """Begin at the last `count` lines that are wanted, or at the first from `floor` on where there are fewer."""
+        """Move to the last `count` lines that are `wanted`, but not before the offset `floor`."""
         end = self.size()
         while end > floor and count > 0:
             begin = max(0, end - BLOCK)
@@ -206,12 +206,12 @@ class LogTap:
                     if not count:
                         self.begin_at(line.offset)
                         return
-            # A line across two blocks is read with the earlier one; one longer than a block is passed over.
+            # A line across two blocks is read with the earlier one; a line longer than a block is skipped.
             end = first if begin < first < end else begin
         self.begin_at(end)
 
     def seek_time(self, since: datetime) -> int:
-        """Begin at, or somewhat before, the first line of this moment by the node's local clock; gives the place."""
+        """Move to or shortly before the first line at this time of the node's local clock; returns the offset."""
         low, high = 0, self.size()
         while high - low > BLOCK:
             middle = (low + high) // 2
@@ -222,7 +222,7 @@ class LogTap:
         return low
 
     def _lines_in(self, begin: int, end: int) -> tuple[list[Line], int]:
-        """The whole lines that begin between two bytes, and where the first of them begins (`begin` if none does)."""
+        """Return the complete lines that begin between two offsets, and the first one's offset (`begin` if none)."""
         chunk = self._chunk(begin, end - begin)
         body = chunk.body[: end - begin] if chunk is not None else b""
         lines = Lines(begin, torn=begin > 0)

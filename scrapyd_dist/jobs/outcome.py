@@ -1,4 +1,4 @@
-"""What a job really did: a worker's report as a value, and the judgement on it. Foreign bytes are read here only."""
+"""Parses workers' reports, and decides whether the result of an attempt can be accepted."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from scrapyd_dist.scrapyd.reply import LARGEST
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: seconds since the epoch, in the year 9000
+#: the latest accepted time: seconds since the epoch, in the year 9000
 LAST_MOMENT = 221_845_392_000.0
-#: the folder of ours in a node's logs, and so below its /logs/
+#: this program's folder below a node's /logs/
 FOLDER = "logs/_sdist"
 
 
 class BadReport(DistError):
-    """The file at the report's address is not a worker's report."""
+    """The file is not a worker's report."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The file with an attempt's items, as its worker describes it."""
+    """The file with an attempt's items, as described by the worker's report."""
 
     file: str
     items: int
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """How far a worker is, or how it ended."""
+    """A worker's report: its progress, or how it ended."""
 
     ended: bool
     updated: float  #: seconds since the epoch, by the node's clock
@@ -44,24 +44,24 @@ class Report:
     missed: int
     pages: int
     items: int
-    errors: int = 0  #: requests that failed so far; those that are gone are none of them
-    started: float | None = None  #: when the worker began, by the node's clock
+    errors: int = 0  #: requests that have failed so far, without those that are gone
+    started: float | None = None  #: when the worker started, by the node's clock
     finish_reason: str = ""
     problem: str = ""
-    no_lease: str = ""  #: of a worker that was sent its batch: why it does not reach the store
-    unreached: bool = False  #: of a worker that leases: its node has no way to the store
-    public: str | None = None  #: of one that introduces itself: the public half of its code's key
+    no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
+    unreached: bool = False  #: whether a leasing worker cannot reach the store
+    public: str | None = None  #: public key of the worker's code, if it introduces itself
     part: Part | None = None
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
     gone: tuple[tuple[str, str], ...] = ()  #: URL and reason
     failed: tuple[tuple[str, str], ...] = ()
-    dead: tuple[tuple[str, str], ...] = ()  #: that this worker's spider cannot make
+    dead: tuple[tuple[str, str], ...] = ()  #: requests that the worker's spider cannot make
     unended: tuple[tuple[str, str], ...] = ()
-    #: of each request that failed: its place in the batch, its kind, its runs of items (first and count) or None where
-    #: these are not known; None: the worker does not tell
+    #: for each missed request: index in the batch, kind of miss, runs of its items (first, count) or None if unknown;
+    #: None if the report does not have them
     missed_requests: tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None = None
-    replaces: bool = False  #: requests of it had failed in earlier batches
+    replaces: bool = False  #: whether it has retried requests of earlier batches
     stats: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Report:
 
     @property
     def pace(self) -> float:
-        """Requests per second so far, by the node's own clock; 0 while that is not known."""
+        """Requests per second so far, by the node's clock; 0 while unknown."""
         seconds = self.updated - self.started if self.started else 0.0
         return self.ended_requests / seconds if seconds > 0 else 0.0
 
@@ -81,20 +81,20 @@ class Report:
 
 
 def report_path(home: str, job: str) -> str:
-    """Where a job's report is on its node."""
+    """Return the path of a job's report, relative to the node's base."""
     return f"{FOLDER}/{home}/{job}.json"
 
 
 def part_path(home: str, job: str) -> str:
-    """Where a job's part is on its node. Its name is ours: what a report says of it is not followed."""
+    """Return the path of a job's part, relative to the node's base; the file name in a report is not trusted."""
     return f"{FOLDER}/{home}/{job}.jl"
 
 
 def read_report(data: bytes) -> Report:
-    """A report from its bytes.
+    """Parse a report.
 
     Raises:
-        BadReport: it is not one.
+        BadReport: the bytes are not a worker's report.
     """
     try:
         document = json.loads(data)
@@ -149,13 +149,13 @@ def _count(value: Any) -> int:
 
 def _moment(value: Any) -> float:
     found = float(value)
-    if not 0 <= found <= LAST_MOMENT:  # nor is what is no number
+    if not 0 <= found <= LAST_MOMENT:  # NaN fails this, too
         raise ValueError("a number that is no time")
     return found
 
 
 def _is_stat(value: object) -> bool:
-    """Whether it can be shown and summed up; what the project puts beside that costs nothing but itself."""
+    """Whether a stat can be displayed and added up; other values that a project collects are dropped."""
     if isinstance(value, (int, float)):
         return abs(value) <= LARGEST
     return isinstance(value, str)
@@ -188,12 +188,12 @@ def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
 
 
 def refusal(report: Report, size: int, *, feed: bool) -> str:
-    """Why the result of an ended attempt cannot be accepted; empty when it can.
+    """Return why the result of an ended attempt cannot be accepted; empty if it can.
 
     Args:
         report: the worker's last report.
-        size: the requests of the batch, by the store.
-        feed: whether the items went to a feed URL instead of a part.
+        size: number of requests in the batch, by the store.
+        feed: whether items went to a feed URL instead of a part.
     """
     if report.problem:
         return report.problem
@@ -215,7 +215,7 @@ def _part_refusal(report: Report) -> str:
 
 
 def misses(report: Report, batch: int) -> list[Miss]:
-    """The URLs of an accepted attempt that gave no result. What nothing was heard of has failed."""
+    """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
     gone = [Miss(url=url, kind="gone", reason=reason, batch=batch) for url, reason in report.gone]
     failed = [
         Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended
@@ -225,11 +225,11 @@ def misses(report: Report, batch: int) -> list[Miss]:
 
 
 def kept(report: Report, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
-    """What the store keeps of an accepted report: all but the lists of URLs, which have a table of their own.
+    """Return what the store keeps of an accepted report: everything except URLs, which have their own table.
 
     Args:
         report: the worker's last report.
-        replaces: the requests that it has tried again: their earlier batch, and their place in it.
+        replaces: (earlier batch, index in it) of each request that it has retried.
     """
     told = {} if report.missed_requests is None else {"missed_requests": report.missed_requests}
     return {

@@ -1,30 +1,30 @@
-"""The dictionary of stats at the end of a Scrapy log, as values. Rule: the text is taken apart, never run."""
+"""Parses the stats dump at the end of a Scrapy log, without evaluating it."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-#: what a stat can be here: a time is its text in ISO form
+#: the value of a stat; a time is a string in ISO format
 Stat = int | float | str | bool | None
 
-#: largest number that is summed up; a larger one is its text
+#: the largest number kept as a number; a larger one becomes text
 LARGEST = float(1 << 63)
 
 _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<value>.*?)[,}]?\Z")
 
 
 def read_dump(text: str) -> dict[str, Stat]:
-    """The stats in a dump as Scrapy prints it; what cannot be read of it is left out.
+    """Parse a stats dump as Scrapy prints it; unreadable stats are left out.
 
     Args:
-        text: from the opening brace on; what is cut off at its end costs no more than the stat it is cut in.
+        text: the dump from its opening brace on; it may be truncated.
     """
     whole = _parsed(text.strip())
     if isinstance(whole, ast.Dict):
         pairs = zip(whole.keys, whole.values, strict=True)
         return {str(_value(key)): _value(value) for key, value in pairs if key is not None}
-    # One stat with an odd value, or a torn end, must not cost all the others.
+    # An unreadable value or a truncated end must not lose the other stats.
     found: dict[str, Stat] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -47,19 +47,19 @@ def _value(node: ast.expr) -> Stat:
     except (ValueError, TypeError, RecursionError, MemoryError):
         return _time(node) or _text(node)
     if isinstance(value, (int, float)):
-        return value if abs(value) <= LARGEST else _text(node)  # neither is infinity, nor what is no number
+        return value if abs(value) <= LARGEST else _text(node)  # infinity and NaN become text
     return value if value is None or isinstance(value, str) else _text(node)
 
 
 def _text(node: ast.expr) -> str:
     try:
         return ast.unparse(node)
-    except (ValueError, RecursionError, MemoryError):  # a number of more digits than Python writes
+    except (ValueError, RecursionError, MemoryError):  # a number with more digits than Python converts
         return "…"
 
 
 def _time(node: ast.expr) -> str:
-    """`datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` in ISO form; "" for anything else."""
+    """Convert `datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` to ISO format; "" for anything else."""
     if not isinstance(node, ast.Call) or _text(node.func) != "datetime.datetime":
         return ""
     numbers = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, int)]

@@ -1,6 +1,6 @@
-"""The ways to send a Call to a Node, all with the same two verbs. Rule: importing this loads no HTTP library.
+"""Interfaces for sending a Call to a Node; importing this package loads no HTTP library.
 
-`requests` blocks; `treq` is for a Twisted reactor; `threads` is for asyncio without one.
+`requests` blocks, `treq` runs in a Twisted reactor, `threads` is for asyncio without a reactor.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds in which a connection has to come about, if the call itself has not less.
+#: Connect timeout in seconds, unless the call's own timeout is shorter.
 CONNECT_TIMEOUT = 10.0
-#: Seconds that a download may be silent. It has no limit as a whole: parts can be large, and lines slow.
+#: Seconds without data after which a download fails. There is no total timeout: parts can be large, and links slow.
 SILENCE = 30.0
 
 
 class Sender(Protocol):
-    """Sends calls and blocks until the reply is read. May be used by many threads at once."""
+    """Sends calls and blocks until the reply is read. Thread-safe."""
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        """Send the call and give what it reads from the reply.
+        """Send a call and return the value that it reads from the reply.
 
         Args:
-            node: where to.
-            call: what.
-            timeout: seconds for all of it, connection and body included; None = the call's own.
+            node: the node to call.
+            call: the call.
+            timeout: total seconds, including connection and body; None for the call's own timeout.
 
         Raises:
             NodeError: the subclass says what went wrong, and whether the node may have accepted the call.
         """
 
     def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
-        """Send a call for a raw file and hand its bytes to `sink` as they come; what is read has an empty body.
+        """Send a call for a raw file and pass its bytes to `sink` as they arrive; the result has an empty body.
 
-        Nothing is handed over unless the node really answers with the file, from the byte that was asked for. When
-        the connection breaks, what was handed over is right as far as it goes. An exception of `sink` comes through.
+        `sink` is called only if the node answers with the file, from the requested byte on. If the connection breaks,
+        the bytes passed so far are correct. Exceptions of `sink` are raised.
 
         Args:
-            node: where from.
-            call: as `api.fetch` gives it.
-            sink: takes each piece.
-            silence: seconds without a byte after which it is given up.
+            node: the node to call.
+            call: a call made by `api.fetch`.
+            sink: called with each piece.
+            silence: seconds without data after which the download fails.
 
         Raises:
             NodeError: as in `send`.
         """
 
     def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close idle connections."""
 
 
 class AsyncSender(Protocol):
-    """The same, awaited."""
+    """Sends calls asynchronously."""
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Awaitable[T]:
         """See `Sender.send`."""
@@ -68,4 +68,4 @@ class AsyncSender(Protocol):
         """See `Sender.download`."""
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Release threads and connections."""

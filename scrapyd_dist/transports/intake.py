@@ -1,4 +1,4 @@
-"""What all transports share: the headers of a call and the taking in of its reply. Rule: no IO, one way for all."""
+"""Builds request headers and reads replies for all transports. No IO."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Most bytes of a reply that are kept in memory. The largest that Scrapyd has is a job list, which echoes batches.
+#: Maximum bytes of a reply in memory. The largest replies of Scrapyd are job lists, which echo batches.
 REPLY_BYTES = 256 * 1024 * 1024
-#: Bytes to read at once.
+#: Bytes per read.
 PIECE = 64 * 1024
 
 
 def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict[str, str]:
-    """All headers of the request, but for Content-Length, and for Host where it is what the url says."""
+    """Return the headers of a request except Content-Length, and except Host if it follows from the url."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "scrapyd-dist", **call.headers}
     if node.tls_name is not None:
         headers["Host"] = node.host_header
@@ -36,9 +36,9 @@ def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict
 
 
 class Intake(Generic[T]):
-    """Takes in one reply: its head, its bytes as they come, its end; then gives what the call reads from it.
+    """Receives one reply (its head, the pieces of its body, its end) and reads the call's value from it.
 
-    With a sink the bytes of a raw file go there and are not kept; anything else is kept and judged by the call.
+    With a sink, the bytes of a raw file go there and are not kept; any other body is kept for the call to check.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Intake(Generic[T]):
         self._body = bytearray()
         self._take = sink if sink is not None and self._is_wanted() else self._keep
         self._received = self._given = 0
-        # a server that knows no ranges sends the file from its first byte
+        # a server without ranges sends the file from its first byte …
         self._unwanted = (call.start or 0) if status == 200 else 0
-        # … and to its last one; others heed the first byte only
+        # … to its last; other servers ignore the end of a range
         self._left = call.limit if self._is_wanted() else None
         self._to_sink = sink is not None
 
     @property
     def full(self) -> bool:
-        """Whether all that was asked for is here, so that the rest need not come."""
-        # The size of a file that is sent without one is known at its end.
+        """Whether all requested bytes are here, so that the rest can be dropped."""
+        # Without Content-Length, the size of the file is only known at its end.
         return self._left == 0 and (self._to_sink or self._head.length is not None or self._head.status != 200)
 
     def feed(self, piece: bytes) -> None:
-        """The next bytes of the body, as they came over the wire."""
+        """Process the next bytes of the body."""
         self._received += len(piece)
         if self._unwanted:
             skipped = min(self._unwanted, len(piece))
@@ -87,10 +87,10 @@ class Intake(Generic[T]):
             self._take(piece)
 
     def done(self) -> T:
-        """The reply ended.
+        """Return the call's value at the end of the reply.
 
         Raises:
-            NodeError: it ended too early, or is not what the call asked for.
+            NodeError: the reply ended too early, or is not what the call asked for.
         """
         came, due = (self._given, self._due()) if self._head.status == 206 else (self._received, self._head.length)
         if due is not None and came < due and not self.full:
@@ -98,7 +98,7 @@ class Intake(Generic[T]):
         return self._call.read(replace(self._head, headers=self._headers(), body=bytes(self._body)))
 
     def _is_wanted(self) -> bool:
-        """Whether the head announces the file, from the byte that was asked for."""
+        """Whether the head announces the file from the requested byte on."""
         begins, _ = content_range(self._head)
         misplaced = self._head.status == 206 and self._call.start not in (None, begins)
         return is_raw(self._head) and not misplaced
@@ -109,14 +109,14 @@ class Intake(Generic[T]):
         self._body += piece
 
     def _headers(self) -> Mapping[str, str]:
-        """Those of the head, and the size of a file that was sent without one."""
+        """Return the headers, with the number of received bytes as Content-Length if a file was sent without it."""
         if self._head.status != 200 or self._head.length is not None or self.full:
             return self._head.headers
         told = {name: value for name, value in self._head.headers.items() if name != "transfer-encoding"}
         return {**told, "content-length": str(self._received)}
 
     def _due(self) -> int | None:
-        """Bytes of a piece, by what was asked for and by the size of the file."""
+        """Return the expected bytes of a piece, by the request and the size of the file."""
         begins, total = content_range(self._head)
         if not self._is_wanted() or begins is None or total is None:
             return self._head.length

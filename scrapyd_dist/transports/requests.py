@@ -1,7 +1,7 @@
-"""Sends calls with requests, for code that blocks. Rule: nothing that library decides by itself gets through.
+"""Sends calls with the requests library, for blocking code.
 
-No environment proxies, no netrc, no redirects, no cookies, no decoding, no exception of its own; and no connection is
-kept open, since one that went stale would make a POST ambiguous.
+The defaults of requests are switched off: environment proxies, netrc, redirects, cookies, decoding; its exceptions are
+translated. Connections are not kept open, because a stale one would make a failed POST ambiguous.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ T = TypeVar("T")
 
 
 class _Unchecked(urllib3.connection.HTTPSConnection):
-    """A connection of `verify = no`. Its target says so itself: a warning at each call would tell its owner nothing."""
+    """A connection for `verify = no`, without urllib3's warning at each call: the target asks for it explicitly."""
 
     def connect(self) -> None:
         super().connect()
-        self.is_verified = True  # urllib3 asks for nothing but its warning; filters would silence the project's, too
+        self.is_verified = (
+            True  # urllib3 uses it for its warning only; a warning filter would affect the project's, too
+        )
 
 
 class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
@@ -51,18 +53,18 @@ class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
 
 
 class _Session(requests.Session):
-    """One that never looks where a redirect leads: it would swallow the body of the reply for that."""
+    """A session that does not look for a redirect's target, which would consume the body of the reply."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002 - requests' own
         return None
 
 
 class _Tls(requests.adapters.HTTPAdapter):
-    """TLS as the target wants it: may talk to an address, and check the certificate for the name it was looked up from.
+    """TLS options of a target: may connect to an address and check the certificate for a host name.
 
     Args:
-        name: that name.
-        verify: whether anything is checked.
+        name: the host name that the address was looked up from, or None.
+        verify: whether the certificate is checked.
     """
 
     def __init__(self, name: str | None, *, verify: bool) -> None:
@@ -79,13 +81,13 @@ class _Tls(requests.adapters.HTTPAdapter):
 
 
 class RequestsTransport:
-    """A `Sender` over requests. It keeps nothing between calls, so any thread may use it."""
+    """A `Sender` over requests. It has no state between calls, so any thread may use it."""
 
     def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
         self._connect_timeout = connect_timeout
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        """See `Sender.send`. A body that stalls right behind its head may take as long again."""
+        """See `Sender.send`. A body that stalls right after its head may take the timeout twice."""
         seconds = call.timeout if timeout is None else timeout
         return self._exchange(node, call, None, seconds=seconds, deadline=time.monotonic() + seconds)
 
@@ -94,7 +96,7 @@ class RequestsTransport:
         return self._exchange(node, call, sink, seconds=silence, deadline=None)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     def _exchange(
         self,
@@ -109,7 +111,7 @@ class RequestsTransport:
             response = self._head(session, node, call, seconds)
             with response:
                 intake = Intake(node, call, response.status_code, response.headers.items(), sink)
-                # Only the reading is translated: what a sink raises is not the node's doing.
+                # Only errors of reading are translated; an exception of the sink is not the node's fault.
                 for piece in _pieces(response, node, call, seconds, deadline):
                     intake.feed(piece)
                     if intake.full:
@@ -130,7 +132,7 @@ class RequestsTransport:
                 node.url_of(call.target),
                 data=body,
                 headers={**request_headers(node, call, content_type), "Connection": "close"},
-                # read counts from the moment the request is sent, so the wait as a whole is `seconds`
+                # `read` starts when the request is sent, so the total is `seconds`
                 timeout=urllib3.Timeout(connect=connect, read=seconds, total=seconds),  # type: ignore[arg-type]  # the stubs lag
                 allow_redirects=False,
                 stream=True,
@@ -143,8 +145,8 @@ class RequestsTransport:
 def _pieces(
     response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float | None
 ) -> Iterator[bytes]:
-    """The raw body as it comes, until its end or the deadline."""
-    # Older releases of urllib3 can only wait until a piece is full.
+    """Yield the raw body as it arrives, until its end or the deadline."""
+    # Older releases of urllib3 lack read1, and wait until a piece is full.
     read = getattr(response.raw, "read1", None) or response.raw.read
     while True:
         try:
@@ -161,16 +163,16 @@ def _pieces(
 
 
 def _head_error(error: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
-    """What a failure before the head of the reply means, and whether the request can have left."""
+    """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
     if isinstance(error, requests.ConnectTimeout):
         return ConnectTimeout.at(str(node), f"{connect:g} s")
     if isinstance(error, requests.Timeout):
         if any("handshake" in str(cause) for cause in _causes(error)):
-            # A server without TLS waits for the rest of what it takes for a request.
+            # A server without TLS takes the handshake for the beginning of a request and waits for the rest.
             return NoTls.at(str(node), f"{connect:g} s")
         return _no_reply(node, call, seconds)
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        # requests itself looks for the CA file before it connects
+        # requests checks for the CA file before it connects
         return TlsRefused.at(str(node), f"the CA file {node.ca} cannot be read")
     return _connection_error(error, node, call)
 
@@ -194,7 +196,7 @@ def _no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it is made of, wherever the libraries keep that."""
+    """Yield an error and all its causes, wherever the libraries keep them."""
     seen: set[int] = set()
     queue: list[object] = [error]
     while queue:
@@ -210,7 +212,7 @@ def _any(causes: list[BaseException], kind: type[BaseException]) -> bool:
 
 
 def _system_words(causes: list[BaseException]) -> str:
-    """The operating system's reason, where it is another one than the error's own name says."""
+    """Return the operating system's reason, unless it is only "connection refused"."""
     for cause in causes:
         if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, ConnectionRefusedError):
             return cause.strerror
@@ -218,5 +220,5 @@ def _system_words(causes: list[BaseException]) -> str:
 
 
 def _tls_words(causes: list[BaseException]) -> str:
-    """What OpenSSL or the check of the host name says."""
+    """Return the message of OpenSSL or of the host name check."""
     return str(causes[-1])[:200]

@@ -1,4 +1,4 @@
-"""Sends calls from asyncio where there is no Twisted reactor. Rule: a silent node holds threads of its own only."""
+"""Sends calls from asyncio without a reactor; each node has its own threads, so a silent node blocks no other."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Calls to one node in the air at once; its others wait for a thread.
+#: Maximum concurrent calls per node.
 THREADS = 8
 
 
 class ThreadTransport:
-    """An `AsyncSender` over a blocking one; each node has its threads, which are started when they are needed.
+    """An `AsyncSender` over a blocking `Sender`, with a thread pool per node.
 
-    A call that is cancelled goes on in its thread until its time-out: whether the node takes it is open.
-    The time-out of a call counts from when a thread takes it up.
+    A cancelled call continues in its thread until its timeout; the node may still accept it. The timeout of a call
+    starts when a thread begins it.
     """
 
     def __init__(self, sender: Sender | None = None, *, threads: int = THREADS) -> None:
         self._sender = sender or RequestsTransport()
         self._threads = threads
-        self._pools: dict[str, ThreadPoolExecutor] = {}  #: by the node's address
+        self._pools: dict[str, ThreadPoolExecutor] = {}  #: by node url
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """See `Sender.send`."""
@@ -43,13 +43,13 @@ class ThreadTransport:
     async def download(
         self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
     ) -> T:
-        """See `Sender.download`. The sink is called in another thread."""
+        """See `Sender.download`. The sink is called in a thread of the pool."""
         loop = asyncio.get_running_loop()
         work = partial(self._sender.download, node, call, sink, silence=silence)
         return await loop.run_in_executor(self._pool(node), work)
 
     def close(self) -> None:
-        """Let go of the threads; those that wait for a reply end with it."""
+        """Shut the pools down; a thread that waits for a reply ends with it."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._sender.close()

@@ -1,7 +1,7 @@
-"""Sends calls with treq, in a Twisted reactor. Rule: one time-out for the whole call, no exception of Twisted gets out.
+"""Sends calls with treq, in a Twisted reactor, with one timeout for the whole call.
 
-treq's own time-out ends with the head of a reply, so time is kept here. No connection is kept open: one that went stale
-would make a POST ambiguous.
+The timeout of treq covers only the head of a reply, hence the timers here. Exceptions of Twisted are translated.
+Connections are not kept open, because a stale one would make a failed POST ambiguous.
 """
 
 # mypy: allow-untyped-calls
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What treq is told to ask; `_NodeAgent` knows better.
+#: The url given to treq; `_NodeAgent` replaces it.
 _STAND_IN = "http://node.invalid/"
 
 
@@ -51,14 +51,14 @@ class TreqTransport:
         connect_timeout: float = CONNECT_TIMEOUT,
         wait: Callable[[Deferred[Any]], Awaitable[Any]] | None = None,
     ) -> None:
-        """Made where a reactor is installed.
+        """Create a transport; a reactor must be installed.
 
         Args:
-            reactor: the installed one unless given.
-            agent: sends all requests, in place of Twisted's own for each kind of TLS.
+            reactor: the reactor; by default the installed one.
+            agent: sends all requests, instead of one Twisted Agent per set of TLS options.
             connect_timeout: seconds for a connection.
-            wait: makes of a Deferred what the caller's coroutines can await. By default a Future under the asyncio
-                reactor, the Deferred itself under others, as Scrapy does.
+            wait: converts a Deferred to an awaitable. By default a Future under the asyncio reactor and the Deferred
+                itself under others, as in Scrapy.
         """
         if reactor is None:
             from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
@@ -80,7 +80,7 @@ class TreqTransport:
         return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, sink, silence))))
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     async def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
         started = self._reactor.seconds()
@@ -118,11 +118,11 @@ class TreqTransport:
         except Exception as e:
             if was_cancelled(e):
                 raise CancelledError from e
-            # Everything else that comes up to here is Twisted's or OpenSSL's.
+            # Any other exception is one of Twisted or OpenSSL.
             raise head_error(e, node, call, self._connect_timeout, seconds) from e
 
     def _agent_for(self, node: Node) -> Any:
-        """One agent for each kind of TLS: making one reads certificates."""
+        """Return the agent for the node's TLS options, cached because creating one reads certificates."""
         key = (node.verify, node.ca, node.tls_name)
         if key not in self._agents:
             self._agents[key] = self._agent or Agent(
@@ -140,10 +140,10 @@ class _Broken(Exception):
 
 @implementer(IAgent)
 class _NodeAgent:
-    """Sends what treq built to the node's very address, and undoes treq's offer to decode the reply.
+    """Sends treq's requests to the node's url, and keeps treq from decoding the reply.
 
-    treq passes host names through IDNA, where an IPv6 address breaks; and the bytes of a log must be those that
-    Range counts.
+    treq encodes host names with IDNA, which fails for IPv6 addresses; and the bytes of a log must be those that Range
+    counts.
     """
 
     def __init__(self, agent: Any, url: str) -> None:
@@ -169,7 +169,7 @@ class _NodeAgent:
 
 
 class _Body(Protocol):
-    """Hands on a body as it comes, until its end, a time-out, or an error of who takes it."""
+    """Passes a body to an `Intake` until its end, a timeout, or an exception of the intake."""
 
     def __init__(self, clock: Any, intake: Intake[Any], seconds: float, *, renewed: bool) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._drop())
@@ -185,7 +185,7 @@ class _Body(Protocol):
             self._timer.reset(self._seconds)
         try:
             self._intake.feed(data)
-        except Exception:  # noqa: BLE001 - it goes on to who waits for the body
+        except Exception:  # noqa: BLE001 - raised where the body is awaited
             self._end(Failure())
         else:
             if self._intake.full:
@@ -213,7 +213,7 @@ class _Body(Protocol):
 
 
 def _headers(response: Any) -> list[tuple[str, str]]:
-    """The headers; Twisted keeps the length apart."""
+    """Return the headers, with the length that Twisted stores separately."""
     pairs = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, values in response.headers.getAllRawHeaders()
@@ -223,7 +223,7 @@ def _headers(response: Any) -> list[tuple[str, str]]:
 
 
 def _timed_out(result: object, _seconds: float) -> object:
-    """What a call ends with after its time-out: the failure that stopping it gave, wrapped."""
+    """Wrap the failure of a cancelled call in `TimedOut`."""
     return Failure(TimedOut(result.value)) if isinstance(result, Failure) else result
 
 

@@ -1,4 +1,7 @@
-"""What Twisted's failures mean, and TLS as a target wants it. Rule: what did not surely stay here has left."""
+"""Translates Twisted's failures to errors of nodes, and sets up TLS by the options of a target.
+
+Invariant: a request that may have been sent gets an error with `maybe_accepted`.
+"""
 
 # mypy: allow-untyped-calls
 # Twisted is typed in part, and a zope interface is no type to mypy: hence Any.
@@ -41,16 +44,16 @@ T = TypeVar("T")
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_ERRORS = (SSL.Error, VerificationError, CertificateError)
-# The reasons for which a connection ends without the other side having said anything wrong.
+# Failures of a connection that ended without a protocol error of the server.
 _ENDINGS = (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted)
 
 
 class TimedOut(Exception):
-    """The time for a call is over; its argument is the exception that stopping it gave."""
+    """A call has timed out; the argument is the exception that cancelling it raised."""
 
 
 def head_error(failed: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
-    """What a failure before the head of the reply means, and whether the request can have left."""
+    """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
     causes = list(_causes(failed))
     if any(isinstance(cause, error.ConnectingCancelledError) for cause in causes):
         return ConnectTimeout.at(str(node), f"{seconds:g} s")
@@ -76,19 +79,19 @@ def _connection_error(failed: Exception, causes: list[BaseException], node: Node
 
 
 def was_cancelled(failed: Exception) -> bool:
-    """Whether the caller gave up, rather than time ran out or something failed."""
+    """Whether the caller cancelled the call, rather than a timeout or a failure."""
     kinds = (CancelledError, error.ConnectingCancelledError)
     return not isinstance(failed, TimedOut) and any(isinstance(cause, kinds) for cause in _causes(failed))
 
 
 def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
-    """The error of a call that was sent and not answered in time."""
+    """Return the error of a call that was sent and not answered in time."""
     return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
 
 
 @implementer(IReactorPluggableNameResolver)
 class SystemNames:
-    """A reactor that looks names up as the machine does: Scrapy puts a resolver in its place that knows no IPv6."""
+    """A reactor with the system's name resolver; Scrapy installs one that does not support IPv6."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -99,7 +102,7 @@ class SystemNames:
 
 
 def tls_policy(node: Node) -> Any:
-    """How certificates of this node are checked: an IPolicyForHTTPS.
+    """Return the IPolicyForHTTPS that checks certificates of this node.
 
     Raises:
         TlsRefused: the CA file of the target cannot be read.
@@ -124,7 +127,7 @@ def _policy(node: Node) -> Any:
 
 @implementer(IPolicyForHTTPS)
 class _Named:
-    """Certificates are checked for this name, whatever address the url has."""
+    """Checks certificates for this name, whatever address the url has."""
 
     def __init__(self, policy: Any, name: bytes) -> None:
         self._policy = policy
@@ -136,7 +139,7 @@ class _Named:
 
 @implementer(IPolicyForHTTPS)
 class _TrustAll:
-    """`verify = no`."""
+    """The policy for `verify = no`."""
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: ARG002, N802 - Twisted's
         return _Unchecked(hostname)
@@ -154,7 +157,7 @@ class _Unchecked:
 
 
 def _causes(failed: object) -> Iterator[BaseException]:
-    """The exception, and those that Twisted wrapped in it."""
+    """Yield an exception and those that Twisted wrapped in it."""
     if not isinstance(failed, BaseException):
         return
     yield failed
@@ -165,14 +168,14 @@ def _causes(failed: object) -> Iterator[BaseException]:
 
 
 def _system_words(failed: error.ConnectError) -> str:
-    """The operating system's reason, where it is another one than the error's own name says."""
+    """Return the operating system's reason, unless it is only "connection refused"."""
     if isinstance(failed, error.ConnectionRefusedError):
         return ""
     return str(getattr(failed, "string", None) or failed)[:200]
 
 
 def _tls_words(cause: BaseException) -> str:
-    """OpenSSL's own reason: its errors are lists of (library, function, reason)."""
+    """Return OpenSSL's reason; its errors are lists of (library, function, reason)."""
     if isinstance(cause, SSL.Error) and cause.args and isinstance(cause.args[0], list):
         return ", ".join(str(entry[-1]) for entry in cause.args[0])[:200]
     return f"the certificate is not for this host ({type(cause).__name__})"
