@@ -1,21 +1,24 @@
-"""Which nodes a command is about: the targets of scrapy.cfg, else the local nodes that run."""
+"""Which nodes a command is about: the targets of scrapy.cfg, else the local nodes that run; and their project."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from contextlib import closing
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.config import STATE_FOLDER
-from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NoNodeReachable
+from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NoNodeReachable, NothingMatched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import DistError
-    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.nodes import Node, NodeRecord
 
 #: seconds that the project's settings may take to load
 SETTINGS_TIMEOUT = 60
@@ -59,8 +62,6 @@ def unused_local(project: ProjectConfig) -> str:
 
 def added(root: Path) -> tuple[Node, ...]:
     """The nodes that `sdist nodes add` put into the store."""
-    from contextlib import closing
-
     from scrapyd_dist.config import with_netrc
     from scrapyd_dist.nodes import Node
 
@@ -137,3 +138,62 @@ def nobody_answered(total: int, errors: Sequence[NodeError]) -> DistError | None
     code, texts = exit_code(total, errors), list(dict.fromkeys(map(str, errors)))
     kind = next((type(error) for error in errors if error.exit_code == code), NoNodeReachable)
     return kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
+
+
+def node_records(root: Path) -> dict[str, NodeRecord]:
+    """What the project's store remembers of nodes, by the node's name."""
+    from .storing import maybe_store
+
+    store = maybe_store(root)
+    if store is None:
+        return {}
+    with closing(store):
+        return {record.name: record for record in store.nodes()}
+
+
+def draining(root: Path) -> dict[str, float]:
+    """The nodes that get no new work, and since when."""
+    return {name: record.draining for name, record in node_records(root).items() if record.draining is not None}
+
+
+def names_of(nodes: Iterable[Node]) -> str:
+    """Names for a sentence."""
+    return ", ".join(repr(node.name) if " " in node.name else node.name for node in nodes)
+
+
+def chosen_nodes(found: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node, ...]:
+    """The nodes of the project whose name fits one of the patterns; all without patterns.
+
+    Raises:
+        ConfigError: there are no nodes.
+        NothingMatched: a pattern fits none.
+    """
+    nodes = nodes_of(found)
+    if not nodes:
+        raise no_nodes(found)
+    for pattern in patterns or ():
+        if not any(fnmatchcase(node.name, pattern) for node in nodes):
+            raise NothingMatched(f"No node is called {pattern!r}. There are: {', '.join(node.name for node in nodes)}.")
+    return tuple(node for node in nodes if not patterns or any(fnmatchcase(node.name, one) for one in patterns))
+
+
+def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
+    """Scrapyd's name of the project, where it can be told without running the project's code."""
+    return chosen or found.project or _written_bot_name(found.root.joinpath(*found.settings_module.split(".")))
+
+
+def _written_bot_name(module: Path) -> str | None:
+    for file in (module.with_suffix(".py"), module / "__init__.py"):
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, ValueError, SyntaxError):
+            continue
+        names = [
+            one.value.value
+            for one in tree.body
+            if isinstance(one, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == "BOT_NAME" for target in one.targets)
+            and isinstance(one.value, ast.Constant)
+        ]
+        return names[-1] if names and isinstance(names[-1], str) else None
+    return None

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapyd_dist import config
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 
 if TYPE_CHECKING:
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
 
 SETTING = "DISTRIBUTED_STORE"
@@ -112,3 +114,32 @@ def _key(root: Path) -> bytes:
     if is_url(where(root)):
         return known_key(state) or secrets.token_bytes(32)
     return state_key(config.state_dir(root))
+
+
+def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[RequestValue]:
+    """The requests of a batch.
+
+    Raises:
+        ConfigError: they are encrypted with a key that is not this folder's.
+    """
+    from scrapyd_dist.payload import PayloadError, decode
+
+    try:
+        return decode(store.payload(frontier, batch.number).get, key=key_of(root))
+    except ForeignRow as error:
+        raise ConfigError(str(error)) from None
+    except PayloadError as error:
+        raise ConfigError(
+            f"Batch {batch.number} of {frontier} cannot be read here: {error}. What is more than an address is"
+            f" encrypted with the key in {root / config.STATE_FOLDER}; run this in the folder of the project that"
+            " filled the frontier."
+        ) from error
+
+
+def key_of(root: Path) -> bytes:
+    """The key that what must be hidden is encrypted with."""
+    from scrapyd_dist.deploy.key import state_key
+
+    from scrapyd_dist.config import state_dir
+
+    return state_key(state_dir(root))

@@ -44,8 +44,7 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
 
     from scrapyd_dist.config import load, state_dir
 
-    from ..fleet import project_name
-    from ..nodes.looks import quick_project
+    from ..fleet import project_name, quick_project
 
     found, state = load(root), state_dir(root)
     name = quick_project(found) or project_name(found, (), None)

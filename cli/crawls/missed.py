@@ -17,7 +17,7 @@ from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ConfigError
 
 from ..choosing import Json
-from ..frontier.naming import key_of, requests_in
+from ..storing import key_of, requests_in
 from .crawl import CrawlId
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import typer
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
-from ..frontier.naming import requests_in
 from ..grouping import asks
+from ..storing import requests_in
 from .crawl import CrawlId, Detach, Json, NewCode, Watched
 from .missed import told_doubles, try_again
 

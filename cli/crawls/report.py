@@ -80,7 +80,7 @@ def _nodes_now(project: str) -> tuple[NodeNow, ...]:
     from scrapyd_dist.config import load
     from scrapyd_dist.report import NodeNow
 
-    from ..jobs.joblist import chosen_nodes
+    from ..fleet import chosen_nodes
 
     seen = look(chosen_nodes(load(), None), project, timeout=PATIENCE)
     return tuple(NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen)

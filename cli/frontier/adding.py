@@ -18,7 +18,8 @@ from scrapyd_dist.frontier.filling import check_frontier_name, open_frontier
 from scrapyd_dist.frontier.values import MAX_PRIORITY
 
 from ..choosing import Json
-from .naming import FrontierName, key_of, settings_of
+from ..storing import key_of
+from .naming import FrontierName, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.values import SlotCount
 
 from ..choosing import Json
-from .naming import FrontierName, Prefix, matching, opened, requests_in, slot_of, with_prefix
+from ..storing import requests_in
+from .naming import FrontierName, Prefix, matching, opened, slot_of, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

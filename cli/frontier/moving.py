@@ -17,8 +17,9 @@ from scrapyd_dist.frontier.slotting import Slots
 from scrapyd_dist.frontier.values import OTHER_SPIDER, NewBatch, check_slot_name
 
 from ..choosing import Json
+from ..storing import key_of, requests_in
 from .counting import slots_in
-from .naming import FrontierName, check_own_slot, key_of, opened, requests_in, with_prefix
+from .naming import FrontierName, check_own_slot, opened, with_prefix
 from .stepping import walk
 
 if TYPE_CHECKING:

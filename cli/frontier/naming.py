@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.config import STATE_FOLDER
-from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.filling import check_frontier_name
 from scrapyd_dist.frontier.values import OTHER_SPIDER, SlotCount
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import Settings
 
-    from scrapyd_dist.batches import Batch, Crawl
-    from scrapyd_dist.payload import RequestValue
+    from scrapyd_dist.batches import Crawl
     from scrapyd_dist.store import Store
 
 #: names that are listed where one is not found
@@ -143,35 +141,6 @@ def check_own_slot(name: str) -> None:
             f"{name!r} names slots of other spiders: the name says which spider crawls what lies there, so their"
             " requests cannot be moved from or to them."
         )
-
-
-def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[RequestValue]:
-    """The requests of a batch.
-
-    Raises:
-        ConfigError: they are encrypted with a key that is not this folder's.
-    """
-    from scrapyd_dist.payload import PayloadError, decode
-
-    try:
-        return decode(store.payload(frontier, batch.number).get, key=key_of(root))
-    except ForeignRow as error:
-        raise ConfigError(str(error)) from None
-    except PayloadError as error:
-        raise ConfigError(
-            f"Batch {batch.number} of {frontier} cannot be read here: {error}. What is more than an address is"
-            f" encrypted with the key in {root / STATE_FOLDER}; run this in the folder of the project that filled the"
-            " frontier."
-        ) from error
-
-
-def key_of(root: Path) -> bytes:
-    """The key that what must be hidden is encrypted with."""
-    from scrapyd_dist.deploy.key import state_key
-
-    from scrapyd_dist.config import state_dir
-
-    return state_key(state_dir(root))
 
 
 def settings_of(ours: Mapping[str, Any]) -> Settings:

@@ -14,7 +14,8 @@ from scrapyd_dist.jobs.outcome import part_path
 from scrapyd_dist.scrapyd.api import JobState
 
 from ..crawls.producing import crawl_folder
-from ..jobs.joblist import Listed, ask_jobs, chosen_nodes, make_sender, named
+from ..fleet import chosen_nodes
+from ..jobs.joblist import Listed, ask_jobs, make_sender, named
 from ..jobs.judging import Judge, kept_of
 
 if TYPE_CHECKING:

@@ -128,7 +128,8 @@ class _Chosen:
     ) -> None:
         from scrapyd_dist.config import load
 
-        from .joblist import chosen_nodes, make_sender
+        from ..fleet import chosen_nodes
+        from .joblist import make_sender
 
         found = load()
         self.root, self.timeout, self.sender = found.root, timeout, make_sender()

@@ -57,7 +57,8 @@ def grep(
     """
     from scrapyd_dist.config import load
 
-    from .joblist import ask_jobs, chosen_nodes, make_sender, named, remembered
+    from ..fleet import chosen_nodes
+    from .joblist import ask_jobs, make_sender, named, remembered
 
     regex = _pattern(pattern, ignore_case=ignore_case)
     search = Search(pattern=regex, level=level_of(level), context=context, most=most)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Jobs
@@ -102,24 +101,6 @@ def make_sender() -> Sender:
     from scrapyd_dist.transports.requests import RequestsTransport
 
     return RequestsTransport()
-
-
-def chosen_nodes(found: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node, ...]:
-    """The nodes of the project whose name fits one of the patterns; all without patterns.
-
-    Raises:
-        ConfigError: there are no nodes.
-        NothingMatched: a pattern fits none.
-    """
-    from ..fleet import no_nodes, nodes_of
-
-    nodes = nodes_of(found)
-    if not nodes:
-        raise no_nodes(found)
-    for pattern in patterns or ():
-        if not any(fnmatchcase(node.name, pattern) for node in nodes):
-            raise NothingMatched(f"No node is called {pattern!r}. There are: {', '.join(node.name for node in nodes)}.")
-    return tuple(node for node in nodes if not patterns or any(fnmatchcase(node.name, one) for one in patterns))
 
 
 def ask_jobs(

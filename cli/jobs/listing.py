@@ -56,7 +56,8 @@ def jobs(
     from scrapyd_dist.config import load
 
     from ..crawls.crawl import seconds
-    from .joblist import ask_jobs, chosen_nodes, make_sender
+    from ..fleet import chosen_nodes
+    from .joblist import ask_jobs, make_sender
 
     span = seconds("--since", since)
     found = load()

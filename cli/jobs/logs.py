@@ -79,7 +79,8 @@ def logs(
     from scrapyd_dist.config import load
 
     from ..crawls.crawl import seconds
-    from .joblist import chosen_nodes, make_sender
+    from ..fleet import chosen_nodes
+    from .joblist import make_sender
 
     span = seconds("--since", since)
     keep = Keep(

@@ -103,8 +103,8 @@ def schedule(
     from scrapyd_dist.config import load
 
     from ..crawls.asking import pairs
-    from ..fleet import project_name
-    from .joblist import chosen_nodes, make_sender
+    from ..fleet import chosen_nodes, project_name
+    from .joblist import make_sender
 
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
@@ -129,7 +129,7 @@ def schedule(
 def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) -> Fleet:
     """The nodes that may get jobs; those that are draining are named and passed over."""
     from ..choosing import known_times
-    from ..nodes.records import draining, names_of
+    from ..fleet import draining, names_of
     from ..speaking import say
     from .placing import Fleet, is_draining
 

@@ -45,7 +45,8 @@ def stats(
     from scrapyd_dist.config import load
     from scrapyd_dist.jobs.addup import add_up
 
-    from .joblist import ask_jobs, chosen_nodes, make_sender, named, remembered
+    from ..fleet import chosen_nodes
+    from .joblist import ask_jobs, make_sender, named, remembered
     from .judging import Judge, kept_of
 
     found = load()

@@ -114,9 +114,9 @@ def remove(
     """
     from scrapyd_dist.config import load
 
-    from ..fleet import added
+    from ..fleet import added, names_of
     from ..speaking import put_json, say
-    from .records import names_of, note
+    from .records import note
 
     found = load()
     known = added(found.root)

@@ -63,7 +63,7 @@ def doctor(
     from scrapyd_dist.transports.requests import RequestsTransport
 
     from ..choosing import chosen, known_times
-    from .looks import quick_project
+    from ..fleet import quick_project
 
     found = load()
     nodes = chosen(found, node)
@@ -98,16 +98,17 @@ def _watched(root: Path, sender: Sender, exams: list[Exam], timeout: float) -> l
     from scrapyd_dist.nodes import NodeRecord
 
     from ..crawls.waitline import waiting
-    from . import records
+    from ..fleet import node_records
+    from .records import start_delays
 
-    known = records.records(root)
+    known = node_records(root)
     kept = {one.node: known.get(one.node.name) or NodeRecord(name=one.node.name) for one in exams}
     exams = [replace(one, draining=kept[one.node].draining is not None) for one in exams]
     suspects = [one for one in exams if one.load is not None and one.load.pending and not one.load.running]
     if not suspects:
         return exams
     skews = {one.node.url: one.skew or 0.0 for one in suspects}
-    delays = records.start_delays(root, skews)
+    delays = start_delays(root, skews)
     watches = [_Watch(one, max(delays.get(one.node.url, 0.0), kept[one.node].start_delay)) for one in suspects]
     end = time.monotonic() + LOOKING
     with waiting(LOOKING, terminal_only=False) as show:

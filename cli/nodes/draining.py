@@ -126,14 +126,15 @@ def drain(
 
     from ..choosing import among
     from ..crawls.crawl import seconds
-    from . import records
+    from ..fleet import node_records
+    from .records import note
 
     limit = seconds("--timeout", timeout)
     found = load()
     nodes = among(found, node, everyone=all_, verb="drain")
-    known, now = records.records(found.root), time.time()
+    known, now = node_records(found.root), time.time()
     since = {one.name: (known[one.name].draining if one.name in known else None) or now for one in nodes}
-    records.note(found.root, {name: {"draining": at} for name, at in since.items()})
+    note(found.root, {name: {"draining": at} for name, at in since.items()})
     delays = {name: record.start_delay for name, record in known.items()}
     waited = [Waited(node=one, start_delay=delays.get(one.name, 0.0)) for one in nodes]
     sender = RequestsTransport(connect_timeout=connect_timeout)
@@ -192,10 +193,10 @@ def _exit_code(waited: Sequence[Waited]) -> int:
 
 
 def _tell(waited: Sequence[Waited], since: dict[str, float], code: int, *, as_json: bool, waited_for: bool) -> None:
+    from ..fleet import names_of
     from ..render import table
     from ..speaking import complain, put_json, say
     from .looks import moment
-    from .records import names_of
 
     rows: list[dict[str, Any]] = [
         {
@@ -245,18 +246,19 @@ def resume(node: Names = None, all_: All = False, as_json: Json = False) -> None
     from scrapyd_dist.config import load
 
     from ..choosing import among
+    from ..fleet import draining, names_of
     from ..speaking import put_json, say
-    from . import records
+    from .records import note
 
     found = load()
     nodes = among(found, node, everyone=all_, verb="resume")
-    known = records.draining(found.root)
+    known = draining(found.root)
     back = [one for one in nodes if one.name in known]
-    records.note(found.root, {one.name: {"draining": None, "idle_looks": ()} for one in back})
+    note(found.root, {one.name: {"draining": None, "idle_looks": ()} for one in back})
     if as_json:
         put_json({"nodes": [{"name": one.name, "url": one.url, "was_draining": one.name in known} for one in nodes]})
     elif back:
-        say(f"Work is given again to {records.names_of(back)}.")
+        say(f"Work is given again to {names_of(back)}.")
     if len(back) < len(nodes):
         rest = [one for one in nodes if one.name not in known]
-        say(f"Was not draining: {records.names_of(rest)}.")
+        say(f"Was not draining: {names_of(rest)}.")

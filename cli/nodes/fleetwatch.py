@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..crawls.words import clock, counted
-from ..jobs.joblist import TIMEOUT, chosen_nodes, make_sender
+from ..fleet import chosen_nodes
+from ..jobs.joblist import TIMEOUT, make_sender
 from ..speaking import one_line
 from .fleetlooks import FleetLook
 

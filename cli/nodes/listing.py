@@ -57,9 +57,9 @@ def nodes(
     from scrapyd_dist.transports.requests import RequestsTransport
 
     from ..choosing import chosen, known_times
-    from ..fleet import unused_local
+    from ..fleet import quick_project, unused_local
     from ..speaking import put_json, say
-    from .looks import exit_code_of, look, newest_of, quick_project, row
+    from .looks import exit_code_of, look, newest_of, row
     from .records import recognise
 
     found = load()

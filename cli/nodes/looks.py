@@ -5,13 +5,11 @@ The rule it keeps: what is drawn in place on a terminal does not stay, as the ta
 
 from __future__ import annotations
 
-import ast
 import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Load
@@ -189,28 +186,6 @@ def in_short(seen: Seen) -> str:
 def moment(at: float | None) -> str | None:
     """A time for JSON."""
     return None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
-
-
-def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
-    """Scrapyd's name of the project, where it can be told without running the project's code."""
-    return chosen or found.project or _bot_name(found.root.joinpath(*found.settings_module.split(".")))
-
-
-def _bot_name(module: Path) -> str | None:
-    for file in (module.with_suffix(".py"), module / "__init__.py"):
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (OSError, ValueError, SyntaxError):
-            continue
-        names = [
-            one.value.value
-            for one in tree.body
-            if isinstance(one, ast.Assign)
-            and any(isinstance(target, ast.Name) and target.id == "BOT_NAME" for target in one.targets)
-            and isinstance(one.value, ast.Constant)
-        ]
-        return names[-1] if names and isinstance(names[-1], str) else None
-    return None
 
 
 def look(

@@ -71,8 +71,8 @@ def metrics(
 
 def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float) -> list[Seen]:
     """One look at every node; none where the project has none."""
-    from ..fleet import nodes_of
-    from ..jobs.joblist import chosen_nodes, make_sender
+    from ..fleet import chosen_nodes, nodes_of
+    from ..jobs.joblist import make_sender
     from . import records
     from .looks import ask_nodes
 

@@ -14,6 +14,7 @@ from scrapyd_dist.coordination import health
 from scrapyd_dist.errors import DistError, NodeError, StoreError
 from scrapyd_dist.nodes import NodeRecord
 
+from ..fleet import node_records
 from ..speaking import complain
 from ..storing import maybe_store, project_store
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from scrapyd_dist.nodes import Node
     from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
 
@@ -29,20 +29,6 @@ if TYPE_CHECKING:
 
 #: crawls whose attempts tell how long nodes take to start a job
 CRAWLS = 5
-
-
-def records(root: Path) -> dict[str, NodeRecord]:
-    """What is remembered, by the node's name."""
-    store = maybe_store(root)
-    if store is None:
-        return {}
-    with closing(store):
-        return {record.name: record for record in store.nodes()}
-
-
-def draining(root: Path) -> dict[str, float]:
-    """The nodes that get no new work, and since when."""
-    return {name: record.draining for name, record in records(root).items() if record.draining is not None}
 
 
 def note(root: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -57,7 +43,7 @@ def note(root: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
 def recognise(root: Path, sender: Sender, seen: Sequence[Seen], timeout: float) -> None:
     """Tell draining and wedged nodes, by what was remembered and what was seen now, and remember that."""
     try:
-        known = records(root)
+        known = node_records(root)
     except StoreError as error:
         complain(f"{error} So it is not known which nodes are draining or wedged.")
         return
@@ -121,8 +107,3 @@ def _moved(sender: Sender, seen: Seen, span: float, timeout: float) -> bool:
     times = [at for job in (*jobs.running, *jobs.finished) for at in (job.start_time, job.end_time)]
     node_now = seen.load.date if seen.load else None
     return health.moved_since(times, span=span, node_now=node_now, offsets={here, timedelta()})
-
-
-def names_of(nodes: Iterable[Node]) -> str:
-    """Names for a sentence."""
-    return ", ".join(repr(node.name) if " " in node.name else node.name for node in nodes)

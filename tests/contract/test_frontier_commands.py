@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.frontier.naming import key_of
+from scrapyd_dist.cli.storing import key_of
 
 from scrapyd_dist.batches import BatchState, Crawl, Miss
 from scrapyd_dist.frontier.filling import Found, pack

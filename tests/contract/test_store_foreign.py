@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rig.stores import LESSEE, add, attempt, seal
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.crawls import producing
-from scrapyd_dist.cli.frontier.naming import key_of
+from scrapyd_dist.cli.storing import key_of
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow

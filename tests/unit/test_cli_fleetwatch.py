@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli.crawls import live
 from scrapyd_dist.cli.crawls.interrupts import looked_out_for
-from scrapyd_dist.cli.crawls.waiting import combined
+from scrapyd_dist.cli.jobs.waiting import combined
 from scrapyd_dist.cli.nodes import fleetwatch
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.fernet import Fernet
-from scrapyd_dist.cli import main, speaking
-from scrapyd_dist.cli.frontier import moving, naming, stepping
+from scrapyd_dist.cli import main, speaking, storing
+from scrapyd_dist.cli.frontier import moving, stepping
 from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl
@@ -291,7 +291,7 @@ def test_what_a_worker_takes_in_the_middle_is_left_as_well(
 ) -> None:
     put(store, "p", 1)
     put(store, "p", 2)
-    plain = naming.requests_in
+    plain = storing.requests_in
 
     def slow(*given: Any) -> Any:
         if store.batch("shop", 1).state is BatchState.SEALED:
@@ -308,7 +308,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 ) -> None:
     for number in range(5):
         put(store, "p", number)
-    plain, seen = naming.requests_in, []
+    plain, seen = storing.requests_in, []
 
     def interrupted(*given: Any) -> Any:
         seen.append(1)

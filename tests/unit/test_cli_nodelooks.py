@@ -4,9 +4,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from scrapyd_dist.cli.fleet import quick_project
 from scrapyd_dist.cli.nodes.draining import SILENT_LOOKS, Waited
 from scrapyd_dist.cli.nodes.listing import clock
-from scrapyd_dist.cli.nodes.looks import Seen, drifts, exit_code_of, newest_of, quick_project, row
+from scrapyd_dist.cli.nodes.looks import Seen, drifts, exit_code_of, newest_of, row
 
 from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, NodeError

@@ -42,6 +42,16 @@ ORDER = (
     "scrapyd_dist.middlewares.frontier",
     "scrapyd_dist.middlewares.addon",
     "scrapyd_dist.cli",
+    "scrapyd_dist.cli.crawls",
+    "scrapyd_dist.cli.throttle",
+    "scrapyd_dist.cli.jobs",
+    "scrapyd_dist.cli.frontier",
+    "scrapyd_dist.cli.nodes",
+    "scrapyd_dist.cli.items",
+    "scrapyd_dist.cli.deploys",
+    "scrapyd_dist.cli.setup",
+    "scrapyd_dist.cli.status",
+    "scrapyd_dist.cli.manual",
 )
 #: what users name or start; they lead to where that is, and nothing of ours imports them
 DOORS = {"scrapyd_dist", "scrapyd_dist.middlewares", "scrapyd_dist.__main__"}

@@ -17,7 +17,8 @@ from scrapyd_dist.jobs.judged import Outcome
 from scrapyd_dist.scrapyd.api import JobState
 
 from ..candidates import crawls
-from ..jobs.joblist import TIMEOUT, Json, Nodes, ask_jobs, chosen_nodes, make_sender, named
+from ..fleet import chosen_nodes
+from .joblist import TIMEOUT, Json, Nodes, ask_jobs, make_sender, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
 
-    from ..jobs.joblist import JobList, Listed
-    from ..jobs.judging import Judged
+    from .joblist import JobList, Listed
+    from .judging import Judged
 
 #: seconds between two looks at the store
 LOOK = 0.25
@@ -78,7 +79,7 @@ def wait(
     """
     from scrapyd_dist.config import load
 
-    from .crawl import seconds
+    from ..crawls.crawl import seconds
 
     if crawl and job:
         raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
@@ -102,7 +103,7 @@ def combined(codes: Iterable[int]) -> int:
 
 def check_time(deadline: float, what: str, how: str) -> None:
     """Raise StillRuns after the deadline, by the monotonic clock."""
-    from .watching import StillRuns
+    from ..crawls.watching import StillRuns
 
     if time.monotonic() >= deadline:
         raise StillRuns(f"The {what} still runs (--timeout), and goes on without this command. Go on with: {how}")
@@ -115,9 +116,9 @@ def _for_crawls(root: Path, names: Sequence[str], deadline: float, *, as_json: b
     from scrapyd_dist.account.summary import told
 
     from .. import storing
+    from ..crawls import producing
+    from ..crawls.interrupts import looked_out_for
     from ..speaking import complain, put_json
-    from . import producing
-    from .interrupts import looked_out_for
 
     with ExitStack() as stack:
         store = stack.enter_context(closing(storing.existing_store(root)))
@@ -150,9 +151,9 @@ class Ends:
 
     def look(self) -> bool:
         """Look once; whether some are still left."""
+        from ..crawls.producing import lives
+        from ..crawls.watching import ALIVE_EVERY, died
         from ..speaking import complain
-        from .producing import lives
-        from .watching import ALIVE_EVERY, died
 
         now = time.monotonic()
         look_at_process, self._alive_at = (
@@ -185,8 +186,8 @@ def wait_for_jobs(
         NothingMatched: no node lists a job of that id.
         StillRuns: after the deadline.
     """
+    from ..crawls.interrupts import looked_out_for
     from ..speaking import complain, put_json
-    from .interrupts import looked_out_for
 
     waited = Waited(sender=make_sender(), nodes=chosen_nodes(project, patterns), names=tuple(dict.fromkeys(names)))
     with looked_out_for() as ctrl_c:
@@ -272,8 +273,8 @@ class Waited:
 
     def judged(self, root: Path) -> list[Judged]:
         """What they really did."""
-        from ..jobs.judging import Judge, kept_of
-        from ..jobs.signals import noted
+        from .judging import Judge, kept_of
+        from .signals import noted
 
         rows = [replace(row, state=JobState.FINISHED) for row in self._jobs.values()]
         judge = Judge(sender=self.sender, kept=kept_of(root, rows), signalled=frozenset(noted(root)))

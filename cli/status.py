@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from ..candidates import crawls
-from ..grouping import asks
-from .crawl import Json, Watched
+from .candidates import crawls
+from .crawls.crawl import Json, Watched
+from .grouping import asks
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
@@ -41,9 +41,9 @@ def watch(watched: Watched, crawl: SomeCrawl = None, fleet: Fleet = False) -> No
     """
     from scrapyd_dist.config import load
 
-    from .. import storing
-    from ..nodes import fleetwatch
-    from . import producing, watching
+    from . import storing
+    from .crawls import producing, watching
+    from .nodes import fleetwatch
 
     manner = watched.manner()
     project = load()
@@ -62,11 +62,11 @@ def status(crawl: SomeCrawl = None, fleet: Fleet = False, as_json: Json = False)
     """
     from scrapyd_dist.config import load
 
-    from .. import storing
-    from ..frontier import listing
-    from ..nodes import fleetwatch
-    from ..speaking import put_json
-    from . import producing, watching
+    from . import storing
+    from .crawls import producing, watching
+    from .frontier import listing
+    from .nodes import fleetwatch
+    from .speaking import put_json
 
     project = load()
     if fleet:
@@ -93,8 +93,8 @@ def _no_crawl(crawl: str | None) -> None:
 
 
 def _show(row: Crawl, root: Path) -> None:
-    from ..speaking import put
-    from . import watching, words
+    from .crawls import watching, words
+    from .speaking import put
 
     if row.state.ended:
         for line in words.closing(row, watching.misses_of(root, row.id)):
