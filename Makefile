@@ -1,7 +1,8 @@
 # Two commands do everything: `make demo` and `make test`. The others are parts of them, or run by hand.
 PYTHON ?= python3
-# Two processes share the test files, the longest first (tests/durations.json): most rows wait for other processes.
-TESTS   = .venv-test/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Pytest's workers share the test files, the longest first (tests/durations.json).
+WORKERS ?= 2
+TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo servers test acceptance durations faults mutants lowest bench pictures docs lint types check clean help
 
