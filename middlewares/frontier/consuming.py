@@ -245,7 +245,7 @@ class Consuming:
         await self._manager.stop("")
         await self._bulletin.tell(CrawlState.COLLECTING)
         stored = await self._record.for_delivery(self._fleet.prepared.key)
-        outputs = self._record.outputs() if self._errand.merge else []
+        outputs = self._record.outputs(self._settings) if self._errand.merge else []
         work = partial(deliver, self._record.folder, own=[], outputs=outputs, feed_url=None, **stored)
         self._bulletin.delivered = await in_thread(work)
         if self._manager.incomplete:

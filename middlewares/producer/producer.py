@@ -23,11 +23,12 @@ from scrapyd_dist.items.collect import FORMATS
 from ..classifier import Fate
 from ..codec import Watched, own_errback
 from ..worker.account import judge
+from .exporting import KEPT, exporter_for, exporters_of, with_format
 from .index import PAGE, SHARD
 from .run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -200,22 +201,25 @@ def take_outputs(settings: BaseSettings, spider: Spider | type[Spider] | None) -
         spider: whose attributes the feeds' addresses may name, as Scrapy lets them.
     """
     outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
-    feeds = settings.getdict("FEEDS")
+    instead = bool(outputs) and settings.getpriority("FEEDS") != 40  # -o and -O replace the feeds of settings.py
+    feeds, formats = settings.getdict("FEEDS"), exporters_of(settings)
     left = {}
     for uri, feed in feeds.items():
-        output = _as_output(str(uri), feed, spider)
+        output = _as_output(str(uri), feed, spider, formats)
         if output is None:
             left[uri] = feed
             logger.warning(
                 "FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri))
             )
-        elif not outputs or settings.getpriority("FEEDS") == 40:
+        elif not instead:
             outputs.append(output)
+    for output in outputs:
+        exporter_for(with_format(output), settings, None)  # one that cannot be imported is said before the crawl
     settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
     settings.set("FEEDS", json.dumps(left), priority="cmdline")
 
 
-def _as_output(uri: str, feed: dict[str, Any], spider: Any) -> dict[str, Any] | None:
+def _as_output(uri: str, feed: dict[str, Any], spider: Any, formats: Mapping[str, Any]) -> dict[str, Any] | None:
     parts = urlsplit(uri)
     if parts.scheme not in {"", "file"}:
         return None
@@ -223,10 +227,11 @@ def _as_output(uri: str, feed: dict[str, Any], spider: Any) -> dict[str, Any] | 
     known = {"jl": "jsonlines", "jsonl": "jsonlines"}
     kind = feed.get("format") or FORMATS.get(Path(path).suffix.lower())
     kind = known.get(str(kind), kind)
-    if kind not in FORMATS.values():
+    if kind not in formats:
         return None
     path = str(Path(_filled(path, spider)).absolute())
-    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False))}
+    kept = {name: feed[name] for name in KEPT if name in feed}
+    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False)), **kept}
 
 
 def _filled(path: str, spider: Any) -> str:

@@ -28,10 +28,14 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .code import code_of, keep
+from .exporting import exporter_for, with_format
 from .preflight import store_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
     from scrapyd_dist.batches import Attempt, Batch, Shard
     from scrapyd_dist.coordination.cutting import Cut
@@ -347,10 +351,21 @@ class Record:
             return [Miss(url="", kind="dead", reason=reason, batch=batch.number)]
         return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]
 
-    def outputs(self) -> list[Output]:
-        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+    def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[Output]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway.
+
+        Args:
+            settings: the producer's, whose FEED_EXPORT_… count.
+            crawler: for exporters that are made from one.
+        """
         return [
-            Output.named(o["path"], overwrite=o["overwrite"], format=o.get("format")) for o in self._asked_outputs()
+            Output.named(
+                one["path"],
+                overwrite=one["overwrite"],
+                format=one.get("format"),
+                exporter=exporter_for(with_format(one), settings, crawler),
+            )
+            for one in self._asked_outputs()
         ]
 
     def close(self) -> None:

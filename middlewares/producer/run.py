@@ -337,7 +337,8 @@ class Run:
     async def _collect(self) -> None:
         await self._telling.enter(CrawlState.COLLECTING)
         self._own.close()
-        stored, outputs = await self.record.for_delivery(self._prepared.key), self.record.outputs()
+        stored = await self.record.for_delivery(self._prepared.key)
+        outputs = self.record.outputs(self._crawler.settings, self._crawler)
         feed_url = self.options.feed_url
         work = partial(deliver, self.record.folder, own=self._own.parts(), outputs=outputs, feed_url=feed_url, **stored)
         delivered = await in_thread(work)

@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.jobs.outcome import part_path
@@ -30,6 +30,28 @@ if TYPE_CHECKING:
 RETRY_PAUSE = 1.0
 #: file name ending -> format of the merged file
 FORMATS = {".jl": "jsonlines", ".jsonl": "jsonlines", ".jsonlines": "jsonlines", ".json": "json", ".csv": "csv"}
+
+
+class ItemExporter(Protocol):
+    """The part of Scrapy's exporters that a merge uses."""
+
+    def start_exporting(self) -> None: ...
+    def export_item(self, item: Any) -> None: ...
+    def finish_exporting(self) -> None: ...
+
+
+class MakeExporter(Protocol):
+    """Makes the exporter of a merged file."""
+
+    def __call__(self, file: IO[bytes], columns: Sequence[str], *, head: bool) -> ItemExporter:
+        """Make it.
+
+        Args:
+            file: open for writing.
+            columns: of a CSV file, where the settings name no fields; else empty.
+            head: whether the file needs a header.
+        """
+        ...
 
 
 class PartLost(DistError):
@@ -92,22 +114,30 @@ class Output:
     """The merged item file that a user asked for."""
 
     path: Path
-    format: str  #: jsonlines, json or csv
+    format: str  #: jsonlines, json or csv; another where there is an exporter
     overwrite: bool = True  #: False adds to a file that is there
+    exporter: MakeExporter | None = None  #: writes the items; without one the lines of the parts are taken as they are
 
     @classmethod
-    def named(cls, path: str | Path, *, overwrite: bool = True, format: str | None = None) -> Output:  # noqa: A002 - Scrapy's word
+    def named(
+        cls,
+        path: str | Path,
+        *,
+        overwrite: bool = True,
+        format: str | None = None,  # noqa: A002 - Scrapy's word
+        exporter: MakeExporter | None = None,
+    ) -> Output:
         """The output of this name.
 
         Raises:
             ConfigError: its format is not known.
         """
         found = format or FORMATS.get(Path(path).suffix.lower())
-        if found is None or found not in FORMATS.values():
+        if found is None or (exporter is None and found not in FORMATS.values()):
             raise ConfigError(
                 f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
             )
-        output = cls(path=Path(path), format=found, overwrite=overwrite)
+        output = cls(path=Path(path), format=found, overwrite=overwrite, exporter=exporter)
         if output.path.is_dir():
             raise ConfigError(f"{output.path} is a folder; name the file in it that the items go to.")
         if output.path.exists() and not output.path.is_file():  # as /dev/stdout, which a rename would replace
@@ -133,6 +163,8 @@ def merge(items: Items, outputs: Sequence[Output]) -> int:
 
 def _merge_one(items: Items, output: Output) -> int:
     with _replacing(output) as file:
+        if output.exporter is not None:
+            return _export(items, file, output, output.exporter)
         if output.format == "csv":
             return _write_csv(items, file, _header(output))
         if output.format == "json":
@@ -150,7 +182,7 @@ def _replacing(output: Output) -> Iterator[IO[bytes]]:
         else:
             shutil.copyfile(output.path, growing)
         with growing.open("ab") as file:
-            if not _ends_with_line(growing):
+            if output.format in FORMATS.values() and not _ends_with_line(growing):
                 file.write(b"\n")
             yield file
             file.flush()
@@ -176,6 +208,25 @@ def _header(output: Output) -> list[str]:
         return next(csv.reader(file), [])
 
 
+def _export(items: Items, file: IO[bytes], output: Output, make: MakeExporter) -> int:
+    header = _header(output) if output.format == "csv" else []
+    columns = list(_columns(items, header)) if output.format == "csv" else []
+    exporter = make(file, columns, head=not header)
+    exporter.start_exporting()
+    count = 0
+    for count, item in enumerate(items.values(), 1):  # noqa: B007 - the number of the last one is wanted
+        exporter.export_item(item)
+    exporter.finish_exporting()
+    return count
+
+
+def _columns(items: Items, header: Sequence[str]) -> dict[str, None]:
+    columns = dict.fromkeys(header)
+    for item in items.values():  # once more through the items: no number of them is kept in memory
+        columns.update(dict.fromkeys(item))
+    return columns
+
+
 def _write_lines(items: Items, file: IO[bytes]) -> int:
     count = 0
     for count, line in enumerate(items.lines(), 1):  # noqa: B007 - the number of the last one is wanted
@@ -194,19 +245,17 @@ def _write_json(items: Items, file: IO[bytes]) -> int:
 
 
 def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> int:
-    columns = dict.fromkeys(header)
-    for item in items.values():  # twice through the items: no number of them is kept in memory
-        columns.update(dict.fromkeys(item))
-    writer = csv.DictWriter(_Utf8(file), columns, restval="")
+    writer = csv.DictWriter(_Utf8(file), _columns(items, header), restval="")
     if not header:
         writer.writeheader()
     count = 0
     for count, item in enumerate(items.values(), 1):  # noqa: B007 - as above
-        writer.writerow({name: _cell(value) for name, value in item.items()})
+        writer.writerow({name: cell(value) for name, value in item.items()})
     return count
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
+    """A value as it stands in a CSV file: texts of a list joined, other nested values as JSON."""
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return ",".join(value)  # as Scrapy's own CSV exporter joins them
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
