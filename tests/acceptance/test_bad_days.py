@@ -48,9 +48,7 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
 
 
 @pytest.mark.black_box
-@BOTH_WAYS
 def test_one_node_away_one_killed_one_worker_killed(
-    way: str,
     project: Callable[..., Project],
     fleet: Callable[..., list[ScrapydNode]],
     site: Callable[..., SiteProcess],
@@ -60,7 +58,7 @@ def test_one_node_away_one_killed_one_worker_killed(
     pages.behave({pages.site.detail_path(555): "gone"})
     nodes[0].kill()
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun(way, it, pages)
+    command = begun("scrapy", it, pages)
     wait_accepted(it, node="node2")
     nodes[1].kill()
     victim, job = wait_for(lambda: list(busy_workers(nodes[2]).items()), 60, "a busy worker on node3")[0]
@@ -74,9 +72,7 @@ def test_one_node_away_one_killed_one_worker_killed(
 
 
 @pytest.mark.black_box
-@BOTH_WAYS
 def test_a_whole_machine_dies(
-    way: str,
     project: Callable[..., Project],
     fleet: Callable[..., list[ScrapydNode]],
     site: Callable[..., SiteProcess],
@@ -84,7 +80,7 @@ def test_a_whole_machine_dies(
 ) -> None:
     nodes, pages = fleet(2), site(500, "--latency=0.3", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun(way, it, pages)
+    command = begun("sdist", it, pages)
     wait_accepted(it, node="node1")
     wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
     nodes[0].kill()
@@ -149,9 +145,7 @@ def test_a_daemon_hangs_while_its_workers_go_on(
 
 
 @pytest.mark.black_box
-@BOTH_WAYS
 def test_a_node_is_restarted_while_its_jobs_run(
-    way: str,
     project: Callable[..., Project],
     fleet: Callable[..., list[ScrapydNode]],
     site: Callable[..., SiteProcess],
@@ -159,7 +153,7 @@ def test_a_node_is_restarted_while_its_jobs_run(
 ) -> None:
     nodes, pages = fleet(1), site(200, "--latency=0.3", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_NODE_TIMEOUT": 30})
-    command = begun(way, it, pages)
+    command = begun("scrapy", it, pages)
     orphans = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker")
     nodes[0].restart()
     assert_whole(command.wait(120), it, pages)

@@ -58,28 +58,25 @@ def test_full_disks(
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize("way", ["sdist", "scrapy"])
 def test_a_page_that_kills_its_worker(
-    way: str,
     project: Callable[..., Project],
     pair: list[ScrapydNode],
     site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
     run_cli: Callable[..., Result],
 ) -> None:
-    pages = site(120)
-    settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 30}
+    pages = site(32)
+    settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 8}
     it = project(nodes=pair, settings={**settings, "DISTRIBUTED_MAX_ATTEMPTS": 2})
-    it.spider("killer", KILLER.format(url=pages.site.detail_path(70)))
-    command = [text.replace("easy", "killer") for text in arguments(way, pages, shards=1)]
-    done = (run_cli if way == "sdist" else run_scrapy)(it, *command)
+    it.spider("killer", KILLER.format(url=pages.site.detail_path(18)))
+    command = [text.replace("easy", "killer") for text in arguments("sdist", pages, shards=1)]
+    done = run_cli(it, *command)
     assert done.code == 3, done.err
     dead = [batch for batch in batches(it) if batch.state is BatchState.DEAD]
     assert [batch.size for batch in dead] == [1], "the page is not alone"
     assert "died while it worked" in dead[0].reason
     summary = last_crawl(it).summary
-    assert (summary["sealed"], summary["items"], summary["dead_urls"]) == (120, 119, 1)
-    assert pages.differences(it.items(ITEMS)) == {"missing": ["70"]}
+    assert (summary["sealed"], summary["items"], summary["dead_urls"]) == (32, 31, 1)
+    assert pages.differences(it.items(ITEMS)) == {"missing": ["18"]}
     listed = [row for row in misses(it) if row["kind"] == "dead"]
-    assert [row["url"] for row in listed] == [pages.detail(70)]
+    assert [row["url"] for row in listed] == [pages.detail(18)]
     assert "died while it worked" in listed[0]["reason"]
