@@ -1,4 +1,4 @@
-"""Every exception of scrapyd-dist, under one root; each knows the exit code it ends a command with."""
+"""The exceptions of scrapyd-dist, with the exit code of the command that each one ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import ClassVar
 
 
 class DistError(Exception):
-    """Something went wrong that a user can read about: the message is one whole paragraph."""
+    """The base of all errors; the message is one paragraph for users."""
 
-    #: what the process ends with when nothing better is known (see docs/exit-codes)
+    #: the exit code of the process (see docs/exit-codes)
     exit_code: ClassVar[int] = 1
 
 
@@ -19,80 +19,79 @@ class ConfigError(DistError):
 
 
 class NothingMatched(DistError):
-    """What was named does not exist: an unknown spider, crawl, job or version."""
+    """An unknown spider, crawl, job or version was named."""
 
     exit_code = 4
 
 
 class NoNodeReachable(DistError):
-    """Not one node of the fleet answered."""
+    """No node of the fleet answered."""
 
     exit_code = 5
 
 
 class SessionExpired(DistError):
-    """A callback says that the site has forgotten the login: the worker logs in again, and repeats the request."""
+    """Raised in a callback if the site's session has expired: the worker logs in again and repeats the request."""
 
 
 class StoreError(DistError):
-    """The store refused or failed."""
+    """A call to the store failed."""
 
 
 class StoreBarred(StoreError):
-    """The store does not let us in: user name, password or certificate."""
+    """The store refuses the user name, the password or the certificate."""
 
     exit_code = 6
 
 
 class NoPlaceForStore(StoreError):
-    """Where the store should be there can be none."""
+    """The configured place cannot hold a store."""
 
     exit_code = 2
 
 
 class NameTaken(StoreError):
-    """There is a crawl of that name already."""
+    """A crawl of that name exists already."""
 
 
 class ForeignRow(StoreError):
-    """A row of the store was not written by this project, or is not what such a row can be: nothing of it is used."""
+    """A row of the store is invalid or was not signed by this project, so it is not used."""
 
     exit_code = 2
 
 
 class StepRefused(StoreError):
-    """A state change that the table of steps does not allow."""
+    """A state change that is not allowed."""
 
 
 class NodeError(DistError):
-    """A call to one node failed.
+    """A call to a node failed.
 
-    `maybe_accepted` is the question that decides what may happen next: when it is False the node
-    certainly did not take the job, and sending it again, anywhere, is safe. When it is True the
-    node has to be asked for the job id first.
+    If `maybe_accepted` is False, the node certainly did not accept the call, and it can be sent again to any node.
+    If it is True, the node must first be asked for the job id.
     """
 
     maybe_accepted: ClassVar[bool] = True
-    #: what happened in a few words, for a table of nodes
+    #: what happened, in a few words for a table of nodes
     short: ClassVar[str] = "the call failed"
-    #: what to do next; one or two sentences
+    #: what to do next, one or two sentences
     hint: ClassVar[str] = ""
 
     @classmethod
     def at(cls, where: str, detail: str = "", *, hint: str = "") -> NodeError:
-        """The error with its whole paragraph: where, what, why, what to do next.
+        """Return an error whose message says where, what, why, and what to do next.
 
         Args:
-            where: the node as `str(node)` gives it; never with a password.
-            detail: why, in a few words; put behind a colon.
-            hint: what to do next, where that is not what the class says.
+            where: `str(node)`, which has no password.
+            detail: the reason in a few words, appended after a colon.
+            hint: what to do next; by default the hint of the class.
         """
         what = f"{cls.short}: {detail}" if detail else cls.short
         return cls(f"{where}: {what.rstrip('.')}. {hint or cls.hint}".rstrip())
 
 
 class ConnectionRefused(NodeError):
-    """Nobody listens there, or no way leads there."""
+    """The port is closed, or the host is unreachable."""
 
     maybe_accepted = False
     short = "connection refused"
@@ -100,7 +99,7 @@ class ConnectionRefused(NodeError):
 
 
 class HostNotFound(NodeError):
-    """The name has no address."""
+    """The host name has no address."""
 
     maybe_accepted = False
     short = "host not found"
@@ -108,7 +107,7 @@ class HostNotFound(NodeError):
 
 
 class ConnectTimeout(NodeError):
-    """No connection within the time-out."""
+    """No connection within the timeout."""
 
     maybe_accepted = False
     short = "no connection within the time-out"
@@ -116,7 +115,7 @@ class ConnectTimeout(NodeError):
 
 
 class NoTls(ConnectTimeout):
-    """The connection came about, but no TLS handshake within the time-out."""
+    """Connected, but no TLS handshake within the timeout."""
 
     short = "connected, but no TLS within the time-out"
     hint = "Does the url have to begin with http://, or does the server hang?"
@@ -135,28 +134,28 @@ class TlsRefused(NodeError):
 
 
 class NoReply(NodeError):
-    """Connected and sent, but no whole reply within the time-out."""
+    """The request was sent, but no complete reply came within the timeout."""
 
     short = "no whole reply within the time-out"
     hint = "The node may be busy or hang; it may have taken the request all the same."
 
 
 class ConnectionLost(NodeError):
-    """The connection broke after the request left."""
+    """The connection broke after the request was sent."""
 
     short = "connection lost before the reply"
     hint = "The node may have been stopped or restarted; it may have taken the request all the same."
 
 
 class CutReply(NodeError):
-    """The reply ended before its announced length."""
+    """The reply is shorter than announced."""
 
     short = "the reply was cut off"
     hint = "The node, or a proxy before it, closed the connection too early."
 
 
 class NotJson(NodeError):
-    """The reply is not Scrapyd's: a proxy's page, or another server altogether."""
+    """The reply is not Scrapyd's, but that of a proxy or another server."""
 
     short = "the reply is not Scrapyd's"
     hint = "Does the url lead to Scrapyd itself, and not to a proxy's page or another server?"
@@ -170,7 +169,7 @@ class ServerFailed(NodeError):
 
 
 class CallRefused(NodeError):
-    """HTTP 4xx that is none of the others, such as 413 from a proxy with a limit on bodies."""
+    """Any other HTTP 4xx, such as 413 from a proxy with a limit on bodies."""
 
     maybe_accepted = False
     short = "the request was refused"
@@ -195,10 +194,10 @@ class NotFound(NodeError):
 
 
 class ApiRefused(NodeError):
-    """HTTP 200 with `status: error`: Scrapyd understood and said no.
+    """HTTP 200 with `status: error`: Scrapyd refused the call.
 
     Attributes:
-        said: Scrapyd's own words, in one line; of a traceback only what it begins and ends with.
+        said: Scrapyd's message in one line; of a traceback only the first and last line.
     """
 
     maybe_accepted = False

@@ -1,4 +1,7 @@
-"""Nodes as values: where a Scrapyd is and how to enter it. Rule: a password never shows in any text made here."""
+"""Nodes as values: address, credentials and options of a Scrapyd server.
+
+Invariant: no text made here contains a password.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from scrapyd_dist.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: written before a url whose host has several addresses, each of which is a node
+#: prefix of a url whose host is looked up, with one node per address
 LOOKUP = "dns+"
-#: Scrapyd's own default port, taken for a bare host name; a url with a scheme keeps the port of its scheme.
+#: Scrapyd's default port, used for a bare host name; a url with a scheme has the scheme's default port.
 SCRAPYD_PORT = 6800
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -26,29 +29,29 @@ _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One Scrapyd server. Two nodes with the same url are one, whatever they are called."""
+    """A Scrapyd server. Nodes with the same url are equal."""
 
     #: the target's name in scrapy.cfg, or host:port
     name: str = field(compare=False)
-    #: normalised base: lower-case scheme and host, no default port, path prefix without a slash at its end, no user
+    #: normalised base url: lower-case scheme and host, no default port, no user, no slash at the end
     url: str
     username: str | None = field(default=None, compare=False)
     password: str | None = field(default=None, compare=False, repr=False)
-    #: process slots, where known; None = ask or count
+    #: number of process slots; None if unknown
     slots: int | None = field(default=None, compare=False)
     #: whether the TLS certificate is checked
     verify: bool = field(default=True, compare=False)
-    #: path of a file with the CA certificates to trust instead of the system's
+    #: path of a file with CA certificates to trust instead of the system's
     ca: str | None = field(default=None, compare=False)
-    #: the name that the certificate is for, where the url has an address that a name was looked up to
+    #: the host name to check the certificate for, if the url has an address that it was looked up to
     tls_name: str | None = field(default=None, compare=False)
-    #: the url's host is a name to be looked up, and each of its addresses is a node: see `config.addresses_of`
+    #: whether the host is to be looked up, with one node per address: see `config.addresses_of`
     lookup: bool = field(default=False, compare=False)
-    #: project name on this node, where the target has one of its own
+    #: project name on this node, if the target sets one
     project: str | None = field(default=None, compare=False)
     #: the target's `version` key: GIT, HG or a literal
     version: str | None = field(default=None, compare=False)
-    #: of `username` and `password` those whose whole value is a variable that is not set: key -> the variable's name
+    #: credentials whose value is a variable that is not set: `username` or `password` -> the variable's name
     unset: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -65,12 +68,12 @@ class Node:
         project: str | None = None,
         version: str | None = None,
     ) -> Node:
-        """A node from `host:port`, `host` (port 6800) or a url, which may carry a user, a password and a path prefix.
+        """Parse `host:port`, `host` (port 6800) or a url, which may have a user, a password and a path prefix.
 
-        With `dns+` before it, a url stands for a node at each address of its host.
+        A url with the prefix `dns+` stands for one node per address of its host.
 
         Raises:
-            ConfigError: the text names no http(s) server; what it shows holds no password.
+            ConfigError: the text is not the address of an http(s) server; the message has no password.
         """
         lookup = text.strip().startswith(LOOKUP)
         parts, shown = _split(text.strip().removeprefix(LOOKUP))
@@ -95,11 +98,11 @@ class Node:
         )
 
     def with_details(self, *, name: str | None, slots: int | None) -> Node:
-        """The same node with this name and these slots, where they are given."""
+        """Return a copy of the node with this name and these slots, unless they are None."""
         return replace(self, name=name or self.name, slots=slots or self.slots)
 
     def at(self, address: str) -> Node:
-        """The node at one address of this one's host; its certificate is still checked for the host's name."""
+        """Return the node at one address of this node's host; its certificate is checked for the host's name."""
         parts = urlsplit(self.url)
         place = f"[{address}]" if ":" in address else address
         netloc = place if parts.port is None else f"{place}:{parts.port}"
@@ -111,12 +114,12 @@ class Node:
 
     @property
     def host(self) -> str:
-        """Host name or address, without brackets."""
+        """The host name or address, without brackets."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def host_header(self) -> str:
-        """What the Host header says: the name that an address was looked up from, where there is one."""
+        """The value of the Host header, with the name that an address was looked up from."""
         parts = urlsplit(self.url)
         if self.tls_name is None:
             return parts.netloc
@@ -124,7 +127,7 @@ class Node:
 
     @property
     def login_hint(self) -> str:
-        """What to do when it refuses user name and password; empty where none were given."""
+        """What to do if the node refuses its credentials; empty if it has none."""
         if self.unset:
             what = "; ".join(f"`{key} = ${name}`" for key, name in self.unset.items())
             names = " and ".join(dict.fromkeys(self.unset.values()))
@@ -136,18 +139,18 @@ class Node:
 
     @property
     def redacted(self) -> str:
-        """The url, with the user if there is one, and three stars for the password."""
+        """The url with the user name, if any, and `***` as the password."""
         if self.username is None:
             return self.url
         scheme, rest = self.url.split("://", 1)
         return f"{scheme}://{quote(self.username, safe='')}:***@{rest}"
 
     def url_of(self, path: str) -> str:
-        """The address of a page of this node; `path` is relative to the base and already quoted."""
+        """Return the url of a page; `path` is relative to the base and quoted."""
         return f"{self.url}/{path.lstrip('/')}"
 
     def authorization(self) -> str | None:
-        """The value of the Authorization header (HTTP basic, UTF-8), or None."""
+        """Return the value of the Authorization header (HTTP basic, UTF-8), or None."""
         if self.username is None:
             return None
         pair = f"{self.username}:{self.password or ''}".encode()
@@ -156,27 +159,27 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """What is remembered of a node from one look to the next, and across crawls."""
+    """State of a node that is stored between looks and crawls."""
 
-    name: str  #: the target's
-    draining: float | None = None  #: since when it gets no new work, in seconds since the epoch
-    start_delay: float = 0.0  #: the longest time from accepted to started that was seen, in seconds
-    #: when it was seen with jobs waiting and none running: the looks in a row, newest last
+    name: str  #: the target's name
+    draining: float | None = None  #: when draining began, seconds since the epoch; None if it is not draining
+    start_delay: float = 0.0  #: longest observed time from posting a job to its start, in seconds
+    #: times of the latest consecutive looks that found jobs waiting and none running, newest last
     idle_looks: tuple[float, ...] = ()
-    #: where it is, for one that a command added to the fleet; without user and password. "" for those of scrapy.cfg
+    #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
     url: str = ""
 
 
 def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Each node once, in order; of several names for one url the first stays."""
+    """Return the nodes with distinct urls, in order; of several names for a url, the first is kept."""
     return tuple(dict.fromkeys(nodes))
 
 
 def _split(text: str) -> tuple[SplitResult, str]:
-    """The parts of a node's text, and the text as it may be shown."""
+    """Split the text of a node; returns the url parts, and the text without a password."""
     text = text.strip()
     scheme, sep, rest = text.partition("://")
-    # What stands before the last @ may be a password, even where the text is nonsense.
+    # Anything before the last @ may be a password, even in an invalid text.
     shown = f"{scheme.rpartition('@')[2]}{sep}{rest.rpartition('@')[2]}" if sep else text.rpartition("@")[2]
     if _UNSAFE.search(text):
         raise ConfigError(_nonsense(shown, "it has a space, a control character or a backslash in it"))
@@ -188,7 +191,7 @@ def _split(text: str) -> tuple[SplitResult, str]:
         parts = urlsplit(f"{scheme}://{rest}")
         port = parts.port
     except ValueError:
-        # Not chained: its text quotes what stands where the port should, which may be a password.
+        # Not chained: its message quotes the text in the port's place, which may be a password.
         raise ConfigError(_nonsense(shown, "the host or the port cannot be read")) from None
     if parts.netloc.endswith(":") or port == 0:
         raise ConfigError(_nonsense(shown, "the port is missing or zero"))
@@ -211,7 +214,7 @@ def _normalised(parts: SplitResult, shown: str) -> str:
 
 
 def _host(host: str, shown: str) -> str:
-    """The host as it stands in a url: in brackets if IPv6, in ASCII if it has letters of other alphabets."""
+    """Return the host as written in a url: IPv6 in brackets, international names IDNA-encoded."""
     if not host:
         raise ConfigError(_nonsense(shown, "there is no host"))
     if ":" in host:
@@ -223,7 +226,7 @@ def _host(host: str, shown: str) -> str:
     except UnicodeError as e:
         raise ConfigError(_nonsense(shown, "the host name is impossible")) from e
     if "_" in plain:
-        # Container networks resolve such names, but Twisted refuses them.
+        # Container networks resolve such names, but Twisted rejects them.
         raise ConfigError(_nonsense(shown, "an underscore is no part of a host name; use an alias or the address"))
     labels = plain.removesuffix(".").split(".")
     if len(plain) > 253 or not all(_HOST_LABEL.match(label) for label in labels):

@@ -1,10 +1,10 @@
-"""How a batch travels: request values to the settings that carry them, and back.
+"""Encodes the requests of a batch as settings of a job, and decodes them.
 
-The rule it keeps: no setting is ever longer than the kernel takes as one argument, because Scrapyd
-puts each one into a job's argument list, says ok, and loses the job when it does not fit.
+Invariant: no setting is longer than the kernel accepts as one argument, because Scrapyd passes each one as an argument
+of the job's process, and silently loses the job if it does not fit.
 
-This module is part of the worker half: it imports the standard library only, and `cryptography`
-(which Scrapy brings) when a batch is encrypted.
+Part of the worker half: imports the standard library only, and `cryptography` (a dependency of Scrapy) for encrypted
+batches.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: the setting that carries a batch, as in the book; `NAME_1`, `NAME_2` … continue it
+#: the setting that carries a batch, as in the book; continued in `NAME_1`, `NAME_2` …
 START_URLS = "DISTRIBUTED_START_URLS"
-#: Linux: the bytes of one `NAME=VALUE` argument, its closing NUL included (MAX_ARG_STRLEN)
+#: Linux: maximum bytes of a `NAME=VALUE` argument, including its NUL (MAX_ARG_STRLEN)
 ARGUMENT_LIMIT = 131_072
-#: bytes of one `NAME=VALUE` that is still safe
+#: maximum bytes of a `NAME=VALUE` argument without the NUL
 ARGUMENT_MAX = ARGUMENT_LIMIT - 1
-#: bytes that all settings of a batch may take together: a quarter of the smallest usual limit for a
-#: process's whole argument list (2 MiB with an 8 MiB stack), because Scrapyd logs each of them twice
+#: maximum total bytes of a batch's settings: a quarter of the usual limit of a process's argument list
+#: (2 MiB with an 8 MiB stack), because Scrapyd logs each of them twice
 BATCH_MAX_BYTES = 524_288
-#: bytes up to which a batch stays plain JSON that a person can read in a node's job list
+#: maximum bytes of a batch in plain JSON, which is readable in a node's job list
 PLAIN_MAX = 8_192
 
-#: headers that say nothing about who asks; any other one makes its batch travel encrypted
+#: headers without private data; any other header makes its batch encrypted
 OPEN_HEADERS = frozenset(
     {"accept", "accept-encoding", "accept-language", "content-type", "referer", "user-agent", "x-requested-with"}
 )
-#: fields of a request value that anybody may read
+#: fields of a request value without private data
 OPEN_FIELDS = frozenset(
     {"url", "rule", "callback", "errback", "method", "priority", "dont_filter", "encoding", "flags", "replaces"}
 )
-#: the field of a request that is tried again: the batch in which it failed, and its place there, from 0
+#: the field of a retried request: the batch in which it failed, and its index there, from 0
 REPLACES = "replaces"
 OPEN_META = frozenset({"link_text"})
 
@@ -48,20 +48,20 @@ RequestValue = dict[str, Any]
 
 
 class PayloadError(ValueError):
-    """A batch cannot be encoded or read."""
+    """A batch cannot be encoded or decoded."""
 
 
 class TooLarge(PayloadError):
-    """These requests do not fit into one job's settings."""
+    """The requests do not fit into the settings of one job."""
 
 
 def replaced_by(values: Sequence[RequestValue]) -> list[tuple[int, int]]:
-    """Which requests of earlier batches these are: the batch, and the place in it."""
+    """Return (batch, index in it) of the earlier requests that these retry."""
     return [(batch, place) for batch, place in (value[REPLACES] for value in values if REPLACES in value)]
 
 
 def hidden_by(value: RequestValue) -> str | None:
-    """What in this request must never be readable on a node (cookies, credentials, a body), or None."""
+    """Return what in a request must be encrypted (cookies, credentials, a body), or None."""
     if value.get("cookies"):
         return "cookies"
     if value.get("body"):
@@ -78,7 +78,7 @@ def hidden_by(value: RequestValue) -> str | None:
 
 
 def _private(value: RequestValue) -> bool:
-    """Whether this request is better encrypted when there is a key: it has more than an address."""
+    """Whether a request is encrypted if there is a key, because it has private fields."""
     if hidden_by(value):
         return True
     closed = value.keys() - OPEN_FIELDS - {"headers", "meta"}
@@ -87,14 +87,14 @@ def _private(value: RequestValue) -> bool:
 
 def _meta(value: RequestValue) -> dict[str, Any]:
     meta: dict[str, Any] = value.get("meta", {})
-    wrapped: dict[str, Any] = meta.get("$dict", meta)  # how the codec packs keys that begin with $
+    wrapped: dict[str, Any] = meta.get("$dict", meta)  # the codec's form of a dict with keys that begin with $
     return wrapped
 
 
 def to_json(values: Sequence[RequestValue]) -> str:
-    """The requests as compact JSON: fields that all of them share are written once.
+    """Return the requests as compact JSON; fields with the same value in all of them are written once.
 
-    Plain addresses without anything shared are a list of strings, exactly the book's form.
+    Requests that are only URLs become a list of strings, the form of the book.
     """
     common = _common(values)
     requests = [_without(value, common) for value in values]
@@ -103,10 +103,10 @@ def to_json(values: Sequence[RequestValue]) -> str:
 
 
 def from_json(text: str) -> list[RequestValue]:
-    """The requests of `to_json`, or of a list of URLs typed by hand.
+    """Parse the output of `to_json`, or a list of URLs typed by hand.
 
     Raises:
-        PayloadError: it is not JSON of that form.
+        PayloadError: the text is not JSON of that form.
     """
     try:
         document = json.loads(text)
@@ -148,18 +148,18 @@ def _without(value: RequestValue, common: RequestValue) -> str | RequestValue:
 
 
 def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[str, str]:
-    """The settings that carry these requests to a job.
+    """Return the settings that carry these requests to a job.
 
     Args:
         values: the requests.
-        key: a Fernet key that the nodes have; with it, whatever is more than an address is encrypted.
+        key: the Fernet key in the nodes' egg; with it, a batch with private fields is encrypted.
 
     Returns:
         Setting names and values: plain JSON while small, compressed or encrypted beyond that.
 
     Raises:
-        TooLarge: they do not fit; send fewer.
-        PayloadError: a request must be hidden and there is no key.
+        TooLarge: the requests do not fit into one job.
+        PayloadError: a request must be encrypted, and there is no key.
     """
     text = to_json(values)
     if key and any(_private(value) for value in values):
@@ -173,7 +173,7 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
 
 
 def _spread(text: str) -> dict[str, str]:
-    """Cut one long value into settings of at most `ARGUMENT_MAX` bytes each."""
+    """Split a long value into settings of at most `ARGUMENT_MAX` bytes each."""
     if len(text) > BATCH_MAX_BYTES:
         raise TooLarge(f"{len(text)} bytes do not fit into the {BATCH_MAX_BYTES} of one job")
     settings: dict[str, str] = {}
@@ -187,23 +187,23 @@ def _spread(text: str) -> dict[str, str]:
 
 
 def setting_name(index: int) -> str:
-    """The name of the setting that carries piece `index` (0 is the book's own name)."""
+    """Return the name of the setting that carries piece `index`; for 0 the name without a number."""
     return f"{START_URLS}_{index}" if index else START_URLS
 
 
 def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[RequestValue]:
-    """The requests that these settings carry.
+    """Return the requests that these settings carry.
 
     Args:
-        get: gives a setting's value by its name, or None.
-        key: the Fernet key that travelled in the egg, if any.
+        get: returns a setting's value by name, or None.
+        key: the Fernet key in the egg, if any.
 
     Raises:
-        PayloadError: a piece is missing, cut, or not what `encode` made.
+        PayloadError: a piece is missing, truncated, or not made by `encode`.
     """
     first = get(START_URLS)
     if not isinstance(first, str):
-        return from_json(json.dumps(first))  # a list given in a settings file
+        return from_json(json.dumps(first))  # a list in a settings file
     kind, _, _ = first.partition(":")
     if kind not in {"z", "e"}:
         return from_json(first)
@@ -220,7 +220,7 @@ def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[Reque
 
 
 def _encrypt(data: bytes, key: bytes) -> str:
-    from cryptography.fernet import Fernet  # noqa: PLC0415 - only batches with something to hide pay for it
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for encrypted batches
 
     return Fernet(key).encrypt(data).decode()
 
@@ -237,10 +237,10 @@ def _decrypt(text: str, key: bytes | None) -> bytes:
 
 
 def fit(values: Sequence[RequestValue], *, key: bytes | None = None) -> list[tuple[list[RequestValue], dict[str, str]]]:
-    """Encode, halving until every piece fits: the pieces, each with its settings, in order.
+    """Encode requests, halving the list until every piece fits; returns (requests, settings) of each piece, in order.
 
     Raises:
-        TooLarge: one single request does not fit.
+        TooLarge: a single request does not fit.
     """
     try:
         return [(list(values), encode(values, key=key))]
@@ -252,12 +252,12 @@ def fit(values: Sequence[RequestValue], *, key: bytes | None = None) -> list[tup
 
 
 def argument_bytes(settings: Mapping[str, str]) -> int:
-    """The bytes that these settings take in a job's argument list."""
+    """Return the bytes that these settings take in a job's argument list."""
     return sum(len(f"{name}={value}".encode()) + 1 for name, value in settings.items())
 
 
 def describe(values: Sequence[RequestValue], settings: Mapping[str, str]) -> dict[str, Any]:
-    """How these requests travel, in numbers: form, bytes, bytes per URL."""
+    """Describe encoded requests: form, bytes, bytes per URL, number of requests per callback."""
     text = settings[START_URLS]
     form = {"z:": "compressed", "e:": "encrypted"}.get(text[:2], "plain")
     size = argument_bytes(settings)

@@ -1,4 +1,4 @@
-"""Shards: how the index pages are divided among start pages. Values only."""
+"""Divides the index pages of a crawl into shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = re.compile(r"%0?(\d*)d|\{page(?::0?(\d+)d?)?\}")
 
 @dataclass(frozen=True)
 class Template:
-    """The address of an index page with one place for its number: `index_%05d.html` or `index_{page}.html`."""
+    """An index page's URL with one placeholder for its number: `index_%05d.html` or `index_{page}.html`."""
 
     text: str
 
@@ -32,19 +32,19 @@ class Template:
 
     @property
     def place(self) -> str:
-        """The place for the number, as it is written."""
+        """The placeholder for the number, as written."""
         return next(match[0] for match in _PLACE.finditer(self.text))
 
     def url_with(self, text: str) -> str:
-        """The address with this text in the number's place."""
+        """Return the URL with this text instead of the placeholder."""
         return _PLACE.sub(lambda _: text, self.text)
 
     def url(self, page: int) -> str:
-        """The address of one page."""
+        """Return the URL of a page."""
         return self.url_with(f"{page:0{self._width}d}")
 
     def page(self, url: str) -> int | None:
-        """The number of the page at this address, or None when it is no page of this template."""
+        """Return the page number in a URL, or None if it does not match the template."""
         before, after = _PLACE.split(self.text)[0], _PLACE.split(self.text)[-1]
         middle = url[len(before) : len(url) - len(after)]
         if not url.startswith(before) or not url.endswith(after) or not middle.isdecimal():
@@ -53,12 +53,12 @@ class Template:
 
 
 def shards_of_pages(template: Template, *, pages: int, shards: int, first_page: int = 0) -> list[Shard]:
-    """Divide `pages` index pages among `shards` start pages, at `first_page + floor(pages * x / shards)`.
+    """Divide `pages` index pages into shards that start at `first_page + floor(pages * x / shards)`.
 
-    With more shards than pages there is one shard per page.
+    If there are more shards than pages, each page is a shard.
 
     Raises:
-        ConfigError: there is nothing to divide.
+        ConfigError: a number is out of range.
     """
     if pages < 1:
         raise ConfigError(f"The number of index pages (--pages) is {pages}; there must be at least one.")
@@ -80,7 +80,7 @@ def shards_of_pages(template: Template, *, pages: int, shards: int, first_page: 
 
 
 def shards_of_urls(urls: list[str]) -> list[Shard]:
-    """One shard for each start page of a list.
+    """Return one shard for each distinct URL of a list of start pages.
 
     Raises:
         ConfigError: the list is empty.

@@ -1,7 +1,6 @@
-"""How the crawl of a job ends, and what follows from it: the one table of finish reasons.
+"""The table of finish reasons of jobs, and their consequences.
 
-Part of the worker half, which gives the reasons that are ours. The rule it keeps: what we, the store or the node have
-done never speaks against a batch.
+Invariant: an end caused by this program, the store or the node is never blamed on a batch. Part of the worker half.
 """
 
 from __future__ import annotations
@@ -11,37 +10,37 @@ from enum import Enum
 
 
 class Reason(str, Enum):
-    """The reasons that our own code gives."""
+    """The finish reasons that this program uses."""
 
-    FINISHED = "finished"  #: Scrapy's own word, too
-    SHUTDOWN = "shutdown"  #: likewise
+    FINISHED = "finished"  #: the same as Scrapy's
+    SHUTDOWN = "shutdown"  #: the same as Scrapy's
     CANCELLED = "cancelled"
-    SUPERSEDED = "superseded"  #: it came too late, or another one has taken its place
-    REFUSED = "refused"  #: it could not begin: what it was given, or its node, does not fit
-    FAILED = "failed"  #: a fault of ours
+    SUPERSEDED = "superseded"  #: the job came too late, or another one has taken its place
+    REFUSED = "refused"  #: the job could not start: its input or its node is unsuitable
+    FAILED = "failed"  #: an error of this program
     DISK_FULL = "disk-full"
-    FILES_LOST = "files-lost"  #: its folder is gone, and its part with it
+    FILES_LOST = "files-lost"  #: the job's folder was deleted, including its part
     STORE_LOST = "store-lost"
     THROTTLE_FAILED = "throttle-failed"
     LOGIN_FAILED = "login-failed"
     START_FAILED = "start-failed"
-    LIMITED = "limited"  #: of a producer that has found as much as was asked for
+    LIMITED = "limited"  #: the producer has found as many requests as its limit allows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """What follows from one reason."""
+    """The consequences of a finish reason."""
 
-    blames_batch: bool = False  #: whether what the job worked on may have done it
-    in_order: bool = False  #: a worker that leases has nothing to complain of
-    told: bool = False  #: it was told to end, and did
-    asked_for: bool = False  #: it has done what it was to do, as far as its settings let it
-    by_settings: bool = False  #: its settings ended it before all was done: the next attempt would end there as well
+    blames_batch: bool = False  #: whether the batch may have caused the end
+    in_order: bool = False  #: whether it is a normal end for a leasing worker
+    told: bool = False  #: whether the job was told to end
+    asked_for: bool = False  #: whether the job has done its work, as far as its settings allow
+    by_settings: bool = False  #: whether settings ended the job early; a retry would end there, too
 
 
-#: how the reasons of misses begin that settings have left over
+#: prefix of the reason of a miss whose request was not made because settings ended the job
 NOT_MADE = "not made"
-#: what is in no row: the end of a spider for which none of ours is known
+#: for finish reasons that are not in the table
 _UNKNOWN = Meaning(blames_batch=True)
 _MEANINGS: dict[str, Meaning] = {
     **{reason.value: Meaning() for reason in Reason},
@@ -50,7 +49,7 @@ _MEANINGS: dict[str, Meaning] = {
     Reason.CANCELLED.value: Meaning(in_order=True),
     Reason.SUPERSEDED.value: Meaning(told=True),
     Reason.LIMITED.value: Meaning(in_order=True, asked_for=True, by_settings=True),
-    # Scrapy's own ends, which settings ask for: at a number or a time, or when too much went wrong
+    # Scrapy's CloseSpider settings: after a time or a count, or after too many errors
     "closespider_timeout": Meaning(in_order=True, asked_for=True, by_settings=True),
     "closespider_itemcount": Meaning(in_order=True, asked_for=True, by_settings=True),
     "closespider_pagecount": Meaning(in_order=True, asked_for=True, by_settings=True),
@@ -61,11 +60,11 @@ _MEANINGS: dict[str, Meaning] = {
 
 
 def meaning(finish_reason: str) -> Meaning:
-    """What follows from a finish reason, of a report or a log; where none is known, the batch may be the cause."""
+    """Return the consequences of a finish reason in a report or log; an unknown one may be the batch's fault."""
     return _MEANINGS.get(finish_reason, _UNKNOWN)
 
 
 def not_made(finish_reason: str) -> tuple[str, str]:
-    """What becomes of requests that were not made since the settings have ended their job: kind of miss, and why."""
+    """Return kind of miss and reason for requests that were not made because settings ended their job."""
     kind = "gone" if meaning(finish_reason).asked_for else "failed"
     return kind, f"{NOT_MADE}: {finish_reason.upper()} ended the job before"

@@ -1,8 +1,7 @@
-"""A crawl's key on its way to workers of another project, sealed so that only that project's own code can open it.
+"""Encrypts a crawl's key for workers of another project, so that only that project's code can decrypt it.
 
-The rule it keeps: what a worker tells of itself may be read by anybody (half of a pair that is made from the key in its
-egg), and what it is told opens nothing without the other half. Part of the worker half: the standard library, and
-`cryptography` (which Scrapy brings) when it is used.
+A worker publishes the public key of a key pair derived from the Fernet key in its egg; the crawl's key is encrypted for
+it. Part of the worker half: imports the standard library, and `cryptography` (a dependency of Scrapy) when used.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-#: what tells the keys that are made here from any other one made of the same secret
+#: HKDF info strings that separate these keys from others derived from the same secret
 _OF_AN_EGG, _OF_A_SEAL = b"scrapyd-dist: code of a project", b"scrapyd-dist: sealed for a project"
 
 
 class SealError(ValueError):
-    """It is no public half, or was not sealed for this code; the text says which."""
+    """A public key is invalid, or a token was not sealed for this code; the message says which."""
 
 
 def public_half(key: bytes) -> str:
-    """What may be known of a project's key: enough to seal for whoever has it."""
+    """Return the public key that belongs to a project's Fernet key, as text."""
     return _text(_public(_pair(key)))
 
 
 def seal(secret: bytes, public: str) -> str:
-    """The secret, to be opened only by the key that this public half is of.
+    """Encrypt a secret for the owner of a public key; returns a token.
 
     Raises:
-        SealError: it is no public half.
+        SealError: the public key is invalid.
     """
-    from cryptography.fernet import Fernet  # noqa: PLC0415 - only work for other projects pays for it
-    from cryptography.hazmat.primitives.asymmetric.x25519 import (  # noqa: PLC0415 - likewise
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for work of other projects
+    from cryptography.hazmat.primitives.asymmetric.x25519 import (  # noqa: PLC0415 - as above
         X25519PrivateKey,
         X25519PublicKey,
     )
@@ -49,10 +48,10 @@ def seal(secret: bytes, public: str) -> str:
 
 
 def unseal(token: str, key: bytes) -> bytes:
-    """What was sealed for this key.
+    """Decrypt a token that was sealed for this project's Fernet key.
 
     Raises:
-        SealError: it was sealed for another one, or is none of ours.
+        SealError: the token is invalid or was sealed for another key.
     """
     from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415 - as above

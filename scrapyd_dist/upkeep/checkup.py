@@ -1,6 +1,6 @@
-"""What is wrong with a node, judged by what it answered: findings, each with its remedy. Values and rules, no IO.
+"""Judges the answers of a node and returns findings, each with a remedy. No IO.
 
-The rule it keeps: a finding says how sure it is, and what to type or to write where; a guess is called one.
+A remedy says what to type, or what to write where; a finding that is a guess says so.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Load
 
-#: seconds to answer that are worth a word
+#: response time in seconds from which a node is reported as slow
 SLOW = 1.0
-#: seconds of difference that no network explains
+#: clock skew in seconds that network latency cannot explain
 WRONG_CLOCK = 60.0
-#: how long before its end a certificate is worth a word, and when it is dangerous
+#: time before a certificate's expiry from which it is a warning, and a danger
 SOON, TOO_SOON = timedelta(days=21), timedelta(days=3)
 
 
 class Severity(str, Enum):
-    """How bad it is."""
+    """The severity of a finding."""
 
-    DANGER = "danger"  #: work is lost, stands still, or cannot come home
-    WARNING = "warning"  #: something is wrong that work survives
-    NOTE = "note"  #: worth knowing
+    DANGER = "danger"  #: work is lost, stalls, or cannot be fetched
+    WARNING = "warning"  #: a problem that does not lose work
+    NOTE = "note"  #: for information
 
     @property
     def order(self) -> int:
@@ -45,48 +45,48 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was found."""
+    """A finding about a node."""
 
     severity: Severity
-    node: str  #: its name, or names
+    node: str  #: name of the node, or names
     topic: str  #: one word
     text: str
-    remedy: str  #: a command, or a line of scrapyd.conf or scrapy.cfg, or what else to do
+    remedy: str  #: a command, a line of scrapyd.conf or scrapy.cfg, or other advice
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLogs:
-    """The logs of the jobs that a node remembers as finished."""
+    """Which logs of a node's remembered finished jobs still exist."""
 
     kept: int = 0
     lost: int = 0
-    most: int = 0  #: that are kept of one spider
-    in_order: bool = True  #: all that are lost are of older jobs of the spider than all that are kept
+    most: int = 0  #: the largest number of kept logs of one spider
+    in_order: bool = True  #: whether, for each spider, all lost logs are older than all kept ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exam:
-    """All that was found out about one node. None = not known."""
+    """The examined state of a node. None means unknown."""
 
     node: Node
     error: NodeError | None = None
     load: Load | None = None
     latency: float | None = None  #: seconds
     skew: float | None = None  #: its clock minus ours, seconds
-    #: only where it did not answer as Scrapyd: what does the port speak, and where is Scrapyd
+    #: only if the node did not answer like Scrapyd: whether its port speaks TLS or plain HTTP
     speaks_tls: bool | None = None
     speaks_http: bool | None = None
     found_at: str = ""  #: another base address at which Scrapyd answers
     certificate_ends: datetime | None = None  #: UTC
-    knows_status: bool | None = None  #: has status.json
-    logs: bool | None = None  #: serves a log folder
-    ranges: bool | None = None  #: answers with the piece of a file that was asked for
-    items: bool | None = None  #: has an items_dir
+    knows_status: bool | None = None  #: whether it has status.json
+    logs: bool | None = None  #: whether it serves a log folder
+    ranges: bool | None = None  #: whether it supports Range requests
+    items: bool | None = None  #: whether it has an items_dir
     kept_logs: KeptLogs = KeptLogs()
-    project: str | None = None  #: that was asked for
+    project: str | None = None  #: the examined project
     versions: tuple[str, ...] | None = None
-    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
-    eggs: str = ""  #: what it says when it is to read its default version; empty when it can
+    known: Mapping[str, float] = field(default_factory=dict)  #: upload times of versions whose names have no time
+    eggs: str = ""  #: its error on reading its default version; empty if it can
     draining: bool = False
     wedged: bool = False
 
@@ -96,7 +96,7 @@ class Exam:
 
 
 def findings(exam: Exam, now: datetime) -> list[Finding]:
-    """What is wrong with one node; `now` is UTC."""
+    """Return the findings about a node; `now` is UTC."""
     if exam.error is not None:
         return [_unreached(exam, exam.error)]
     found = [finding for rule in (_entry, _clock, _files, _logs_lost, _code, _work) for finding in rule(exam)]
@@ -108,14 +108,14 @@ def _finding(severity: Severity, exam: Exam, topic: str, text: str, remedy: str)
 
 
 def _unreached(exam: Exam, error: NodeError) -> Finding:
-    """Why it does not answer as a Scrapyd does."""
+    """Return the finding for a node that does not answer like Scrapyd."""
     said = str(error).removeprefix(f"{exam.node}: ").split(". ")[0].rstrip(".")
     topic, remedy = why_not(exam, error)
     return _finding(Severity.DANGER, exam, topic, said, remedy)
 
 
 def is_local(host: str) -> bool:
-    """Whether the address is one of this machine that no other one reaches."""
+    """Whether a host is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -125,7 +125,7 @@ def is_local(host: str) -> bool:
 
 
 def _entry(exam: Exam) -> Iterator[Finding]:
-    """Who may enter, and who may read along."""
+    """Check authentication and encryption."""
     node = exam.node
     open_ = node.username is None
     if open_ and not is_local(node.host):
@@ -162,7 +162,7 @@ def _clock(exam: Exam) -> Iterator[Finding]:
 
 
 def _files(exam: Exam) -> Iterator[Finding]:
-    """Whether items and logs have a way home."""
+    """Check whether items and logs can be fetched."""
     if exam.knows_status is False:
         text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer nobody can ask for a job"
         yield _finding(Severity.DANGER, exam, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'")
@@ -218,7 +218,7 @@ def _code(exam: Exam) -> Iterator[Finding]:
 
 
 def _plain_jobs(exam: Exam, versions: Sequence[str]) -> Iterator[Finding]:
-    """What a job runs that names no version, where that is not what was deployed last."""
+    """Check whether jobs that name no version run the newest deployment."""
     default = versions[-1]
     if is_crawls(default):
         text = f"jobs that name no version run {default}, which a crawl brought: nothing was deployed there"
@@ -245,7 +245,7 @@ def _shell(name: str) -> str:
     return f"'{name}'" if " " in name else name
 
 
-# why a node does not answer as a Scrapyd does
+# why a node does not answer like Scrapyd
 
 
 def in_target(node: Node, line: str) -> str:

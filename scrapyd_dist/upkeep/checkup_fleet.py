@@ -1,4 +1,4 @@
-"""What is wrong with a fleet as a whole: mixed versions, the same node twice. Values and rules, no IO."""
+"""Finds problems of a fleet as a whole: different versions, duplicate nodes. No IO."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def fleet_findings(
     exams: Sequence[Exam], targets: Iterable[Node], newest: Mapping[str, str | None], same: Callable[[str, str], bool]
 ) -> list[Finding]:
-    """What only shows when nodes are looked at together.
+    """Return findings that need all nodes to be compared.
 
     Args:
-        exams: of all nodes.
-        targets: all that scrapy.cfg names.
-        newest: the newest version of each node that has the project, by the node's name.
-        same: whether two versions are the same code.
+        exams: the exams of all nodes.
+        targets: all targets of scrapy.cfg.
+        newest: node name -> newest version of the project; None if the node has none.
+        same: returns whether two versions are the same code.
     """
     return [*_mixed(newest, same), *_one_name(exams), *_one_url(targets)]
 
