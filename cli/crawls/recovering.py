@@ -16,6 +16,7 @@ import typer
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..grouping import asks
+from ..polling import poll_until
 from ..storing import requests_in
 from .crawl import CrawlId, Detach, Json, NewCode, Watched
 from .missed import told_doubles, try_again
@@ -246,9 +247,9 @@ def pause(crawl: CrawlId) -> None:
 
 def _await_notice(store: Store, crawl: str) -> None:
     """Until the producer says in its summary that it rests, or has come to its end."""
-    deadline = time.monotonic() + NOTICE
-    while time.monotonic() < deadline:
+
+    def noticed() -> bool:
         row = store.crawl(crawl)
-        if row.state.ended or row.summary.get("paused"):
-            return
-        time.sleep(LOOK)
+        return row.state.ended or bool(row.summary.get("paused"))
+
+    poll_until(noticed, LOOK, deadline=time.monotonic() + NOTICE)

@@ -15,6 +15,7 @@ from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 
 from ..candidates import crawls
 from ..crawls.crawl import CrawlId
+from ..polling import poll_until
 from .joblist import TIMEOUT, Json, Nodes, Project, Spider, Timeout
 
 if TYPE_CHECKING:
@@ -243,13 +244,11 @@ def _stop_producer(root: Path, producer: Crawl, wait: float) -> None:
     interrupt(root, producer)
     with closing(existing_store(root)) as store:
         store.want(producer.id, "cancel")  # it may be on another machine
-        while lives(store.crawl(producer.id)):
-            if time.monotonic() > deadline:
-                raise StillThere(
-                    f"The producer of {producer.id} (process {producer.pid}) has not stopped within {wait:g} seconds, "
-                    "so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
-                )
-            time.sleep(LOOK)
+        if not poll_until(lambda: not lives(store.crawl(producer.id)), LOOK, deadline=deadline):
+            raise StillThere(
+                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {wait:g} seconds, "
+                "so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
+            )
 
 
 class _Cancelling:

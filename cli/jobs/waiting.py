@@ -18,6 +18,7 @@ from scrapyd_dist.scrapyd.api import JobState
 
 from ..candidates import crawls
 from ..fleet import chosen_nodes
+from ..polling import poll_until
 from .joblist import TIMEOUT, Json, Nodes, ask_jobs, make_sender, named
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.errors import DistError
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
@@ -101,12 +103,10 @@ def combined(codes: Iterable[int]) -> int:
     return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
 
 
-def check_time(deadline: float, what: str, how: str) -> None:
-    """Raise StillRuns after the deadline, by the monotonic clock."""
+def _still_runs(what: str, how: str) -> DistError:
     from ..crawls.watching import StillRuns
 
-    if time.monotonic() >= deadline:
-        raise StillRuns(f"The {what} still runs (--timeout), and goes on without this command. Go on with: {how}")
+    return StillRuns(f"The {what} still runs (--timeout), and goes on without this command. Go on with: {how}")
 
 
 # crawls
@@ -125,9 +125,8 @@ def _for_crawls(root: Path, names: Sequence[str], deadline: float, *, as_json: b
         ctrl_c = stack.enter_context(looked_out_for())
         ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producing.latest(store).id]
         ends = Ends(root=root, store=store, left=list(ids))
-        while ends.look():
-            check_time(deadline, f"crawl {ends.left[0]}", "sdist watch " + ends.left[0])
-            ctrl_c.pause(LOOK)
+        if not poll_until(lambda: not ends.look(), LOOK, deadline=deadline, pause=ctrl_c.pause):
+            raise _still_runs(f"crawl {ends.left[0]}", f"sdist watch {ends.left[0]}")
         rows = [store.crawl(name) for name in ids]
     codes = [ends.codes[row.id] for row in rows]
     if as_json:
@@ -191,9 +190,8 @@ def wait_for_jobs(
 
     waited = Waited(sender=make_sender(), nodes=chosen_nodes(project, patterns), names=tuple(dict.fromkeys(names)))
     with looked_out_for() as ctrl_c:
-        while running := waited.look():
-            check_time(deadline, f"job {running[0]}", f"sdist logs -f {running[0]}")
-            ctrl_c.pause(ASK)
+        if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=ctrl_c.pause):
+            raise _still_runs(f"job {waited.left[0]}", f"sdist logs -f {waited.left[0]}")
     ended = waited.judged(project.root)
     if as_json:
         put_json({"jobs": [_row(one) for one in ended]})
@@ -227,11 +225,12 @@ class Waited:
     sender: Sender
     nodes: Sequence[Node]
     names: tuple[str, ...]
+    left: list[str] = field(default_factory=list)  #: ids of the jobs that are not over
     _jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
     _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
-    def look(self) -> list[str]:
-        """Ask the nodes once; gives the ids of the jobs that are not over."""
+    def look(self) -> bool:
+        """Ask the nodes once; whether some jobs are not over."""
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
         self._name_dark(found)
         listed = {(row.place.node.url, row.place.job): row for row in found.jobs}
@@ -240,15 +239,15 @@ class Waited:
                 raise found.errors[0]
             rows = named(found, self.names, {})
             self._jobs = {(row.place.node.url, row.place.job): row for row in rows}
-        left = []
+        self.left = []
         for key, row in self._jobs.items():
             self._jobs[key] = now = listed.get(key, row)
             over = (
                 now.state is JobState.FINISHED if key in listed else key[0] not in found.silent and self._is_silent(now)
             )
             if not over:
-                left.append(now.place.job)
-        return left
+                self.left.append(now.place.job)
+        return bool(self.left)
 
     def _name_dark(self, found: JobList) -> None:
         """Say once which nodes do not answer: it is waited for them."""

@@ -13,6 +13,7 @@ import typer
 
 from ..candidates import nodes
 from ..choosing import Json
+from ..polling import poll_until
 from .looks import CONNECT_TIMEOUT, ConnectTimeout
 
 if TYPE_CHECKING:
@@ -164,17 +165,19 @@ def _wait(sender: Sender, waited: Sequence[Waited], limit: float | None, *, sett
     """Look at the nodes until there is nothing to wait for; the exit code of the waiting itself."""
     from ..crawls.waitline import waiting
 
-    end = None if limit is None else time.monotonic() + limit
+    def left() -> list[Waited]:
+        return [one for one in waited if not one.over]
+
+    def all_over() -> bool:
+        _look(sender, left(), settled=settled)
+        return not left()
+
+    end = float("inf") if limit is None else time.monotonic() + limit
     with waiting(LINE_EVERY) as show:
-        while True:
-            _look(sender, [one for one in waited if not one.over], settled=settled)
-            left = [one for one in waited if not one.over]
-            if not left:
-                return 0
-            if end is not None and time.monotonic() >= end:
-                return 124
-            show("; ".join(one.text() for one in left))
-            time.sleep(EVERY)
+        over = poll_until(
+            all_over, EVERY, deadline=end, meanwhile=lambda: show("; ".join(one.text() for one in left()))
+        )
+    return 0 if over else 124
 
 
 def _look(sender: Sender, waited: Sequence[Waited], *, settled: float) -> None:

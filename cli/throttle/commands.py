@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import applying, limiting, showing, stopping
+from . import applying, changing, showing
 
 
 def register(app: typer.Typer) -> None:
@@ -12,10 +12,10 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Set, show and change while crawls run how many requests each domain gets.")
     group.command("show")(showing.show)
     group.command("apply")(applying.apply)
-    group.command("set")(limiting.set_)
-    group.command("unset")(limiting.unset)
-    group.command("block")(stopping.block)
-    group.command("unblock")(stopping.unblock)
-    group.command("pause")(stopping.pause)
-    group.command("resume")(stopping.resume)
+    group.command("set")(changing.set_)
+    group.command("unset")(changing.unset)
+    group.command("block")(changing.block)
+    group.command("unblock")(changing.unblock)
+    group.command("pause")(changing.pause)
+    group.command("resume")(changing.resume)
     app.add_typer(group, name="throttle")

@@ -1,9 +1,9 @@
-"""`sdist throttle set` and `unset`: the limit of one domain. Rule: whether it is blocked or paused stays as it is."""
+"""The verbs of `sdist throttle` that change the rule of a domain; each changes its own fields and no others."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -12,10 +12,12 @@ from scrapyd_dist.throttle.checks import check_hits, check_scale, check_window
 from scrapyd_dist.throttle.values import ALL, Rule
 
 from ..choosing import Json
-from .rules import Domains, OneDomain, change, is_held, limit_of, named, names_of
+from .rules import Domains, OneDomain, SomeDomains, change, is_held, limit_of, named, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from .rules import Changed
 
 
 def set_(
@@ -88,7 +90,7 @@ def unset(domain: Domains, as_json: Json = False) -> None:
 
     Example: sdist throttle unset example.com
     """
-    from ..speaking import put_json, say
+    from ..speaking import put_json
 
     names = names_of(domain)
 
@@ -99,8 +101,71 @@ def unset(domain: Domains, as_json: Json = False) -> None:
     if as_json:
         put_json(changed.document())
         return
+    _say_what_changed(changed, names, done="No limit of its own any more", already="Had no limit of its own")
+
+
+def block(domain: Domains, as_json: Json = False) -> None:
+    """Put domains on the blacklist: nothing leaves for them any more.
+
+    What waits for them in workers stays there, and goes when they are unblocked.
+    `sdist throttle apply` makes the blacklist that of its file.
+
+    Example: sdist throttle block example.com
+    """
+    names = names_of(domain)
+    if ALL in names:
+        raise ConfigError("All domains cannot be blocked; to let all of them rest: sdist throttle pause.")
+    _set(names, {"blocked": True}, done="Blocked", already="Was blocked already", as_json=as_json)
+
+
+def unblock(domain: Domains, as_json: Json = False) -> None:
+    """Take domains off the blacklist.
+
+    Example: sdist throttle unblock example.com
+    """
+    _set(names_of(domain), {"blocked": False}, done="Unblocked", already="Was not blocked", as_json=as_json)
+
+
+def pause(domain: SomeDomains = None, as_json: Json = False) -> None:
+    """Let domains rest, or all of them: nothing leaves for them until `sdist throttle resume`.
+
+    `sdist throttle apply` does not end a pause.
+
+    Example: sdist throttle pause example.com
+    """
+    names = names_of(domain or [ALL])
+    _set(names, {"paused": True}, done="Paused", already="Was paused already", as_json=as_json)
+
+
+def resume(domain: SomeDomains = None, as_json: Json = False) -> None:
+    """End the pause of domains; without names, the one of all. Domains paused by name go on resting then.
+
+    Example: sdist throttle resume example.com
+    """
+    names = names_of(domain or [ALL])
+    _set(names, {"paused": False}, done="Resumed", already="Was not paused", as_json=as_json)
+
+
+def _set(names: Sequence[str], fields: Mapping[str, Any], *, done: str, already: str, as_json: bool) -> None:
+    """Set fields of the rules of these domains, and tell what became of each."""
+    from ..speaking import put_json, say
+
+    changed = change(lambda now: {name: replace(now.get(name, Rule()), **fields) for name in names})
+    if as_json:
+        put_json(changed.document())
+        return
+    _say_what_changed(changed, names, done=done, already=already)
+    rules = {**changed.before, **changed.changes}
+    still = [domain for domain, rule in rules.items() if rule is not None and rule.paused]
+    if fields == {"paused": False} and still:
+        say(f"Still paused: {named(sorted(still))}.")
+
+
+def _say_what_changed(changed: Changed, names: Sequence[str], *, done: str, already: str) -> None:
+    from ..speaking import say
+
     if changed.changes:
-        say(f"No limit of its own any more: {named(list(changed.changes))}. {changed.notice}")
+        say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
     others = [name for name in names if name not in changed.changes]
     if others:
-        say(f"Had no limit of its own: {named(others)}.")
+        say(f"{already}: {named(others)}.")
