@@ -1,8 +1,8 @@
-"""What stands in for the project's settings module inside an egg; rule: only the standard library, and no trace left.
+"""Replaces the project's settings module inside an egg, and enables the add-on there. Standard library only.
 
-The egg builder copies this file into the egg under a name of its own and adds one line that calls
-`start`. Scrapyd appends an egg to `sys.path`, so a `scrapyd_dist` installed on the node would be
-found first: hence the finder, which answers for that one name and nothing else.
+The egg builder copies this file into the egg under another name and appends a call of `start`. Scrapyd
+appends an egg to `sys.path`, so a `scrapyd_dist` installed on the node would be found first: the finder
+prevents that for this package only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 PACKAGE = "scrapyd_dist"
 ADDON = f"{PACKAGE}.Addon"
-#: the priority that the documentation gives the add-on
+#: the add-on's priority in the documentation
 ADDON_PRIORITY = 500
 
 
 class EggFinder:
-    """Answers for `scrapyd_dist` and what is below it, from one egg; says no where the egg has nothing.
+    """Finds `scrapyd_dist` and its submodules in one egg, and fails for those that the egg lacks.
 
-    To pass a missing submodule on to the next finder would let an installed copy of another
-    version answer, and mix the two.
+    If a missing submodule was left to the next finder, it could come from an installed copy of another version.
     """
 
     def __init__(self, egg: str) -> None:
@@ -48,13 +47,13 @@ class EggFinder:
 
 
 def start(*, settings_module: str, boot: str, egg: str) -> None:
-    """Import the user's settings module in place of this one, with our add-on in its `ADDONS`.
+    """Import the project's settings module in place of this one, and add the add-on to its `ADDONS`.
 
-    A job that was given a batch is a worker; any other one is left alone.
+    A job with a batch becomes a worker; any other job is unaffected.
 
     Args:
-        settings_module: dotted name of the user's settings module.
-        boot: the name under which this module is in `sys.modules`.
+        settings_module: dotted name of the project's settings module.
+        boot: the name of this module in `sys.modules`.
         egg: path of the egg, zipped or unpacked.
     """
     sys.meta_path.insert(0, EggFinder(egg))
@@ -62,7 +61,7 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     settings = import_module(settings_module)
     if not _names_us(settings):
         settings.ADDONS = {**_as_mapping(getattr(settings, "ADDONS", None)), ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
-    # The egg has no producer's half: a job without a batch, scheduled by hand, is an ordinary crawl.
+    # The egg lacks the producer's half: a job without a batch is an ordinary crawl.
     settings.DISTRIBUTED_ENABLED = False  # type: ignore[attr-defined]  # any module
     if os.environ.get("SCRAPY_SETTINGS_MODULE") == boot:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
@@ -71,7 +70,7 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
 
 
 def _forget_installed_copy() -> None:
-    # A .pth file or a plugin may have imported the node's own copy by now.
+    # A .pth file or a plugin may have imported the node's installed copy already.
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
         del sys.modules[name]
 
@@ -83,12 +82,12 @@ def _names_us(settings: ModuleType) -> bool:
 
 
 def _is_ours(component: Any, name: str) -> bool:
-    """Components are named by class or by dotted path, of the package or of the module that has the class."""
+    """Whether a component, given as a class or a dotted path, is this class of the package or a submodule."""
     path = component if isinstance(component, str) else f"{component.__module__}.{component.__qualname__}"
     return path.startswith(f"{PACKAGE}.") and path.rpartition(".")[2] == name
 
 
 def _as_mapping(value: Any) -> Mapping[Any, Any]:
-    # Scrapy takes these settings as JSON text too.
+    # Scrapy accepts these settings as JSON text, too.
     mapping: Mapping[Any, Any] = json.loads(value) if isinstance(value, str) else value
     return mapping or {}

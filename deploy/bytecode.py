@@ -1,7 +1,7 @@
-"""Byte code that travels beside its source, since Python keeps none for what it imports from a zip file.
+"""Compiles modules to byte code for eggs, because Python caches none for modules imported from a zip file.
 
-Each job would compile anew what never changes. A node with another version of Python does not look at it, and takes the
-source. The same source gives the same bytes.
+Otherwise each job would compile them again. A node with another Python version uses the source. The same source gives
+the same bytes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import marshal
 from functools import cache
 from importlib.util import MAGIC_NUMBER, source_hash
 
-#: the newest form of byte code that does not depend on what else this process has in memory
+#: the newest marshal version whose output does not depend on reference counts
 _SAME_BYTES = 2
 
 
-@cache  # a process that packs more than one egg compiles its own half once
+@cache  # compile the worker half once per process
 def compiled(source: bytes, path: str) -> bytes:
-    """What Python keeps in a `.pyc` file, of the kind that is never compared with the source.
+    """Return the content of an unchecked hash-based `.pyc` file.
 
     Args:
-        source: of the module.
-        path: what tracebacks name; inside the egg, so that it tells nothing of this machine.
+        source: the source of the module.
+        path: the file name in tracebacks: the path inside the egg, which reveals nothing about this machine.
     """
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code, _SAME_BYTES)

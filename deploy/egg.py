@@ -1,7 +1,7 @@
-"""The egg: the project's packages and our worker half in one zip; the same content gives the same bytes.
+"""Builds eggs: the project's packages and the worker half in one zip; the same content gives the same bytes.
 
-Nothing here runs the project or a build tool: files are read and written down. The project's files
-are walked; ours are taken by import spec, since an editable install has them somewhere else.
+Neither the project nor a build tool is run. The project's files are read from its folder, the worker half by import
+spec, because an editable install has it elsewhere.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from importlib.resources.abc import Traversable
 
-#: All of scrapyd_dist that a worker may import. Each start of a job pays for what it imports: a job that has no way to
-#: the store imports nothing of it.
+#: All modules of scrapyd_dist that a worker may import, besides the store. Imports cost time at each start of a job, so
+#: a job without access to the store does not import it.
 WORKER_MODULES = (
     "scrapyd_dist",
     "scrapyd_dist.batches",
@@ -100,34 +100,34 @@ WORKER_MODULES = (
     "scrapyd_dist.throttle.windows",
     "scrapyd_dist.version",
 )
-#: the package that travels whole, with the scripts that it reads
+#: the package that is included as a whole, and the suffixes of its files
 STORE_PACKAGE, STORE_ENDINGS = "scrapyd_dist.store", (".py", ".lua", ".sql")
-#: the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
+#: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
 KEY_NAME = "_key.txt"
 BOOT_PREFIX = "_sdist_boot_"
 
 _BOOT_SOURCE = "scrapyd_dist.deploy.boot"
-#: the earliest date that a zip can hold
+#: the earliest date in a zip file
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _MODE_FILE, _MODE_FOLDER = 0o100644 << 16, 0o040755 << 16 | 0x10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Egg:
-    """A built egg."""
+    """An egg."""
 
-    #: makes the zip file; most crawls find their code on the nodes, and need none
+    #: makes the zip file, which is not needed if the nodes have the code already
     make: Callable[[], bytes] = field(repr=False, compare=False)
-    #: 12 hexadecimal digits over names and contents, the key included
+    #: hash over names and contents, including the key: 12 hexadecimal digits
     content_hash: str
     #: dotted names of all Python modules in it, sorted
     modules: tuple[str, ...]
-    #: paths below the project folder that a reader may miss: hidden files, environments, loose modules
+    #: paths in the project folder that were left out: hidden files, environments, single modules
     left_out: tuple[str, ...]
 
     @cached_property
     def data(self) -> bytes:
-        """The zip file, as it is uploaded."""
+        """The zip file."""
         return self.make()
 
 
@@ -146,11 +146,11 @@ def build(
     """Build the egg of the project in a folder.
 
     Args:
-        project_root: the folder that holds scrapy.cfg.
-        settings_module: dotted name of the project's settings module, as scrapy.cfg names it.
-        key: the Fernet key with which workers read what must not be readable; only with the worker half.
-        worker_half: False builds a plain egg, of the project alone.
-        requirements: files of other packages that travel along: path inside the egg -> content.
+        project_root: the folder of scrapy.cfg.
+        settings_module: dotted name of the project's settings module in scrapy.cfg.
+        key: the Fernet key with which workers decrypt batches; only with the worker half.
+        worker_half: False builds a plain egg with the project only.
+        requirements: files of other packages to include: path inside the egg -> content.
 
     Raises:
         ConfigError: the folder has no package, the settings module is not in it, or a file cannot be read.
@@ -170,14 +170,14 @@ def pack(
     key: bytes | None = None,
     worker_half: bool = True,
 ) -> Egg:
-    """Make an egg of files that were read already.
+    """Make an egg from the contents of files.
 
     Args:
         files: path inside the egg -> content.
-        info: the same for what is below EGG-INFO; its PKG-INFO gets the content hash as version.
-        settings_module: dotted name.
-        key: as for `build`.
-        worker_half: as for `build`.
+        info: path -> content for files below EGG-INFO; PKG-INFO gets the content hash as version.
+        settings_module: dotted name of the project's settings module.
+        key: see `build`.
+        worker_half: see `build`.
     """
     if key is not None and not worker_half:
         raise ValueError("a key travels only with the worker half that reads it")
@@ -195,7 +195,7 @@ def pack(
     files.update(info)
     files.update(_egg_info(info, entry=entry, content_hash=content_hash, modules=modules))
     return Egg(
-        # Not the project's byte code: that may be written for another Python than this one.
+        # Without byte code of the project, which may need another Python than this one.
         make=lambda: _zipped({**files, **_byte_code(ours)}),
         content_hash=content_hash,
         modules=modules,
@@ -204,7 +204,7 @@ def pack(
 
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
-    """The worker half as path inside the egg -> content.
+    """Return the worker half: path inside the egg -> content.
 
     Raises:
         ConfigError: this installation lacks one of the modules.
@@ -247,7 +247,7 @@ def _hash_of(files: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name in sorted(files):
         for part in (name.encode(), files[name]):
-            # The length first, so that no two lists of files give the same stream of bytes.
+            # The length prefix keeps different lists of files from giving the same bytes.
             digest.update(b"%d:" % len(part))
             digest.update(part)
     return digest.hexdigest()[:HASH_DIGITS]
@@ -269,7 +269,7 @@ def _egg_info(
     top_level = sorted({module.partition(".")[0] for module in modules})
     version = f"Version: 0+{content_hash}".encode()
     return {
-        # pkg_resources takes the file for an egg only if PKG-INFO is there.
+        # pkg_resources accepts the file as an egg only with PKG-INFO.
         "EGG-INFO/PKG-INFO": re.sub(rb"(?m)^Version:.*$", version, info["EGG-INFO/PKG-INFO"], count=1),
         "EGG-INFO/entry_points.txt": _entry_points(info.get("EGG-INFO/entry_points.txt", b""), entry),
         "EGG-INFO/top_level.txt": "".join(f"{name}\n" for name in top_level).encode(),
@@ -277,7 +277,7 @@ def _egg_info(
 
 
 def _entry_points(given: bytes, settings: str) -> bytes:
-    """The entry points that a setup.py named, with `[scrapy] settings` in place of its own."""
+    """Return the entry points of a setup.py, with `[scrapy] settings` replaced."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told
     parser.read_string(given.decode())
@@ -293,7 +293,7 @@ def _byte_code(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def _zipped(files: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        # zipimport finds a package without __init__.py only by an entry for its folder.
+        # zipimport finds a package without __init__.py only if its folder has an entry.
         folders = {f"{parent}/": b"" for name in files for parent in list(Path(name).parents)[:-1]}
         for name, content in sorted({**folders, **files}.items()):
             info = zipfile.ZipInfo(name, date_time=_ZIP_DATE)

@@ -1,4 +1,4 @@
-"""Which kept egg a roll-back means; rule: Scrapyd gives no egg back, so only what was kept can come again."""
+"""Chooses the kept egg for a rollback; Scrapyd does not return eggs, so only a kept one can be deployed again."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path) -> SavedEgg:
-    """The egg to send again.
+    """Return the egg to deploy again.
 
     Args:
         kept: the kept eggs, newest first.
-        wanted: name of a version, or the beginning of one, or of its content hash; None = the one before the current.
+        wanted: a version's name, or a prefix of it or of its content hash; None for the version before the current.
         current: the version that counts as the project's code on most nodes.
-        folder: where eggs are kept, for the error's text.
+        folder: the folder of kept eggs, for error messages.
 
     Raises:
-        NothingMatched: no such egg is kept, or more than one is meant.
+        NothingMatched: no kept egg matches, or several do.
     """
     if wanted is not None:
         return _named(kept, sanitised(wanted), folder)
@@ -58,10 +58,10 @@ def _named(kept: Sequence[SavedEgg], wanted: str, folder: Path) -> SavedEgg:
 
 
 def egg_of(saved: SavedEgg) -> Egg:
-    """The kept bytes as an egg.
+    """Read a kept egg.
 
     Raises:
-        NothingMatched: the file is no egg of ours.
+        NothingMatched: the file was not built by this program.
     """
     content_hash = saved.content_hash
     if content_hash is None:

@@ -1,6 +1,6 @@
-"""The key with which batches are encrypted and rows of the store are signed.
+"""Creates and reads the project's key, which encrypts batches and signs rows of the store.
 
-It lives in the state folder and travels inside the egg, nowhere else.
+It is kept only in the state folder and inside eggs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FILE = "key"
 
 
 def state_key(state: Path) -> bytes:
-    """The project's Fernet key, made on first use; readable by its owner only."""
+    """Return the project's Fernet key, created on first use in a file that only its owner can read."""
     path = state / _FILE
     if not path.exists():
         _make(path)
@@ -22,7 +22,7 @@ def state_key(state: Path) -> bytes:
 
 
 def known_key(state: Path) -> bytes | None:
-    """The project's key; None where none was made yet."""
+    """Return the project's key, or None if there is none yet."""
     try:
         return (state / _FILE).read_bytes().strip() or None
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def _make(path: Path) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".key-")
     with os.fdopen(handle, "wb") as file:
         file.write(Fernet.generate_key())
-    # A link is made whole or not at all: of two processes, the later one uses the earlier one's key.
+    # Linking is atomic: of two processes, the later one uses the earlier one's key.
     with contextlib.suppress(FileExistsError):
         os.link(name, path)
     Path(name).unlink()

@@ -1,7 +1,7 @@
-"""Real Scrapyd nodes on this machine, as processes of their own; rule: what was started can be found and ended again.
+"""Starts and stops Scrapyd nodes on this machine, each as a process of its own.
 
-They live in `nodes/<name>/` of the state folder and outlive the command that started them. Scrapyd
-runs uploaded code for whoever may call it, so each node has a password that only its owner can read.
+Their folders are `nodes/<name>/` in the state folder, and they outlive the command that started them. Scrapyd runs any
+uploaded code, so each node has a password, in a file that only its owner can read.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.nodes import Node
 
-#: seconds that a node may take to answer for the first time; two cores that start ten at once need it
+#: seconds until a new node must answer, enough for ten nodes started at once on two cores
 START_TIMEOUT = 60.0
-#: seconds that jobs get to end in good order before they are killed
+#: seconds for jobs to shut down gracefully before they are killed
 STOP_GRACE = 10.0
 
 _HOST = "127.0.0.1"
-#: seconds between two questions to a node that is starting
+#: seconds between two calls to a starting node
 _LOOK = 0.05
-#: seconds for one such question: who else may have the port by now need not answer it
+#: timeout in seconds of such a call; another process may have taken the port
 _ASK = 5.0
-#: a free port may be taken by somebody else before the node has it
+#: attempts to start on a free port, which another process may take first
 _PORT_TRIES = 3
 _LOG_LINES = 6
 
@@ -51,18 +51,18 @@ _LOG_LINES = 6
 def up(
     state: Path, count: int, *, slots: int | None = None, python: str | None = None, timeout: float = START_TIMEOUT
 ) -> tuple[Node, ...]:
-    """Start local nodes until at least `count` run, and give all that do.
+    """Start local nodes until at least `count` run; returns all running ones.
 
     Args:
         state: the state folder.
-        count: how many nodes are wanted.
-        slots: process slots of each new node; by default the cores, divided among `count`.
-        python: the interpreter whose Scrapyd is started; by default this one.
+        count: number of nodes.
+        slots: process slots of each new node; by default the number of cores divided by `count`.
+        python: the interpreter that runs Scrapyd; by default this one.
         timeout: seconds until a new node must answer.
 
     Raises:
         ConfigError: Scrapyd or psutil is not installed, or `count` or `slots` is below one.
-        DistError: a node ended or did not answer; the others stay.
+        DistError: a node ended or did not answer; the others keep running.
     """
     if count < 1 or (slots is not None and slots < 1):
         raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
@@ -70,7 +70,7 @@ def up(
         if importlib.util.find_spec(package) is None:
             raise not_installed(name)
     with locked(state):
-        # The jobs of a node that was killed live on: it stays in the list until they are gone, for `down` to find.
+        # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
         known = [node for node in read(state) if left_something(node.leader)]
         names = _free_names({node.name for node in known}, count - len(_alive(known)))
         start = _Start(
@@ -87,26 +87,26 @@ def up(
 
 
 def running(state: Path) -> tuple[Node, ...]:
-    """The local nodes whose process runs, in the order of their names."""
+    """Return the local nodes whose process runs, ordered by name."""
     return tuple(node.node for node in _alive(read(state)))
 
 
 def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
-    """End all local nodes and their jobs; gives the names of those that ran.
+    """Stop all local nodes and their jobs; returns the names of the nodes that ran.
 
     Args:
         state: the state folder.
-        grace: seconds that jobs get to close in good order.
+        grace: seconds for jobs to shut down gracefully.
 
     Raises:
-        DistError: one cannot be ended.
+        DistError: a node cannot be stopped.
     """
     if not list_path(state).exists():
         return ()
     with locked(state):
         nodes = read(state)
         alive = _alive(nodes)
-        # Those that died by themselves may have left jobs.
+        # Nodes that have died may have left jobs.
         stop((node.leader for node in nodes), grace=grace)
         left = _alive(nodes)
         write(state, left)
@@ -118,7 +118,7 @@ def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
-    """What is the same for all nodes of one `up`."""
+    """The options that all nodes of one `up` share."""
 
     state: Path
     python: str
@@ -130,8 +130,8 @@ class _Start:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
         text = string.Template(text).substitute(node_name=name, max_proc=self.slots)
-        # The nearest scrapy.cfg has the last word over ~/.scrapyd.conf, and would otherwise be the user's own:
-        # its [settings] would make Scrapyd run the project's folder in place of the egg.
+        # The nearest scrapy.cfg overrides ~/.scrapyd.conf. Without this one it would be the project's,
+        # whose [settings] would make Scrapyd run the project's folder instead of the egg.
         for file in ("scrapyd.conf", "scrapy.cfg"):
             (folder / file).write_text(text, encoding="utf-8")
         for _ in range(_PORT_TRIES):
@@ -141,7 +141,7 @@ class _Start:
         raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
 
     def _attempt(self, name: str, folder: Path) -> LocalNode | None:
-        """One start, up to the first answer; None if its port was taken by another process meanwhile."""
+        """Start a node and wait for its first answer; returns None if another process took its port."""
         port, password = _free_port(), secrets.token_urlsafe(24)
         with (folder / "scrapyd.log").open("wb") as log:
             process = self._spawn(folder, log, port, password)
@@ -150,7 +150,7 @@ class _Start:
             node = LocalNode(name=name, port=port, password=password, slots=self.slots, leader=leader)
             try:
                 if self._answers(node.node, process):
-                    process.returncode = 0  # it outlives this object, which would warn about that
+                    process.returncode = 0  # suppresses the warning that the process outlives this object
                     return node
             except BaseException:
                 stop([leader], grace=0)
@@ -160,11 +160,11 @@ class _Start:
         return None
 
     def _spawn(self, folder: Path, log: IO[bytes], port: int, password: str) -> subprocess.Popen[bytes]:
-        # A preset SCRAPY_SETTINGS_MODULE would be run in place of the egg's.
+        # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
         ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
         command = [self.python, "-m", "scrapyd", "--pidfile="]
-        # A session of its own: Ctrl-C in the terminal that started it is not meant for it.
+        # A new session, so that Ctrl-C in the terminal does not reach the node.
         return subprocess.Popen(
             command,
             cwd=folder,
@@ -176,7 +176,7 @@ class _Start:
         )
 
     def _answers(self, node: Node, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until the node answers; False when it ends before."""
+        """Wait until the node answers; returns False if it ends first."""
         deadline = time.monotonic() + self.timeout
         with closing(RequestsTransport()) as transport:
             while time.monotonic() < deadline:
@@ -196,7 +196,7 @@ class _Start:
 
 
 def _explain_end(name: str, python: str, code: int, log: Path) -> None:
-    """Raise what explains the end of a node; return if another port will help."""
+    """Raise an error that explains why a node ended; return if the reason was its port."""
     text = log.read_text(encoding="utf-8", errors="replace")
     if "No module named scrapyd" in text or "No module named 'scrapyd'" in text:
         raise not_installed("Scrapyd", python)

@@ -1,4 +1,4 @@
-"""Old versions off the nodes; rule: what a job may need, and what runs by default, stays."""
+"""Deletes old versions from nodes. Invariant: a version that a job may need, and the default, are kept."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """What goes from one node."""
+    """The versions to delete from a node."""
 
     node: Node
     project: str
-    #: to be deleted; after `delete` those that are
+    #: versions to delete; after `delete`, those that were deleted
     versions: tuple[str, ...] = ()
-    #: who holds what would have gone otherwise
+    #: jobs because of which versions are kept
     use: Use = field(default_factory=Use)
     error: NodeError | None = None
 
@@ -36,13 +36,13 @@ class Pruning:
 def plan(
     seen: Seen, keep: int, version_of: Callable[[str], str | None], known: Mapping[str, float] | None = None
 ) -> Pruning:
-    """What may go from a node: all but the last `keep` by time, what is in use, the newest deployment and the default.
+    """Return the versions to delete: all except the newest `keep`, those in use, the newest deployment, the default.
 
     Args:
         seen: the node.
-        keep: how many versions stay at least; one or more.
-        version_of: gives the version of a job of ours by its id, None for other jobs.
-        known: when versions were sent whose names do not tell it, seconds since the epoch.
+        keep: number of newest versions to keep, at least one.
+        version_of: returns the version of a crawl's job by its id, None for other jobs.
+        known: upload times of versions whose names have none, seconds since the epoch.
     """
     entry = Pruning(node=seen.node, project=seen.project, error=seen.error)
     stay = {*by_time(seen.versions, known)[-keep:], current(seen.versions, known), seen.default}
@@ -51,7 +51,7 @@ def plan(
     if not old:
         return entry
     if use.unknown:
-        # One of them may be what that job runs, and imports from while it runs.
+        # A running job may still import from any of them.
         return replace(entry, use=Use(unknown=use.unknown))
     held = {name: jobs for name, jobs in use.jobs.items() if name in old}
     return replace(entry, versions=tuple(name for name in old if name not in held), use=Use(jobs=held))
@@ -60,7 +60,7 @@ def plan(
 def delete(
     plans: Sequence[Pruning], version_of: Callable[[str], str | None], *, timeout: float = TIMEOUT
 ) -> tuple[Pruning, ...]:
-    """Delete what was planned, from all nodes at once; what came into use meanwhile stays."""
+    """Delete the planned versions from all nodes concurrently, except those that have come into use since."""
 
     def one(sender: RequestsTransport, entry: Pruning) -> Pruning:
         if entry.error is not None or not entry.versions:
@@ -78,7 +78,7 @@ def delete(
             try:
                 sender.send(entry.node, api.delversion(entry.project, name), timeout=timeout)
             except ApiRefused:
-                continue  # somebody else was faster
+                continue  # it was deleted in the meantime
             except NodeError as error:
                 return replace(entry, versions=tuple(gone), error=error)
             gone.append(name)

@@ -1,7 +1,6 @@
-"""The Redis client for an egg whose workers use a store on Redis: the one that is installed here, licence included.
+"""Collects the installed Redis client, with licence and byte code, for eggs whose workers use a Redis store.
 
-An egg is the last place where Python looks: where a node has a client of its own, that one is used. Its byte code
-travels along.
+An egg comes last on Python's path, so a client installed on the node is preferred.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _PACKAGE = "redis"
-#: the packages that an egg has for it; where a project's code runs here, the installed ones are used
+#: the packages of the client in an egg; not unpacked where an egg's project runs on this machine
 CLIENT = (_PACKAGE, "async_timeout")
-#: Before Python 3.11.3 the client imports async-timeout, for the half of it that is asyncio's and that no worker uses.
+#: Before Python 3.11.3 the client imports async-timeout for its asyncio half, which no worker uses.
 _STAND_IN_NAME = "async_timeout/__init__.py"
 _STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a worker never calls."""
 
@@ -34,7 +33,7 @@ def timeout(delay):
 
 
 def redis_client(where: str) -> dict[str, bytes]:
-    """What an egg needs for the store at `where`, as path inside the egg -> content; nothing unless that is a server.
+    """Return the files for the store at `where`: path inside the egg -> content; empty unless it is a Redis URL.
 
     Raises:
         ConfigError: the client is not installed here.

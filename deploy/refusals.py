@@ -1,4 +1,4 @@
-"""Why a node does not take an egg, in words that say what to do; rule: Scrapyd's own words are in it."""
+"""Explains why a node refused an egg, with Scrapyd's message and a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def why(error: ApiRefused, egg: Egg | None) -> str:
-    """Scrapyd's words for an egg that it cannot import, with what to do about it."""
+    """Return Scrapyd's message about an egg that it cannot import, with a remedy."""
     words = error.said
     if "No module named 'pkg_resources'" in words:
         return (

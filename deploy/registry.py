@@ -1,4 +1,4 @@
-"""The list of local nodes in the state folder; rule: it holds passwords, so only its owner can read it."""
+"""Reads and writes the list of local nodes, which has passwords and is readable by its owner only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USERNAME = "sdist"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNode:
-    """A node that `up` started."""
+    """A node started by `up`."""
 
     name: str
     port: int
@@ -45,7 +45,7 @@ def list_path(state: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(state: Path) -> Iterator[None]:
-    """Two commands at once must not start the same nodes twice."""
+    """Hold a lock, so that concurrent commands do not start the same nodes twice."""
     folder = state / "nodes"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / "lock").open("w") as lock:
@@ -89,7 +89,7 @@ def write(state: Path, nodes: Iterable[LocalNode]) -> None:
         }
         for node in sorted(nodes, key=lambda node: (len(node.name), node.name))
     ]
-    # A temporary file is readable by its owner alone, and a rename keeps that.
+    # A temporary file is readable by its owner only, and keeps its mode when renamed.
     handle, temporary = tempfile.mkstemp(dir=list_path(state).parent, prefix=".new-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump({"schema": 1, "nodes": rows}, file, indent=1)

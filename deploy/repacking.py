@@ -1,7 +1,7 @@
-"""A kept egg taken apart: the project in it, and an egg of that project with the worker half of today.
+"""Unpacks a kept egg and packs its project again with the current worker half.
 
-The rule it keeps: the worker half is never older than the producer that speaks with it. Where it has not changed, the
-egg that comes out has the content of the one that went in.
+Invariant: the worker half is never older than the producer. If the worker half has not changed, neither has the egg's
+content.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 _OURS = "scrapyd_dist/"
 _INFO = "EGG-INFO/"
-#: how the boot module names the project's settings
+#: finds the settings module in the boot module
 _SETTINGS = re.compile(r"^start\(settings_module='([\w.]+)'", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """What an egg of ours has of the project."""
+    """The project in an egg."""
 
-    files: Mapping[str, bytes] = field(repr=False)  #: path inside the egg -> content, without what is ours
-    info: Mapping[str, bytes] = field(repr=False)  #: the same, of EGG-INFO
+    files: Mapping[str, bytes] = field(repr=False)  #: path inside the egg -> content, without the worker half
+    info: Mapping[str, bytes] = field(repr=False)  #: path -> content of the files below EGG-INFO
     settings_module: str
     key: bytes | None = field(repr=False)
 
     def pack(self) -> Egg:
-        """The egg again, with our part of it as it is today."""
+        """Make an egg of the project with the current worker half."""
         return pack(self.files, self.info, self.settings_module, key=self.key)
 
     def write(self, folder: Path) -> None:
-        """Put the project's files below a folder, from which they can be imported here."""
+        """Write the project's files to a folder from which they can be imported here."""
         for name, content in self.files.items():
             if name.partition("/")[0] in CLIENT:
                 continue
@@ -51,11 +51,11 @@ class Unpacked:
 
 
 def unpack(data: bytes) -> Unpacked:
-    """Take an egg apart.
+    """Unpack an egg.
 
     Raises:
-        BadZipFile: it is no egg.
-        ConfigError: it has no worker half, or names files outside itself.
+        BadZipFile: the data is not a zip file.
+        ConfigError: the egg has no worker half, or names files outside itself.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}

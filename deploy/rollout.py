@@ -1,6 +1,7 @@
-"""One egg onto many nodes at the same time; rule: a node that fails stops no other, and no broken egg stays behind.
+"""Deploys an egg to many nodes concurrently.
 
-A version is known by the content hash in its name, so what a node has already is not sent again.
+Invariant: a node that fails does not stop the others, and no broken egg stays on a node. A version is identified by the
+content hash in its name, so code that a node has already is not uploaded again.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
 #: DISTRIBUTED_DEPLOY
 Mode = Literal["if-missing", "never"]
 
-#: after one of these a node may have the egg
+#: steps after which a node may have the egg
 _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 
-#: seconds for all that one node is asked
+#: seconds for all calls to one node
 NODE_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollOut:
-    """What came of all nodes, in the order they were given."""
+    """The results of a deployment, in the order of the nodes."""
 
-    #: the one name that all good nodes have; None = no good node, or different ones (only mode "never")
+    #: the version on all good nodes; None without a good node, or with different versions (only in mode "never")
     version: str | None
     results: tuple[NodeResult, ...]
 
@@ -59,7 +60,7 @@ class RollOut:
 
     @property
     def spider_lists(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        """What the good nodes found in the version -> the names of the nodes; more than one entry is a fault."""
+        """List of spiders -> names of the good nodes with that list; more than one entry is an error."""
         found: dict[tuple[str, ...], tuple[str, ...]] = {}
         for result in self.ready:
             spiders = tuple(sorted(result.spiders))
@@ -68,7 +69,7 @@ class RollOut:
 
     @property
     def failures(self) -> dict[str, tuple[str, ...]]:
-        """Each reason once -> the names of the nodes it holds for."""
+        """Reason -> names of the nodes that failed for it."""
         found: dict[str, tuple[str, ...]] = {}
         for result in self.failed:
             found[result.reason] = (*found.get(result.reason, ()), result.node.name)
@@ -76,11 +77,11 @@ class RollOut:
 
 
 class RollOutInterrupted(KeyboardInterrupt):
-    """Ctrl-C while the egg was on its way; the nodes finish what they have begun.
+    """Ctrl-C during the upload; nodes finish what they have begun.
 
     Attributes:
-        steps: node name -> what was known of it last.
-        version: the name that nodes without one of their own get.
+        steps: node name -> its last step.
+        version: the version's name on nodes without a given one.
     """
 
     def __init__(self, steps: Mapping[str, Step], version: str) -> None:
@@ -90,21 +91,21 @@ class RollOutInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What may be asked of a roll-out beside the ordinary."""
+    """Options of a deployment."""
 
-    #: what the commit is called, for the name of a new version
+    #: name of the commit, for the name of a new version
     label: str = ""
-    #: a crawl needs it: it becomes no node's default beside a deployment
+    #: whether it is for a crawl, so that it must not become a node's default beside a deployment
     for_crawl: bool = False
-    #: node name -> name of the version there, in place of one that is chosen by time and content
+    #: node name -> version name there, instead of one chosen by time and content
     given: Mapping[str, str] = field(default_factory=dict)
-    #: a given name that a node has is taken for this content; otherwise it is uploaded again
+    #: whether a node that has the given name is skipped, instead of uploading again
     only_missing: bool = False
-    #: when one node fails, no other one keeps what was uploaded
+    #: whether all uploads are undone if one node fails
     atomic: bool = False
-    #: how often a call to a node is repeated whose failure may pass
+    #: maximum retries of a call after a transient failure
     retries: int = 0
-    #: ask only; what would be uploaded is `planned`
+    #: whether nothing is uploaded; results have `planned` instead
     dry_run: bool = False
 
 
@@ -123,25 +124,25 @@ def ensure(
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
-    """See to it that every node has the egg's code, and can import it.
+    """Ensure that every node has the egg's code and can import it.
 
     Args:
-        nodes: where to; each is asked in a thread of its own, at most 64 at once.
-        project: Scrapyd's name of the project; a node's own `project` goes before it.
-        egg: what to deploy. Mode "never" does without: then any version will do.
-        spider: one that the version must have.
-        mode: "never" uploads nothing and takes the version with our content, else the newest deployment.
-        state: the state folder; eggs that were uploaded are kept there.
-        dirty: whether a new version's name says that the work tree had uncommitted changes.
-        now: the moment in a new version's name.
+        nodes: the nodes, each handled in its own thread, at most 64 at once.
+        project: the project's name on the nodes, unless a node has its own.
+        egg: the egg to deploy; optional in mode "never", which then accepts any version.
+        spider: a spider that the version must have.
+        mode: "never" uploads nothing and takes the version with the egg's content, else the newest deployment.
+        state: the state folder, where uploaded eggs are kept.
+        dirty: whether a new version's name marks uncommitted changes.
+        now: the time in a new version's name; by default the current time.
         timeout: seconds for each node.
-        wish: what else is asked for.
-        progress: called with each step; from several threads, but never twice at the same time.
-        transport: what sends; by default one of requests.
+        wish: further options.
+        progress: called with each step, from several threads, but never concurrently.
+        transport: sends calls; by default a `RequestsTransport`.
 
     Raises:
-        ConfigError: no node, or mode "if-missing" without an egg.
-        RollOutInterrupted: Ctrl-C, after the first node was sent the egg.
+        ConfigError: there is no node, or no egg in mode "if-missing".
+        RollOutInterrupted: Ctrl-C during the upload.
     """
     if not nodes:
         raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
@@ -194,7 +195,7 @@ def _bring(pool: ThreadPoolExecutor, talks: Sequence[Talk], egg: Egg, common: st
 
 
 def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | None]:
-    """The versions that each node has: node name -> in Scrapyd's order, None where it does not answer."""
+    """Return node name -> its versions in Scrapyd's order; None if the node does not answer."""
     if not nodes:
         return {}
     sender = RequestsTransport()
@@ -228,14 +229,14 @@ def _one_at_a_time(progress: Callable[[Node, Step], object]) -> Callable[[Node, 
 def common_name(
     there: Sequence[Sequence[str]], content_hash: str, *, for_crawl: bool = False, kept: str | None = None
 ) -> str | None:
-    """The name under which all nodes are to have a content: that which most of them have for it; None = a new one.
+    """Return the existing version name to use for a content on all nodes: the most common one; None for a new name.
 
     Args:
         there: the versions of each node that answered.
         content_hash: 12 hexadecimal digits.
-        for_crawl: a deployment's name will do only where every node has it, since a crawl deploys nothing. Otherwise
-            only a deployment's name will do, and only while no other code was deployed after it.
-        kept: a name that the content had, where no node has it any more.
+        for_crawl: a deployment's name is used only if every node has it, because a crawl does not deploy. If False,
+            only a deployment's name is used, and only if no other code was deployed after it.
+        kept: the content's name in the state folder, used if no node has it.
     """
     names = Counter(name for node in there for name in node if hash_in(name) == content_hash)
     if for_crawl:

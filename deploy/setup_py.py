@@ -1,4 +1,4 @@
-"""The project's own setup.py builds the egg; rule: it works on a copy, so that nothing appears in the user's folder."""
+"""Builds an egg with the project's setup.py, in a copy of the project, so that no files appear in the user's folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .egg import Egg, pack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: seconds for a setup.py
+#: timeout of setup.py in seconds
 BUILD_TIMEOUT = 300
 
 _LEFT_OUT = ("__pycache__", "node_modules", "build", "dist", "*.egg-info", ".sdist", ".git", ".hg", ".svn", ".tox")
@@ -31,13 +31,13 @@ def build(
     key: bytes | None = None,
     requirements: Mapping[str, bytes] | None = None,
 ) -> Egg:
-    """Build the egg as the project's setup.py says, and put our worker half into it.
+    """Build an egg with the project's setup.py and add the worker half.
 
     Args:
-        project_root: the folder that holds scrapy.cfg and setup.py.
-        settings_module: taken where setup.py names no `[scrapy] settings` entry point.
-        key: as for `egg.build`.
-        requirements: as for `egg.build`.
+        project_root: the folder of scrapy.cfg and setup.py.
+        settings_module: used if setup.py has no `[scrapy] settings` entry point.
+        key: see `egg.build`.
+        requirements: see `egg.build`.
 
     Raises:
         ConfigError: there is no setup.py, or it builds no egg.
@@ -90,7 +90,7 @@ def _run(root: Path, copy: Path, target: Path) -> Path:
 
 
 def _without_caches(names: Iterable[str]) -> list[str]:
-    # Compiled files differ from build to build, and Python makes them anew.
+    # Compiled files differ from build to build, and are not needed.
     return sorted(name for name in names if not name.endswith((".pyc", ".pyo")) and "__pycache__" not in name)
 
 

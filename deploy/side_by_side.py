@@ -1,4 +1,4 @@
-"""A thread for each node; rule: what is interrupted does not wait for the nodes that have not answered."""
+"""A thread pool with a thread per node, which does not wait for silent nodes after an interrupt."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: nodes that are talked to at the same time
+#: maximum number of nodes called concurrently
 MAX_THREADS = 64
 
 
 @contextmanager
 def threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool with a thread for each node; 64 at most.
+    """A context manager for a pool with a thread per node, at most `MAX_THREADS`.
 
-    When its block is left by an error or by Ctrl-C, calls that have not begun do not begin, and nobody waits for the
-    others.
+    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
     """
     pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, nodes)))
     try:

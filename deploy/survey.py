@@ -1,6 +1,6 @@
-"""What the nodes have and run, asked of all at the same time; rule: nothing here changes a node.
+"""Asks all nodes concurrently for their versions, jobs and spiders, without changing anything.
 
-Scrapyd names the version of a waiting job only. Of a running one it is known from the job's id, or not at all.
+Scrapyd names the version of pending jobs only; that of a running job is known from its id, or unknown.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: seconds for each call; a node that reads an egg answers nobody meanwhile
+#: timeout of each call in seconds; a node does not answer while it reads an egg
 TIMEOUT = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One node, as it answered."""
+    """Versions and jobs of a node."""
 
     node: Node
-    #: the project's name there
+    #: the project's name on the node
     project: str
-    #: in Scrapyd's order
+    #: versions of the project, in Scrapyd's order
     versions: tuple[str, ...] = ()
-    #: the jobs of the project that run or wait
+    #: running and pending jobs of the project
     jobs: tuple[Job, ...] = ()
     error: NodeError | None = None
 
     @property
     def default(self) -> str | None:
-        """What a job runs that names no version."""
+        """The version that a job runs by default."""
         return self.versions[-1] if self.versions else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """Who uses which version of one node."""
+    """The versions of a node that jobs use."""
 
     #: version -> ids of jobs
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: ids of running jobs whose version nobody knows
+    #: ids of running jobs whose version is unknown
     unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpiderList:
-    """The spiders of one version on one node."""
+    """The spiders of a version on a node."""
 
     node: Node
     version: str | None = None
@@ -76,10 +76,10 @@ def look(
     """Ask every node for its versions of the project and for its jobs.
 
     Args:
-        nodes: each is asked in a thread of its own, at most 64 at once.
-        project: a node's own `project` goes before it.
+        nodes: the nodes, each asked in its own thread, at most 64 at once.
+        project: the project's name on the nodes, unless a node has its own.
         timeout: seconds for each call.
-        transport: what sends; by default one of requests.
+        transport: sends calls; by default a `RequestsTransport`.
     """
 
     def one(sender: Sender, node: Node) -> Seen:
@@ -107,12 +107,12 @@ def spiders(
     """Ask every node for its spiders.
 
     Args:
-        nodes: as for `look`.
-        project: as for `look`.
-        version: of this version; None = of the newest deployment.
-        known: when versions were sent whose names do not tell it, seconds since the epoch.
-        timeout: seconds for each call; the node imports the project when it is asked for the first time.
-        transport: as for `look`.
+        nodes: see `look`.
+        project: see `look`.
+        version: the version; None for the newest deployment.
+        known: upload times of versions whose names have none, seconds since the epoch.
+        timeout: seconds for each call; the first call for a version makes the node import the project.
+        transport: see `look`.
     """
 
     def one(sender: Sender, node: Node) -> SpiderList:
@@ -139,11 +139,11 @@ def _one_of(there: Sequence[str], version: str | None, project: str, known: Mapp
 
 
 def in_use(seen: Seen, version_of: Callable[[str], str | None]) -> Use:
-    """Which versions the jobs of a node need.
+    """Return the versions that the jobs of a node need.
 
     Args:
         seen: the node.
-        version_of: gives the version of a job of ours by its id, None for other jobs.
+        version_of: returns the version of a crawl's job by its id, None for other jobs.
     """
     jobs: dict[str, tuple[str, ...]] = {}
     unknown = []
@@ -157,23 +157,23 @@ def in_use(seen: Seen, version_of: Callable[[str], str | None]) -> Use:
 
 
 def _needed(job: Job, seen: Seen, version_of: Callable[[str], str | None]) -> list[str]:
-    """The versions of a node that a job may run; none = nobody knows."""
+    """Return the versions of a node that a job may run; empty if unknown."""
     version = job.version or version_of(job.id)
     if version is not None:
         return [sanitised(version)]
     content = content_of(job.id)
     if content is not None:
-        # The same code may be there under several names.
+        # The node may have the same code under several names.
         return [name for name in seen.versions if hash_in(name) == content]
     return [seen.default] if job.state is api.JobState.PENDING and seen.default else []
 
 
 def differences(seen: Iterable[Seen], known: Mapping[str, float] | None = None) -> list[str]:
-    """Why jobs that name no version would not run the same newest code everywhere: a sentence for each cause.
+    """Return a sentence for each reason why the default version is not the same newest code on all nodes.
 
     Args:
         seen: the nodes.
-        known: when versions were sent whose names do not tell it, seconds since the epoch.
+        known: upload times of versions whose names have none, seconds since the epoch.
     """
     answered = [entry for entry in seen if entry.error is None]
     found = []
@@ -196,7 +196,7 @@ def differences(seen: Iterable[Seen], known: Mapping[str, float] | None = None) 
 
 
 def only_crawls(seen: Iterable[Seen]) -> list[str]:
-    """Where jobs that name no version would run what a crawl brought: a sentence for each such version."""
+    """Return a sentence for each default version that a crawl brought."""
     where: dict[str, list[str]] = {}
     for entry in seen:
         if entry.default is not None and is_crawls(entry.default):

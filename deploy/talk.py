@@ -1,6 +1,7 @@
-"""The talk with one node about one version; rule: what we uploaded and the node cannot import is deleted again.
+"""Deploys a version to one node.
 
-Scrapyd keeps an egg that it refused, and may make it the project's default.
+Invariant: an uploaded egg that the node cannot import is deleted again, because Scrapyd keeps an egg that it has
+refused, and may make it the project's default.
 """
 
 from __future__ import annotations
@@ -45,53 +46,53 @@ class _Send(Protocol):
     def __call__(self, call: Call[T], at_most: float, /) -> T: ...
 
 
-#: seconds for the first question, which all nodes wait for together
+#: timeout in seconds of the first call, whose results all nodes wait for
 ASK_TIMEOUT = 15.0
-#: seconds to find out what became of an upload, when the node's time is over
+#: seconds to check the result of an upload after the node's timeout
 CHECK_TIMEOUT = 10.0
-#: seconds before the first repetition of a call; each further one waits twice as long
+#: seconds before the first retry of a call; doubled for each further one
 BACKOFF = 0.5
 
-#: what may be over in a moment; all that is said here may be said twice
+#: transient failures, which are retried; every call made here may be repeated
 _PASSING = (ConnectionRefused, ConnectTimeout, ConnectionLost, CutReply, ServerFailed)
 
 
 class Step(str, Enum):
-    """What happens on a node now."""
+    """The current step of a deployment to a node."""
 
-    ASKING = "asking"  #: which versions it has
+    ASKING = "asking"  #: asking for its versions
     UPLOADING = "uploading"
-    CHECKING = "checking"  #: which spiders the version has
-    RETRYING = "retrying"  #: it did not answer, and is asked again
-    PRESENT = "present"  #: done: it had the version already
-    UPLOADED = "uploaded"  #: done: it has the version now
+    CHECKING = "checking"  #: asking for the version's spiders
+    RETRYING = "retrying"  #: waiting for the retry of a failed call
+    PRESENT = "present"  #: done: the node had the version already
+    UPLOADED = "uploaded"  #: done: the version was uploaded
     FAILED = "failed"
-    UNDONE = "undone"  #: done: the version was deleted again, since another node failed
+    UNDONE = "undone"  #: done: the version was deleted again because another node failed
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeResult:
-    """What came of one node."""
+    """The result of a deployment to a node."""
 
     node: Node
-    #: what jobs on this node are pinned to; None = it failed
+    #: the version that jobs on this node are pinned to; None if it failed
     version: str | None = None
     uploaded: bool = False
-    #: whether that version has the content of our egg; only mode "never" takes others
+    #: whether the version has the egg's content; only mode "never" accepts others
     same_code: bool = False
     spiders: tuple[str, ...] = ()
-    #: what a job runs that names no version; None = not known
+    #: the node's default version; None if unknown
     default: str | None = None
-    #: what the node had when it was asked, its default last
+    #: the node's versions before the deployment, its default last
     before: tuple[str, ...] = ()
-    #: it lacks the version, and was only asked (a dry run)
+    #: whether the version would be uploaded (dry run)
     planned: bool = False
-    #: it had the version for a moment: another node failed, and all or none were to have it
+    #: whether the upload was undone because another node failed
     undone: bool = False
-    #: why it could not be undone
+    #: why the upload could not be undone
     stays: str = ""
     error: DistError | None = None
-    #: why it failed, in words that are the same for every node that fails so
+    #: why it failed, without the node's name, for grouping
     reason: str = ""
 
 
@@ -105,44 +106,44 @@ class BrokenEggError(DistError):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """How nodes are talked to; the same for all of them."""
+    """The options of a deployment that all nodes share."""
 
-    #: seconds for everything that one node is asked
+    #: seconds for all calls to one node
     timeout: float
-    #: told each step
+    #: called with each step
     tell: Callable[[Node, Step], object]
     transport: Sender
-    #: how often a call is repeated whose failure may pass
+    #: maximum retries of a call after a transient failure
     retries: int = 0
-    #: whether an upload may have to be undone: then the jobs that ran before are remembered
+    #: whether an upload may have to be undone, for which the earlier jobs are recorded
     undoable: bool = False
 
 
 @dataclass(kw_only=True)
 class Talk:
-    """One node, from the question what it has to the answer that it is ready; all in one thread."""
+    """The deployment to one node. Not thread-safe."""
 
     node: Node
     project: str
     egg: Egg | None
     spider: str | None
     line: Line
-    #: what the node has, its default last; after `ask`
+    #: the node's versions, its default last; set by `ask`
     versions: tuple[str, ...] = ()
-    #: what happened last
+    #: the current step
     step: Step = Step.ASKING
-    #: ids of the jobs that ran or waited before the upload; where it may have to be undone
+    #: ids of the jobs that ran or waited before the upload; recorded if it may have to be undone
     _jobs_before: frozenset[str] = frozenset()
     _error: DistError | None = None
     _deadline: float = field(init=False)
 
     @property
     def answered(self) -> bool:
-        """Whether it is known what the node has."""
+        """Whether the node's versions are known."""
         return self._error is None
 
     def ask(self) -> None:
-        """Learn the versions; an error waits for the result. All nodes wait for this: nothing is repeated here."""
+        """Ask for the versions, without a retry, because all nodes wait for this. An error is kept for the result."""
         self._deadline = time.monotonic() + self.line.timeout
         self._tell(Step.ASKING)
         self._ask(self._send_once)
@@ -158,7 +159,7 @@ class Talk:
             self._error = error
 
     def _ask_again(self) -> None:
-        """What failed may be over by now; the others are on their way meanwhile."""
+        """Retry a failed `ask`, while other nodes continue."""
         if isinstance(self._error, _PASSING) and self._pause(0):
             self._ask(partial(self._send, tried=1))
 
@@ -167,7 +168,7 @@ class Talk:
         self.line.tell(self.node, step)
 
     def lacks(self, version: str) -> NodeResult:
-        """What `bring` would have to do; nothing is done."""
+        """Return whether `bring` would upload, without doing it."""
         self._ask_again()
         if self._error is not None:
             return NodeResult(node=self.node, error=self._error, reason=str(self._error))
@@ -175,7 +176,7 @@ class Talk:
         return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
 
     def bring(self, version: str, data: bytes, *, again: bool = False) -> NodeResult:
-        """Upload the egg under this name if the node lacks it; `again` = also if it has one of this name."""
+        """Upload the egg under this name if the node lacks it, or in any case if `again` is set."""
         self._ask_again()
         if version in self.versions and not again:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)
@@ -184,7 +185,7 @@ class Talk:
         return replace(result, default=self._default()) if result.error is None else result
 
     def undo(self, result: NodeResult) -> NodeResult:
-        """Delete what was just uploaded, unless a job may run it."""
+        """Delete the uploaded version, unless a job may run it."""
         if result.error is not None or not result.uploaded or result.version is None:
             return result
         try:
@@ -201,7 +202,7 @@ class Talk:
         if version in self.versions:
             return f"it replaced a version of the same name, {version}, which Scrapyd does not give back"
         jobs = self._send(api.listjobs(self.project))
-        # Scrapyd tells the version of a waiting job only; a running one that is new may run ours.
+        # Scrapyd names the version of pending jobs only; a new running job may use this version.
         using = {job.id for job in jobs.pending if job.version == version}
         using |= {job.id for job in jobs.running if job.id not in self._jobs_before}
         return f"the version {version} is in use there by {', '.join(sorted(using))}" if using else ""
@@ -213,7 +214,7 @@ class Talk:
         return None
 
     def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
-        """The version that is wanted, or the newest with our content, else the newest deployment."""
+        """Use the wanted version, else the newest one with the egg's content, else the newest deployment."""
         self._ask_again()
         if wanted is not None:
             return self._result(lambda: self._check_there(wanted), version=wanted, uploaded=False)
@@ -242,7 +243,7 @@ class Talk:
             try:
                 self._send(api.addversion(self.project, version, data))
             except NodeError as error:
-                # Without an answer it may have arrived all the same.
+                # The upload may have succeeded although the reply was lost.
                 if not error.maybe_accepted or version not in self._send(api.listversions(self.project)):
                     raise
             return self._check(version)
@@ -258,7 +259,7 @@ class Talk:
         return self._check(version)
 
     def _check(self, version: str) -> tuple[str, ...]:
-        """The spiders of a version: the proof that the node can import it."""
+        """Return the spiders of a version, which proves that the node can import it."""
         if not version:
             raise NothingMatched(
                 f"There is no version of the project {self.project} on the node, and uploading is switched off "
@@ -277,13 +278,13 @@ class Talk:
         try:
             self._send(api.delversion(self.project, version))
         except ApiRefused:
-            return ""  # nothing was kept
+            return ""  # the node has not kept it
         except NodeError as error:
             return f" The version {version} is still there and may be the node's default now: {error}"
         return f" The version {version} was removed from it again."
 
     def _send(self, call: Call[T], at_most: float = float("inf"), *, tried: int = 0) -> T:
-        """Send it, and again when it fails in a way that may pass; `tried` repetitions were made already."""
+        """Send a call, with retries after transient failures; `tried` is the number of retries made already."""
         while True:
             try:
                 return self._send_once(call, at_most)
@@ -293,8 +294,8 @@ class Talk:
             tried += 1
 
     def _pause(self, tried: int) -> bool:
-        """Wait until the next repetition; False when there is none."""
-        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - to spread the calls, not to hide
+        """Wait until the next retry; returns False if there is none left."""
+        pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not cryptography
         if tried >= self.line.retries or time.monotonic() + pause > self._deadline:
             return False
         self._tell(Step.RETRYING)

@@ -1,6 +1,6 @@
-"""Which files of a project go into its egg; rule: what a package holds goes, what a tool or a person hid stays.
+"""Collects the files of a project for its egg: all files in packages, except caches and hidden files.
 
-Packages are looked for as `setuptools.find_packages` does, below the folder of scrapy.cfg, or below its `src`.
+Packages are found as by `setuptools.find_packages`, in the folder of scrapy.cfg or in its `src`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from scrapyd_dist.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: rebuilt at will by some tool; not worth telling about
+#: caches of tools, left out without a message
 _CACHES = {"__pycache__", "node_modules", "CVS", "_darcs"}
 _CACHE_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".dist-info", "~")
-#: made by build tools beside the packages; inside a package these names are its own
+#: output of build tools beside the packages; inside a package these names are ordinary
 _BUILD_FOLDERS = {"build", "dist"}
 #: modules for tools, not for spiders
 _TOOL_MODULES = {"setup.py", "conftest.py"}
@@ -24,28 +24,28 @@ _TOOL_MODULES = {"setup.py", "conftest.py"}
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectFiles:
-    """What of a project travels."""
+    """The files of a project for its egg."""
 
-    #: the top name of the settings module
+    #: top-level name of the settings module
     name: str
     #: path inside the egg, with slashes -> content
     files: dict[str, bytes]
-    #: paths below the project folder
+    #: paths in the project folder that were left out
     left_out: tuple[str, ...]
 
 
 def read_project(root: Path, settings_module: str, *, reserved: str | None = None) -> ProjectFiles:
-    """Read all packages of a project, with their data files.
+    """Read all packages of a project, including data files.
 
-    Top-level single modules come along only where the settings module is one itself.
+    Top-level modules are included only if the settings module is one of them.
 
     Args:
-        root: the folder that holds scrapy.cfg.
-        settings_module: dotted name.
-        reserved: a top-level name that the egg needs for itself.
+        root: the folder of scrapy.cfg.
+        settings_module: dotted name of the settings module.
+        reserved: a top-level name that is left out because the egg has its own.
 
     Raises:
-        ConfigError: no package, no such settings module, or an unreadable file.
+        ConfigError: there is no package or no such settings module, or a file is unreadable.
     """
     parts = settings_module.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -76,7 +76,7 @@ def read_project(root: Path, settings_module: str, *, reserved: str | None = Non
 
 
 def _base(root: Path, top: str) -> Path:
-    """Where the packages are: beside scrapy.cfg, or in `src` there if only that has the settings module."""
+    """Return the folder of the packages: that of scrapy.cfg, or its `src` if only that has the settings module."""
     source = root / "src"
     beside = (root / top).is_dir() or (root / f"{top}.py").is_file()
     return source if not beside and ((source / top).is_dir() or (source / f"{top}.py").is_file()) else root
@@ -106,7 +106,7 @@ class _Walk:
                     self.left_out.append(name)
 
     def _take(self, entry: Path, inside: tuple[Path, ...]) -> None:
-        """Add a file, or a folder with all that is below it; `inside` are the real paths of the folders above."""
+        """Add a file or a folder recursively; `inside` are the real paths of the folders above."""
         name = entry.name
         if name in _CACHES or name.endswith(_CACHE_SUFFIXES):
             return
@@ -122,7 +122,7 @@ class _Walk:
 
     def _take_folder(self, folder: Path, inside: tuple[Path, ...]) -> None:
         real = folder.resolve()
-        # A link to a folder that contains it never ends.
+        # A link to a folder that contains it would recurse endlessly.
         loops = any(above == real or real in above.parents for above in inside)
         if loops or (folder / "pyvenv.cfg").exists():
             self.left_out.append(self._relative(folder))

@@ -1,7 +1,7 @@
-"""The eggs kept in the state folder, and what a version control calls a commit; rule: an egg is kept under its version.
+"""Keeps eggs in the state folder, under their versions, and names commits of git and Mercurial.
 
-What was deployed is kept by project, the last ten of each. What a crawl runs is kept in the crawl's own folder, as long
-as there is one: it may have to go on with that code.
+The last ten deployed eggs of each project are kept. The egg of a crawl is kept in the crawl's folder, as long as that
+exists, so that the crawl can be resumed with the same code.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitis
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: eggs kept for each project
+#: deployed eggs kept per project
 KEPT_EGGS = 10
-#: seconds that git may take to look at the work tree
+#: timeout of git and hg in seconds
 GIT_TIMEOUT = 20
 
 _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MULTILINE)
-#: what each of scrapyd-client's two words asks: the commit in words, and if there are none its number; the branch
+#: commands for each of scrapyd-client's keywords: description of the commit, number of commits as a fallback, branch
 _COMMANDS = {
     "GIT": (("git", "describe"), ("git", "rev-list", "--count", "HEAD"), ("git", "rev-parse", "--abbrev-ref", "HEAD")),
     "HG": (("hg", "log", "-r", ".", "-T", "r{rev}"), ("hg", "id", "-n"), ("hg", "branch")),
@@ -44,7 +44,7 @@ class SavedEgg:
 
     @property
     def content_hash(self) -> str | None:
-        """Of the name, else of what the egg says about itself; None = it is none of ours."""
+        """The content hash in the name or in the egg's metadata; None if this program did not build it."""
         known = hash_in(self.version)
         if known is not None:
             return known
@@ -57,16 +57,16 @@ class SavedEgg:
 
     @property
     def at(self) -> float:
-        """When it was made, by its name, else by the file's time; seconds since the epoch."""
+        """The creation time by its name, else the file's modification time; seconds since the epoch."""
         named = made_at(self.version)
         return self.path.stat().st_mtime if named is None else named
 
 
 def describe(project_root: Path, kind: str) -> str:
-    """What git or Mercurial calls the commit, as scrapyd-client's `version = GIT` does: `git-v1-2-gabc1234-main`.
+    """Name the current commit as scrapyd-client's `version = GIT` does: `git-v1-2-gabc1234-main`.
 
     Raises:
-        ConfigError: the program is missing, or the project is not under it.
+        ConfigError: git or Mercurial is not installed, or knows no commit of the project.
     """
     words, number, branch = _COMMANDS[kind]
     text = _ask(project_root, words)
@@ -82,12 +82,12 @@ def describe(project_root: Path, kind: str) -> str:
 
 
 def is_dirty(project_root: Path) -> bool:
-    """Whether the git work tree of a project has changes that are not committed; False where git knows nothing."""
+    """Whether the project's git work tree has uncommitted changes; False without git."""
     return bool(_ask(project_root, ("git", "status", "--porcelain", "--", ".")))
 
 
 def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
-    """Keep an egg in the state folder, as `eggs/<project>/<version>.egg`; the oldest beyond ten go."""
+    """Save an egg as `eggs/<project>/<version>.egg` in the state folder, and delete the oldest beyond `KEPT_EGGS`."""
     path = write_egg(folder_of(state, project), version, data)
     for old in kept_eggs(state, project)[KEPT_EGGS:]:
         old.path.unlink(missing_ok=True)
@@ -95,9 +95,9 @@ def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
 
 
 def write_egg(folder: Path, version: str, data: bytes) -> Path:
-    """Keep an egg in a folder, which is made if missing, as `<version>.egg`."""
+    """Save an egg as `<version>.egg` in a folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The egg may hold a key: a temporary file is readable by its owner alone, and a rename keeps that.
+    # The egg may contain a key: a temporary file is readable by its owner only, and keeps its mode when renamed.
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -107,32 +107,32 @@ def write_egg(folder: Path, version: str, data: bytes) -> Path:
 
 
 def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
-    """The newest kept egg with this content, under a name that tells it; else None.
+    """Return the newest kept egg with this content hash in its name, else None.
 
-    A name that somebody gave may stand for other content on a node by now.
+    A custom name may mean other content on a node by now.
     """
     return next((egg for egg in kept_eggs(state, project) if hash_in(egg.version) == content_hash), None)
 
 
 def kept_eggs(state: Path, project: str) -> list[SavedEgg]:
-    """The kept eggs of what was deployed of a project, newest first."""
+    """Return the kept eggs of a project's deployments, newest first."""
     return _eggs_in([folder_of(state, project)])
 
 
 def all_eggs(state: Path, project: str) -> list[SavedEgg]:
-    """The kept eggs of a project and those of all crawls that have a folder, newest first, each version once."""
+    """Return the kept eggs of a project's deployments and of all crawls, newest first, each version once."""
     found = _eggs_in([folder_of(state, project), *(state / "crawls").glob("*")])
     return list({egg.version: egg for egg in reversed(found)}.values())[::-1]
 
 
 def egg_of_version(folders: Sequence[Path], version: str) -> SavedEgg | None:
-    """The egg that one of the folders keeps under this name; else None."""
+    """Return the egg with this name in one of the folders, else None."""
     paths = (folder / f"{sanitised(version)}.egg" for folder in folders)
     return next((SavedEgg(version=path.stem, path=path) for path in paths if path.is_file()), None)
 
 
 def sent_at(state: Path, project: str) -> dict[str, float]:
-    """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
+    """Return the times of the kept eggs: version -> seconds since the epoch."""
     return {egg.version: egg.at for egg in kept_eggs(state, project)}
 
 
@@ -142,7 +142,7 @@ def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
 
 
 def _ask(project_root: Path, command: tuple[str, ...]) -> str:
-    """What a program says about the project; empty where it knows nothing."""
+    """Run a command in the project and return its output; empty if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -151,7 +151,7 @@ def _ask(project_root: Path, command: tuple[str, ...]) -> str:
             check=False,
             timeout=GIT_TIMEOUT,
             stdin=subprocess.DEVNULL,
-            # A look must not take the lock that a commit of the user needs.
+            # A read must not take the lock that a commit needs.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -160,6 +160,6 @@ def _ask(project_root: Path, command: tuple[str, ...]) -> str:
 
 
 def folder_of(state: Path, project: str) -> Path:
-    """Where the deployed eggs of a project are."""
-    # A project's name is free text for Scrapyd, but not a path for us.
+    """Return the folder of a project's deployed eggs."""
+    # Scrapyd allows any text as a project's name; it must not act as a path here.
     return state / "eggs" / quote(project, safe="").replace(".", "%2E")

@@ -1,4 +1,4 @@
-"""The process that runs a crawl on this machine: its id, in a file, and when it started. Standard library only."""
+"""Reads and writes the process id of a crawl's producer, and finds the start time of processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _PID_FILE = "pid"
 
 
 def note_pid(folder: Path, pid: int) -> None:
-    """Write into a crawl's folder which process of this machine runs it."""
+    """Write the id of the process that runs a crawl into the crawl's folder."""
     (folder / _PID_FILE).write_text(str(pid), "ascii")
 
 
 def noted_pid(folder: Path) -> int | None:
-    """The process id in a crawl's folder; None where there is none.
+    """Return the process id in a crawl's folder, or None.
 
-    A process is signalled only if this file names it: the store may be written by other machines.
+    Only a process named by this file is signalled, because other machines may write to the store.
     """
     try:
         text = (folder / _PID_FILE).read_text("ascii")
@@ -29,10 +29,10 @@ def noted_pid(folder: Path) -> int | None:
 
 
 def started_at(pid: int) -> float | None:
-    """When a process started, in seconds since the epoch; None where the system does not count in ticks.
+    """Return the start time of a process in seconds since the epoch, or None on a system without /proc.
 
     Raises:
-        ProcessLookupError: it does not run; one that ended and waits for its parent does not.
+        ProcessLookupError: the process does not run, or is a zombie.
     """
     if not (_PROC / "self/stat").exists():
         listing = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=False, text=True)
@@ -43,7 +43,7 @@ def started_at(pid: int) -> float | None:
         stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         raise ProcessLookupError(pid) from None
-    # The name stands in brackets and may hold anything, brackets and spaces too.
+    # The process name is in parentheses, and may contain parentheses and spaces.
     state, *fields = stat.rpartition(")")[2].split()
     if state in "ZX":
         raise ProcessLookupError(pid)

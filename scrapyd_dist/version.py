@@ -1,4 +1,4 @@
-"""Which scrapyd-dist this is."""
+"""The version of scrapyd-dist, and the location of the running copy."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-#: the package's file, in an egg or installed: it tells which copy of the code runs
+#: path of the package's file, in an egg or installed
 PACKAGE_FILE = str(Path(__file__).with_stem("__init__"))
