@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 if TYPE_CHECKING:
-    from scrapyd_dist.throttle.values import Limit
+    from scrapyd_dist.throttle.permits import Limit
 
 _names = count(1)
 

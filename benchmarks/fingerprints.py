@@ -26,7 +26,7 @@ import redis
 from rig.redis import RedisServer
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.coordination.seen import Seen
+from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def resident() -> int:
 
 def of_memory(kind: str, count: int) -> tuple[float, bool]:
     """Bytes that this process grew by, and whether the set is exact."""
-    made: MutableSet[bytes] | AbstractSet[bytes] | Seen = set() if kind == "set" else Seen()
+    made: MutableSet[bytes] | AbstractSet[bytes] | FingerprintSet = set() if kind == "set" else FingerprintSet()
     before = resident()
     add = made.add  # type: ignore[union-attr]  # both have it
     for fingerprint in fingerprints(count):
@@ -79,7 +79,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def exact(store: Store, count: int) -> bool:
-    kept = Seen(store.fingerprints("easy-20260102T030405Z"))
+    kept = FingerprintSet(store.fingerprints("easy-20260102T030405Z"))
     return len(kept) == count and all(some in kept for some in fingerprints(min(count, 1000)))
 
 

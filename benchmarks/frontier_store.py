@@ -33,8 +33,8 @@ from scrapy_redis.queue import PriorityQueue
 from scrapyd_dist.middlewares.codec import from_value, to_value
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.frontier.filling import BATCH_SIZE, Found, add_unseen
-from scrapyd_dist.frontier.values import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.intake import BATCH_SIZE, FrontierIntake, add_unseen
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.store import open_store
 
@@ -106,7 +106,7 @@ class Watch:
 def add_all(store: Store, requests: Sequence[Request], spider: Shop, kept: Watch) -> None:
     for start in range(0, len(requests), BATCH_SIZE):
         some = requests[start : start + BATCH_SIZE]
-        found = [Found(value=to_value(one, spider), fingerprint=fingerprint(one)) for one in some]
+        found = [FrontierIntake(value=to_value(one, spider), fingerprint=fingerprint(one)) for one in some]
         add_unseen(
             lambda new, counts: kept(lambda: store.add_batches(NAME, new, now=time.time(), counts=counts)),
             found,

@@ -27,7 +27,7 @@ from cluster_rival import ClusterThrottle
 from rig.redis import RedisServer
 
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Ask, Limit
+from scrapyd_dist.throttle.permits import Limit, PermitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,13 +75,13 @@ def timed(what: str, ahead: int, seconds: float, step: Callable[[], object]) -> 
 def ours(what: str, store: Store, seconds: float) -> Iterator[Row]:
     for words, limit in (("moderated", EVEN), ("not moderated", BURST)):
         for ahead in AHEAD:
-            ask = Ask(key=f"{words}{ahead}", domain="example.com", count=ahead, limit=limit)
+            ask = PermitRequest(key=f"{words}{ahead}", domain="example.com", count=ahead, limit=limit)
             yield timed(f"{what}, {words}", ahead, seconds, lambda ask=ask: store.take_permits([ask]))  # type: ignore[misc]  # a default binds it
 
 
 def handed_back(what: str, store: Store, seconds: float) -> Row:
     """One is taken and handed back: two steps."""
-    ask = Ask(key="back", domain="example.com", limit=EVEN)
+    ask = PermitRequest(key="back", domain="example.com", limit=EVEN)
     return timed(
         f"{what}, taken and handed back",
         1,

@@ -18,7 +18,7 @@ import redis
 from cluster_rival import ClusterThrottle
 
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Ask, Limit
+from scrapyd_dist.throttle.permits import Limit, PermitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ KEY = "bench"
 
 def ours(store_url: str, limit: Limit, end: float, count: Callable[[str], None]) -> Iterator[float]:
     """The moments of our permits, each when it has come."""
-    ask = Ask(key=KEY, domain=KEY, limit=limit)
+    ask = PermitRequest(key=KEY, domain=KEY, limit=limit)
     with closing(open_store(store_url, durable=False)) as store:
         while time.time() < end:
             taken = store.take_permits([ask])

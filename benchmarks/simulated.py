@@ -16,17 +16,17 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Batch, job_id
-from scrapyd_dist.coordination.cutting import Cutter, Demand
-from scrapyd_dist.coordination.fleet import AHEAD, Member, Out, settled_pace
-from scrapyd_dist.coordination.placement import Hand, Placement
-from scrapyd_dist.frontier.filling import Found
-from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.batcher import Batcher, Demand
+from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeState, settled_pace
+from scrapyd_dist.scheduling.placement import Assigned, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scrapyd_dist.coordination.cutting import Cut
+    from scrapyd_dist.scheduling.batcher import BatchDraft
 
 #: seconds between two looks of a node into its queue: Scrapyd's own default
 POLL = 5.0
@@ -49,7 +49,7 @@ REPORTS = 2.0
 #: by how much the speed of one job differs from the node's
 NOISE = 0.15
 #: what is found: only how many of them is of interest
-NOTHING = Found(value={"url": ""}, fingerprint=b"")
+NOTHING = FrontierIntake(value={"url": ""}, fingerprint=b"")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Outcome:
 class _Run:
     """A job on its machine."""
 
-    out: Out
+    out: JobRun
     speed: float
     begun: float | None = None  #: its first request
     ended: bool = False
@@ -103,7 +103,7 @@ class _Host:
     """A machine with the coordinator's picture of it."""
 
     machine: Machine
-    member: Member
+    member: NodeState
     phase: float  #: when it looks into its queue, modulo POLL
     queue: deque[_Run] = field(default_factory=deque)
     running: dict[_Run, None] = field(default_factory=dict)  #: in the order they began
@@ -124,7 +124,7 @@ class Simulation:
         self._members = [host.member for host in self._hosts]
         self._placement = Placement(rule.placement)
         demand = self._demand if rule.adapt else None
-        self._cutter = Cutter(size=rule.size, max_age=30.0, demand=demand)
+        self._cutter = Batcher(size=rule.size, max_age=30.0, demand=demand)
         self._requests, self._left, self._found = requests, requests, 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -143,7 +143,7 @@ class Simulation:
 
     def _host(self, number: int, machine: Machine) -> _Host:
         node = Node.parse(f"n{number}:6800", name=f"n{number}", slots=machine.slots)
-        return _Host(machine, Member(node=node, prepared=True), self._random.uniform(0, POLL))
+        return _Host(machine, NodeState(node=node, prepared=True), self._random.uniform(0, POLL))
 
     def run(self) -> Outcome:
         """Let it run to its end."""
@@ -181,7 +181,7 @@ class Simulation:
         self._seal(self._cutter.due(self.now))
         self._at(self.now + TICK, self._tick)
 
-    def _seal(self, cuts: list[Cut]) -> None:
+    def _seal(self, cuts: list[BatchDraft]) -> None:
         for cut in cuts:
             self._waiting.append(Batch(number=next(self._numbers), size=len(cut.values)))
         if cuts:
@@ -208,7 +208,7 @@ class Simulation:
         self._dealing = False
         if not self._waiting:
             return
-        dealt = self._placement.deal(self._waiting, self._members, Hand(avoid=self._avoid, closing=self._closed))
+        dealt = self._placement.deal(self._waiting, self._members, Assigned(avoid=self._avoid, closing=self._closed))
         for batch, member in dealt:
             self._waiting.remove(batch)
             self._post(batch, self._of[member])
@@ -218,7 +218,7 @@ class Simulation:
     def _post(self, batch: Batch, host: _Host) -> None:
         number = batch.attempts + 1
         job = job_id("c", batch.number, number)
-        out = Out(batch=batch, number=number, job=job, member=host.member, since=self.now, start_by=0.0, posted=True)
+        out = JobRun(batch=batch, number=number, job=job, member=host.member, since=self.now, start_by=0.0, posted=True)
         host.member.out[job] = out
         speed = host.machine.speed * self._random.uniform(1 - NOISE, 1 + NOISE)
         host.queue.append(_Run(out, speed))
@@ -249,14 +249,14 @@ class Simulation:
         self._pump()
         self._at(self.now + REPORTS, self._read_reports)
 
-    def _report(self, run: _Run) -> Report:
+    def _report(self, run: _Run) -> WorkerReport:
         begun = self.now if run.begun is None else run.begun
         size = run.out.batch.size
         took = max(0.0, self.now - begun)
         done = size if run.ended else min(size, int(took * run.speed))
         updated = begun + (size / run.speed if run.ended else took)
         values: dict[str, Any] = {"missed": 0, "pages": done, "items": done}
-        return Report(ended=run.ended, started=begun, updated=updated, requests=size, done=done, **values)
+        return WorkerReport(ended=run.ended, started=begun, updated=updated, requests=size, done=done, **values)
 
     # the nodes
 

@@ -16,9 +16,9 @@ from placement_plot import plot
 from simulated import Machine, Outcome, Rule, Simulation
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordination.fleet import Member
-from scrapyd_dist.coordination.placement import Hand, Placement
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.placement import Assigned, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,13 +86,13 @@ def row(nodes: int, kind: str, rule: Rule, seeds: Sequence[int]) -> Row:
 def cost(nodes: int, kind: str) -> tuple[float, float]:
     """Milliseconds for one batch, and for two batches per node in one go, on a fleet of equal nodes that is empty."""
     placement = Placement(kind)
-    members = [Member(node=Node.parse(f"n{n}:6800", slots=2), prepared=True) for n in range(nodes)]
+    members = [NodeState(node=Node.parse(f"n{n}:6800", slots=2), prepared=True) for n in range(nodes)]
     one, many = [Batch(number=1, size=9)], [Batch(number=n, size=9) for n in range(2 * nodes)]
     times = []
     for batches in (one, many):
         begun = time.perf_counter()
         for _ in range(5):
-            placement.deal(batches, members, Hand())
+            placement.deal(batches, members, Assigned())
         times.append((time.perf_counter() - begun) / 5 * 1000)
     return times[0], times[1]
 

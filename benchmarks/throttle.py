@@ -35,7 +35,7 @@ from throttle_plot import Change, Style, changed, styles
 from throttled import Crawler, Seen, Track
 
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Limit
+from scrapyd_dist.throttle.permits import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

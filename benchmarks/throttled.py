@@ -28,7 +28,7 @@ from scrapyd_dist.examples.pages import Site
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scrapyd_dist.throttle.values import Limit
+    from scrapyd_dist.throttle.permits import Limit
 
 #: seconds for all workers of a run to come up, or to end
 PATIENCE = 120.0

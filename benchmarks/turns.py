@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from rig.redis import RedisServer
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.frontier.values import FAIR, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import FAIR, Lessee, NewBatch
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
-from .speaking import put_ours
+from .output import put_ours
 
 DEBUG = "--debug"
 

@@ -31,9 +31,9 @@ def nodes() -> Candidates:
         found = load()
         if found.targets:
             return [(node.name, node.url) for node in found.targets]
-        from scrapyd_dist.deploy import local
+        from scrapyd_dist.deploy import local_nodes
 
-        return [(node.name, node.url) for node in local.running(found.root / STATE_FOLDER)]
+        return [(node.name, node.url) for node in local_nodes.running(found.root / STATE_FOLDER)]
     return []
 
 
@@ -104,7 +104,7 @@ def _local_address() -> str | None:
     from scrapyd_dist.config import load
     from scrapyd_dist.store.address import is_url
 
-    from .storing import where
+    from .project_store import where
 
     address = where(load().root)
     return None if is_url(address) or not Path(address).exists() else address

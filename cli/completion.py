@@ -40,7 +40,7 @@ def completion(
 
     Example: eval "$(sdist completion bash)"
     """
-    from .speaking import say
+    from .output import say
 
     if sys.stdout.isatty():
         say(f"To use it: {_PLACES[shell.value]}")

@@ -17,7 +17,7 @@ import typer
 from scrapyd_dist.errors import DistError
 
 from .app import DEBUG, program
-from .speaking import complain
+from .output import complain
 
 #: exit code after Ctrl-C
 INTERRUPTED = 130

@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 from typer.cli import get_docs_for_click
 
-from .codes import MEANINGS
 from .commands import COMMANDS, load
+from .exit_codes import MEANINGS
 
 _NOTE = "<!-- Made from the code by `make docs`. Change the help texts of the command instead. -->"
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)

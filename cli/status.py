@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from .candidates import crawls
-from .crawls.crawl import Json, Watched
-from .grouping import asks
+from .crawls.crawl import Json, WatchOptions
+from .option_groups import asks
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
-def watch(watched: Watched, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:
+def watch(watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:
     """Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
@@ -41,18 +41,18 @@ def watch(watched: Watched, crawl: SomeCrawl = None, fleet: Fleet = False) -> No
     """
     from scrapyd_dist.config import load
 
-    from . import storing
-    from .crawls import producing, watching
-    from .nodes import fleetwatch
+    from . import project_store
+    from .crawls import producer_process, watcher
+    from .nodes import fleet_view
 
     manner = watched.manner()
     project = load()
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleetwatch.watch(project, manner))
-    with closing(storing.existing_store(project.root)) as store:
-        found = store.crawl(crawl) if crawl else producing.latest(store)
-    raise typer.Exit(watching.watch(project.root, found.id, manner))
+        raise typer.Exit(fleet_view.watch(project, manner))
+    with closing(project_store.existing_store(project.root)) as store:
+        found = store.crawl(crawl) if crawl else producer_process.latest(store)
+    raise typer.Exit(watcher.watch(project.root, found.id, manner))
 
 
 def status(crawl: SomeCrawl = None, fleet: Fleet = False, as_json: Json = False) -> None:
@@ -62,25 +62,25 @@ def status(crawl: SomeCrawl = None, fleet: Fleet = False, as_json: Json = False)
     """
     from scrapyd_dist.config import load
 
-    from . import storing
-    from .crawls import producing, watching
-    from .frontier import listing
-    from .nodes import fleetwatch
-    from .speaking import put_json
+    from . import project_store
+    from .crawls import producer_process, watcher
+    from .frontier import frontier_list
+    from .nodes import fleet_view
+    from .output import put_json
 
     project = load()
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleetwatch.status(project, as_json=as_json))
-    with closing(storing.existing_store(project.root)) as store:
-        row = store.crawl(crawl) if crawl else producing.latest(store)
+        raise typer.Exit(fleet_view.status(project, as_json=as_json))
+    with closing(project_store.existing_store(project.root)) as store:
+        row = store.crawl(crawl) if crawl else producer_process.latest(store)
         if row.kind == "frontier":
-            listing.status(store, row, as_json=as_json)
+            frontier_list.status(store, row, as_json=as_json)
             return
     if as_json:
-        from scrapyd_dist.account.summary import told
+        from scrapyd_dist.progress.summary import told
 
-        put_json({**told(row), "state": watching.alive_state(row)})
+        put_json({**told(row), "state": watcher.alive_state(row)})
     else:
         _show(row, project.root)
 
@@ -93,14 +93,14 @@ def _no_crawl(crawl: str | None) -> None:
 
 
 def _show(row: Crawl, root: Path) -> None:
-    from .crawls import watching, words
-    from .speaking import put
+    from .crawls import watcher, wording
+    from .output import put
 
     if row.state.ended:
-        for line in words.closing(row, watching.misses_of(root, row.id)):
+        for line in wording.closing(row, watcher.misses_of(root, row.id)):
             put(line)
         return
-    for line in words.standing(row):
+    for line in wording.standing(row):
         put(line)
-    if watching.alive_state(row) == "died":
-        put(watching.died(root, row))
+    if watcher.alive_state(row) == "died":
+        put(watcher.died(root, row))

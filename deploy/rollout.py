@@ -1,14 +1,11 @@
-"""Deploys an egg to many nodes concurrently.
-
-Invariant: a node that fails does not stop the others, and no broken egg stays on a node. A version is identified by the
-content hash in its name, so code that a node has already is not uploaded again.
-"""
+"""A thread pool with a thread per node, which does not wait for silent nodes after an interrupt."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
@@ -18,13 +15,11 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import hash_in, is_crawls, later_than, made_at, newest, version_name
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .side_by_side import threads
-from .talk import Line, NodeResult, Step, Talk
-from .versions import find_egg, save_egg
+from .kept_eggs import find_egg, save_egg
+from .node_upload import NodeResult, NodeUpload, Step, UploadStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import ThreadPoolExecutor
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.nodes import Node
@@ -32,11 +27,32 @@ if TYPE_CHECKING:
 
     from .egg import Egg
 
+#: maximum number of nodes called concurrently
+MAX_THREADS = 64
+
+
+@contextmanager
+def threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
+    """A context manager for a pool with a thread per node, at most `MAX_THREADS`.
+
+    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
+    """
+    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, nodes)))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
 #: DISTRIBUTED_DEPLOY
 Mode = Literal["if-missing", "never"]
 
+
 #: steps after which a node may have the egg
 _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
+
 
 #: seconds for all calls to one node
 NODE_TIMEOUT = 60.0
@@ -90,7 +106,7 @@ class RollOutInterrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class RollOutRequest:
     """Options of a deployment."""
 
     #: name of the commit, for the name of a new version
@@ -120,7 +136,7 @@ def ensure(
     dirty: bool = False,
     now: datetime | None = None,
     timeout: float = NODE_TIMEOUT,
-    wish: Wish = Wish(),
+    wish: RollOutRequest = RollOutRequest(),
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
@@ -151,10 +167,12 @@ def ensure(
     with ExitStack() as stack:
         sender = transport or stack.enter_context(closing(RequestsTransport()))
         tell = _one_at_a_time(progress)
-        line = Line(timeout=timeout, tell=tell, transport=sender, retries=wish.retries, undoable=wish.atomic)
-        talks = [Talk(node=node, project=node.project or project, egg=egg, spider=spider, line=line) for node in nodes]
+        line = UploadStep(timeout=timeout, tell=tell, transport=sender, retries=wish.retries, undoable=wish.atomic)
+        talks = [
+            NodeUpload(node=node, project=node.project or project, egg=egg, spider=spider, line=line) for node in nodes
+        ]
         pool = stack.enter_context(threads(len(talks)))
-        list(pool.map(Talk.ask, talks))
+        list(pool.map(NodeUpload.ask, talks))
         if egg is None or mode == "never":
             return _rolled_out(pool.map(lambda talk: talk.take_what_is_there(wish.given.get(talk.node.name)), talks))
         moment = later_than(now or datetime.now(timezone.utc), [name for talk in talks for name in talk.versions])
@@ -182,15 +200,17 @@ def _keep(state: Path | None, project: str, names: Iterable[str | None], egg: Eg
             save_egg(state, project, name, egg.data)
 
 
-def _bring(pool: ThreadPoolExecutor, talks: Sequence[Talk], egg: Egg, common: str, wish: Wish) -> RollOut:
-    def one(talk: Talk) -> NodeResult:
+def _bring(
+    pool: ThreadPoolExecutor, talks: Sequence[NodeUpload], egg: Egg, common: str, wish: RollOutRequest
+) -> RollOut:
+    def one(talk: NodeUpload) -> NodeResult:
         name = wish.given.get(talk.node.name)
         again = name is not None and not wish.only_missing
         return talk.bring(name or common, egg.data, again=again)
 
     result = _rolled_out(pool.map(one, talks))
     if wish.atomic and result.failed:
-        return _rolled_out(pool.map(Talk.undo, talks, result.results))
+        return _rolled_out(pool.map(NodeUpload.undo, talks, result.results))
     return result
 
 

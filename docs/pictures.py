@@ -18,9 +18,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from rig.browser import browser
-from scrapyd_dist.cli.crawls.live import svg
+from scrapyd_dist.cli.crawls.live_view import svg
 
-from scrapyd_dist.account.summary import told
+from scrapyd_dist.progress.summary import told
 from scrapyd_dist.report import gather, page
 from scrapyd_dist.report.document import series
 from scrapyd_dist.report.markup import WIDE

@@ -18,7 +18,7 @@ from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from .assignment import Job
+from .assignment import Assignment
 from .profile import apply_profile
 from .roles import is_filler, is_producer, is_pulling, is_worker
 from .throttle.install import put_in as put_in_throttle
@@ -57,14 +57,14 @@ class Addon:
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
         if is_pulling(settings):
-            from .pull.batchfilter import put_in
+            from .pull.batch_dupefilter import put_in
 
             put_in(settings)
             return
         if is_worker(settings):
             _give_feed(settings)
             return
-        from .producer.parts import put_aside
+        from .producer.crawl_request import put_aside
 
         put_aside(settings)
         if not is_filler(settings):  # whose own items go to its own feeds
@@ -89,13 +89,13 @@ class Distributed:
                 apply_late(crawler)
             put_in_throttle_late(crawler)
         if is_pulling(crawler.settings):
-            from .pull.puller import Puller
+            from .pull.pull_worker import PullWorker
 
-            return Puller.from_crawler(crawler)
+            return PullWorker.from_crawler(crawler)
         if is_worker(crawler.settings):
-            from .worker.pushed import Worker
+            from .worker.push_worker import PushWorker
 
-            return Worker.from_crawler(crawler)
+            return PushWorker.from_crawler(crawler)
         if is_filler(crawler.settings):
             from .frontier.filler import Filler
 
@@ -136,7 +136,7 @@ def _pin_queue(settings: BaseSettings) -> None:
 
 
 def _give_feed(settings: BaseSettings) -> None:
-    job = Job.from_settings(settings)
+    job = Assignment.from_settings(settings)
     if job is None or not job.feed:
         return
     uri, account = _apart(feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job))
@@ -173,7 +173,7 @@ def _give_account(settings: BaseSettings, place: SplitResult, account: str) -> N
     settings.set("FEED_STORAGES", storages, priority="cmdline")
 
 
-def feed_uri(template: str, job: Job) -> str:
+def feed_uri(template: str, job: Assignment) -> str:
     """The feed URL of one attempt: `%(crawl)s`, `%(batch)s` and `%(attempt)s` filled in, or added to the file's name.
 
     `%(name)s` and `%(time)s` are left for Scrapy, which fills them in when the feed opens.

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.frontier.values import OTHER_SPIDER, UNFAIR, Lessee
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, UNFAIR, Lessee
 from scrapyd_dist.sealing import SealError, unseal
 
 from .roles import PULL
@@ -55,7 +55,7 @@ def crawl_key(told: Mapping[str, Any]) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class Job:
+class Assignment:
     """What the coordinator says about this attempt (the setting `DISTRIBUTED_JOB`, JSON)."""
 
     crawl: str
@@ -77,7 +77,7 @@ class Job:
         return f"{self.crawl}.b{self.batch}.a{self.attempt}"
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings) -> Job | None:
+    def from_settings(cls, settings: BaseSettings) -> Assignment | None:
         """None when the batch was typed by hand, as in the book."""
         text = settings.get("DISTRIBUTED_JOB")
         if not text:
@@ -88,7 +88,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullJob:
+class PullAssignment:
     """What a worker that leases its batches was told (the setting `DISTRIBUTED_PULL`, JSON); of limits, 0 is none."""
 
     crawl: str
@@ -128,7 +128,7 @@ class PullJob:
         return next((slot for slot in self.slots if slot.startswith(OTHER_SPIDER)), "")
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings) -> PullJob:
+    def from_settings(cls, settings: BaseSettings) -> PullAssignment:
         said = json.loads(settings[PULL])
         known = {one.name for one in fields(cls)} - {"told"}
         of_store = {name: said[name] for name in TOLD if name in said}

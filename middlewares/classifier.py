@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
 from scrapyd_dist.batches import Miss
-from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by
 
 from .codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
-from .slot_routing import Addressee, Placing, Undeliverable
+from .slot_routing import Addressee, SlotPlacement, Undeliverable
 from .targets import MARK, callback_name
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.payload import RequestValue
 
-    from .slot_routing import Slotting
+    from .slot_routing import SlotRouting
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
 
 
-class Fate(str, Enum):
+class Disposition(str, Enum):
     """What became of a found target request. The values are the names of the account's counts."""
 
     OFFSITE = "offsite"
@@ -47,15 +47,21 @@ class Fate(str, Enum):
 def count_found(crawler: Crawler, counts: Mapping[str, int]) -> None:
     """Put the account of found requests, as the store has kept it, into Scrapy's statistics."""
     for name, number in counts.items():
-        for stat in ("found", "added" if name == Fate.SEALED.value else name):
+        for stat in ("found", "added" if name == Disposition.SEALED.value else name):
             crawler.stats.inc_value(f"distributed/requests_{stat}", number)
 
 
-class Sorter:
+class RequestClassifier:
     """Judges one found request at a time; what a whole process needs for it."""
 
     def __init__(
-        self, crawler: Crawler, spider: Spider, *, key: bytes | None, slotting: Slotting | None = None, salt: str = ""
+        self,
+        crawler: Crawler,
+        spider: Spider,
+        *,
+        key: bytes | None,
+        slotting: SlotRouting | None = None,
+        salt: str = "",
     ) -> None:
         """A judge for one process.
 
@@ -70,7 +76,11 @@ class Sorter:
         self._spider = spider
         self._key = key
         self._slotting = slotting
-        self._placing = Placing(lambda request: crawler.request_fingerprinter.fingerprint(request), slotting, salt=salt)  # noqa: PLW0108 - it is not there yet
+        self._placing = SlotPlacement(
+            lambda request: crawler.request_fingerprinter.fingerprint(request),  # noqa: PLW0108 - it is not there yet
+            slotting,
+            salt=salt,
+        )
         self._offsite: OffsiteMiddleware | None = None
         self._offsite_known = False
 
@@ -106,7 +116,7 @@ class Sorter:
         """
         return self._placing.place(request, callback_name(request, self._spider), to, where)
 
-    def found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> Found:
+    def found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
         """The request as it goes to the fleet.
 
         Raises:
@@ -120,7 +130,7 @@ class Sorter:
             raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
         if len(str(value)) > LARGE:
             self._check_size(value)
-        return Found(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
 
     def _value(self, request: Request, to: Addressee | None) -> RequestValue:
         if to is None:
@@ -136,10 +146,10 @@ class Sorter:
             raise CannotTravel(f"it is too large for a job's settings ({error})") from error
 
 
-class Intake:
+class FrontierFeed:
     """Takes found requests in, and keeps the account of them."""
 
-    def __init__(self, sorter: Sorter, *, stay: Fate = Fate.LOCAL) -> None:
+    def __init__(self, sorter: RequestClassifier, *, stay: Disposition = Disposition.LOCAL) -> None:
         self._sorter = sorter
         self._stay = stay  #: the fate of a request that cannot travel
         self.counts: Counter[str] = Counter()  #: since they were last written down; SEALED is counted with its batch
@@ -147,39 +157,39 @@ class Intake:
         self.undelivered: Counter[str] = Counter()  #: why those for other spiders go nowhere
         self._misses: list[Miss] = []
 
-    def _is_known(self, fingerprint: bytes) -> Fate | None:
+    def _is_known(self, fingerprint: bytes) -> Disposition | None:
         """The fate of a request that was found before; from now on it was."""
         raise NotImplementedError
 
-    def sort(self, request: Request, where: int = 0) -> tuple[Fate, Found | None]:
+    def sort(self, request: Request, where: int = 0) -> tuple[Disposition, FrontierIntake | None]:
         """The fate of one found request, and the request as it goes to the fleet, when it does."""
         try:
             return self._sort(request, where)
         except Undeliverable as why:
             self.undelivered[str(why)] += 1
             self._misses.append(Miss(url=request.url, kind="dead", reason=str(why)))
-            return self._fate(Fate.REFUSED), None
+            return self._fate(Disposition.REFUSED), None
         except CannotTravel as why:
             self.reasons[str(why)] += 1
             return self._fate(self._stay), None
 
-    def _sort(self, request: Request, where: int) -> tuple[Fate, Found | None]:
+    def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
         to = self._sorter.addressee(request)
         if to is None and self._sorter.is_offsite(request):
-            return self._fate(Fate.OFFSITE), None
+            return self._fate(Disposition.OFFSITE), None
         try:
             slot, fingerprint = self._sorter.place(request, to, where)
             known = self._is_known(fingerprint)
             if known is None:
-                return Fate.SEALED, self._sorter.found(request, to, slot, fingerprint)
+                return Disposition.SEALED, self._sorter.found(request, to, slot, fingerprint)
         except CannotTravel as why:
             if to is not None:  # nobody here could do with it what the other spider would
                 raise Undeliverable(f"it is for the spider {to.spider}, and {why}") from why
             raise
         # What was sealed before is in the account already.
-        return (known if known is Fate.SEALED else self._fate(known)), None
+        return (known if known is Disposition.SEALED else self._fate(known)), None
 
-    def _fate(self, fate: Fate) -> Fate:
+    def _fate(self, fate: Disposition) -> Disposition:
         self.counts[fate.value] += 1
         return fate
 
@@ -194,23 +204,23 @@ class Intake:
         return misses
 
 
-class Finds(Intake):
+class FoundRequests(FrontierFeed):
     """The target requests that one leased batch led to, until they go into the frontier with its ack."""
 
-    def __init__(self, sorter: Sorter, *, stay: Fate = Fate.LOCAL) -> None:
+    def __init__(self, sorter: RequestClassifier, *, stay: Disposition = Disposition.LOCAL) -> None:
         super().__init__(sorter, stay=stay)
-        self.found: list[Found] = []
+        self.found: list[FrontierIntake] = []
         self._prints: set[bytes] = set()
 
-    def take(self, request: Request) -> Fate:
+    def take(self, request: Request) -> Disposition:
         """Keep it for the frontier, if that is its fate; LOCAL is for the worker to crawl itself."""
         fate, found = self.sort(request)
         if found is not None:
             self.found.append(found)
         return fate
 
-    def _is_known(self, fingerprint: bytes) -> Fate | None:
+    def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if fingerprint in self._prints:
-            return Fate.DUPLICATE
+            return Disposition.DUPLICATE
         self._prints.add(fingerprint)
         return None

@@ -15,7 +15,7 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
-from scrapyd_dist.frontier.values import MAX_PRIORITY
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +44,7 @@ PLAIN_CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
 _AS_THEY_ARE, _PACKED = ("method", "encoding", "priority", "dont_filter"), ("body", "cookies", "cb_kwargs")
 
 
-class Watched(partial[Any]):
+class WatchedDict(partial[Any]):
     """An errback of ours around a request's own, which is its last argument."""
 
 
@@ -182,7 +182,7 @@ def rule_of(request: Request, spider: Spider) -> int | None:
 def own_errback(request: Request) -> Callable[..., Any] | None:
     """The errback that the spider gave the request."""
     errback = request.errback
-    while isinstance(errback, Watched):
+    while isinstance(errback, WatchedDict):
         errback = errback.args[-1]
     return errback
 

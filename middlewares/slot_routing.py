@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.misc import load_object
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.slotting import SITE, WAYS, Slots, slot_of_spider, spider_of_slot
-from scrapyd_dist.frontier.values import OTHER_SPIDER
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER
+from scrapyd_dist.frontier.slots import SITE, WAYS, SlotRule, slot_of_spider, spider_of_slot
 
 from .codec import CannotTravel
 from .targets import MARK, SPIDER_CALLBACKS
@@ -65,7 +65,7 @@ class Addressee:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Home:
+class SlotHome:
     """Whose the ordinary slots of a frontier are; "" where nobody knows."""
 
     project: str = ""
@@ -73,19 +73,19 @@ class Home:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slotting:
+class SlotRouting:
     """The slots of one process."""
 
-    usual: Slots = field(default_factory=Slots)
-    callbacks: Mapping[str, Slots] = field(default_factory=dict)  #: callback's name -> its own slots
+    usual: SlotRule = field(default_factory=SlotRule)
+    callbacks: Mapping[str, SlotRule] = field(default_factory=dict)  #: callback's name -> its own slots
     spiders: Mapping[str, Addressee] = field(default_factory=dict)  #: callback's name -> the spider that has it
     attributes: tuple[str, ...] = ()  #: of the spider, which travel with each request
-    home: Home = field(default_factory=Home)
+    home: SlotHome = field(default_factory=SlotHome)
     own: str = ""  #: the slot that a worker for another spider works on: what it finds goes there
-    known: Spiders | None = None
+    known: SpiderAddresses | None = None
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings, *, home: Home | None = None, own: str = "") -> Slotting:
+    def from_settings(cls, settings: BaseSettings, *, home: SlotHome | None = None, own: str = "") -> SlotRouting:
         """What the settings say.
 
         Args:
@@ -100,13 +100,13 @@ class Slotting:
         prefix = str(settings.get("DISTRIBUTED_SLOT_PREFIX") or "")
         of_callbacks = _mapping(settings, "DISTRIBUTED_CALLBACK_SLOTS")
         return cls(
-            usual=Slots(prefix=prefix, number=_number(settings), by=by),
-            callbacks={name: Slots.parse(str(text), by=by) for name, text in of_callbacks.items()},
+            usual=SlotRule(prefix=prefix, number=_number(settings), by=by),
+            callbacks={name: SlotRule.parse(str(text), by=by) for name, text in of_callbacks.items()},
             spiders={name: _addressee(name, said) for name, said in _mapping(settings, SPIDER_CALLBACKS).items()},
             attributes=tuple(settings.getlist("DISTRIBUTED_SPIDER_ATTRIBUTES")),
-            home=home or Home(),
+            home=home or SlotHome(),
             own=own,
-            known=Spiders(settings),
+            known=SpiderAddresses(settings),
         )
 
     def addressee(self, request: Request, callback: str) -> Addressee | None:
@@ -158,14 +158,16 @@ class Slotting:
         if not isinstance(prefix, str) or type(number) is not int:
             raise ConfigError(f"its meta {PREFIX} is {prefix!r} and {NUMBER} {number!r}: a text and a number.")
         if (prefix, number) != (slots.prefix, slots.number):
-            slots = Slots(prefix=prefix, number=number, by=self.usual.by)
+            slots = SlotRule(prefix=prefix, number=number, by=self.usual.by)
         return slots.of(request.url, fingerprint)
 
 
-class Placing:
+class SlotPlacement:
     """The slot and the fingerprint of each request."""
 
-    def __init__(self, fingerprint: Callable[[Request], bytes], slotting: Slotting | None, *, salt: str = "") -> None:
+    def __init__(
+        self, fingerprint: Callable[[Request], bytes], slotting: SlotRouting | None, *, salt: str = ""
+    ) -> None:
         """A way to place requests.
 
         Args:
@@ -208,7 +210,7 @@ def hides_addon(custom_settings: Mapping[str, Any]) -> bool:
     return addons is not None and "scrapyd_dist" not in str(addons)
 
 
-class Spiders:
+class SpiderAddresses:
     """The names of the project's spiders, looked up when somebody asks."""
 
     def __init__(self, settings: BaseSettings) -> None:

@@ -245,7 +245,7 @@ class WorkerEntry:
     number: int
     job: str
     url: str  #: of its node
-    lane: str
+    pool: str
     since: float  #: seconds since the epoch when it was sent
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: likewise

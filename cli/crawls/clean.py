@@ -55,8 +55,8 @@ def clean(
     """
     from scrapyd_dist.config import load
 
-    from ..speaking import put_json, say
-    from ..storing import existing_store, maybe_store
+    from ..output import put_json, say
+    from ..project_store import existing_store, maybe_store
 
     if bool(crawl) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
@@ -115,7 +115,7 @@ def _old(crawls: Sequence[Crawl], days: float) -> list[Crawl]:
 
 
 def _runs(crawl: Crawl) -> bool:
-    from .producing import lives
+    from .producer_process import lives
 
     return not crawl.state.ended and lives(crawl)
 
@@ -126,7 +126,7 @@ def check_idle(store: Store, row: Crawl) -> None:
     Raises:
         ConfigError: who that is.
     """
-    from .producing import lives
+    from .producer_process import lives
 
     if row.kind != "frontier":
         return
@@ -148,7 +148,7 @@ def remove(store: Store, root: Path, row: Crawl) -> None:
 
 
 def _told(root: Path, row: Crawl) -> dict[str, Any]:
-    from .producing import crawl_folder
+    from .producer_process import crawl_folder
 
     folder = crawl_folder(root, row.id)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -160,7 +160,7 @@ def _line(told: dict[str, Any]) -> str:
 
 
 def _confirm(told: Sequence[dict[str, Any]], *, yes: bool) -> None:
-    from ..speaking import ask, can_ask, say
+    from ..output import ask, can_ask, say
 
     if yes:
         return
@@ -175,7 +175,7 @@ def _confirm(told: Sequence[dict[str, Any]], *, yes: bool) -> None:
 def _remove_folder(root: Path, name: str) -> None:
     from scrapyd_dist.batches import check_crawl_name
 
-    from .producing import crawl_folder
+    from .producer_process import crawl_folder
 
     folder = crawl_folder(root, check_crawl_name(name))  # others may write into a store that is shared
     if folder.exists():

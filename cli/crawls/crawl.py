@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..candidates import crawls as crawl_names
-from ..grouping import asks
-from .asking import Asked, Order
+from ..option_groups import asks
+from .crawl_options import CrawlOptions, CrawlOrder
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
 
-    from .kept import KeptCode
-    from .watching import Manner
+    from .kept_code import KeptCode
+    from .watcher import Display
 
 _WATCH = "Watching"
 
@@ -30,7 +30,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on standar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class WatchOptions:
     """How a crawl is watched; a field is a parameter of the command."""
 
     timeout: Annotated[
@@ -49,11 +49,11 @@ class Watched:
         bool, typer.Option("--verbose", "-v", help="Show the producer's log as it grows.", rich_help_panel=_WATCH)
     ] = False
 
-    def manner(self) -> Manner:
+    def manner(self) -> Display:
         """The same for whoever watches."""
-        from .watching import Manner
+        from .watcher import Display
 
-        return Manner(
+        return Display(
             as_json=self.as_json,
             progress=not self.no_progress,
             quiet=self.quiet,
@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
     app.command("crawls")(crawls)
 
 
-def crawl(asked: Asked, watched: Watched, name: Name = None, detach: Detach = False) -> None:
+def crawl(asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False) -> None:
     """Spread one crawl over the nodes, watch it, and bring the items home as one file.
 
     The code that is here is uploaded to nodes that lack it; plain jobs go on with
@@ -98,24 +98,24 @@ def crawl(asked: Asked, watched: Watched, name: Name = None, detach: Detach = Fa
     """
     from scrapyd_dist.config import load
 
-    from . import producing, watching
-    from .kept import kept_code
+    from . import producer_process, watcher
+    from .kept_code import kept_code
 
     manner = watched.manner()
     root = load().root
     order = asked.order(Path.cwd())
-    begun, process = producing.begin(root, order, name, kept_code(root, order.version))
+    begun, process = producer_process.begin(root, order, name, kept_code(root, order.version))
     if detach:
         leave(begun, process, watched)
         return
-    code = watching.watch(root, begun.id, manner, process)
-    producing.forget_refused(root, begun.id)
+    code = watcher.watch(root, begun.id, manner, process)
+    producer_process.forget_refused(root, begun.id)
     raise typer.Exit(code)
 
 
-def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: Watched) -> None:
+def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions) -> None:
     """The crawl goes on without this command: say which one it is."""
-    from ..speaking import put, put_json, say
+    from ..output import put, put_json, say
 
     process.returncode = 0  # it outlives this object, which would warn about that
     if watched.as_json:
@@ -126,7 +126,7 @@ def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: Watched) -> N
         say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
 
 
-def plan(asked: Asked, as_json: Json = False) -> None:
+def plan(asked: CrawlOptions, as_json: Json = False) -> None:
     """Show what `sdist crawl` with the same options would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
@@ -136,9 +136,9 @@ def plan(asked: Asked, as_json: Json = False) -> None:
     """
     from scrapyd_dist.config import load
 
-    from ..speaking import complain, put_json
-    from .kept import kept_code
-    from .planning import show
+    from ..output import complain, put_json
+    from .kept_code import kept_code
+    from .plan_view import show
 
     root = load().root
     order = asked.order(Path.cwd())
@@ -152,10 +152,10 @@ def plan(asked: Asked, as_json: Json = False) -> None:
         show(answer["plan"])
 
 
-def _ask_for_plan(root: Path, order: Order, kept: KeptCode | None) -> dict[str, Any]:
+def _ask_for_plan(root: Path, order: CrawlOrder, kept: KeptCode | None) -> dict[str, Any]:
     """What the planning process answers: {"plan": …} or {"error": …, "exit_code": …}."""
     done = subprocess.run(
-        [sys.executable, "-m", "scrapyd_dist.middlewares.producer.produce", "--plan"],
+        [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", "--plan"],
         cwd=root,
         input=json.dumps({**asdict(order), **(kept.told() if kept is not None else {})}),
         capture_output=True,
@@ -173,7 +173,7 @@ def _ask_for_plan(root: Path, order: Order, kept: KeptCode | None) -> dict[str, 
     return {"error": f"The planning process ended with code {done.returncode}, without a plan:\n{end}", "exit_code": 1}
 
 
-def resume(crawl: CrawlId, watched: Watched, new_code: NewCode = False, detach: Detach = False) -> None:
+def resume(crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, detach: Detach = False) -> None:
     """Go on with a crawl that was stopped, refused or paused, or whose process died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
@@ -184,17 +184,17 @@ def resume(crawl: CrawlId, watched: Watched, new_code: NewCode = False, detach: 
     """
     from scrapyd_dist.config import load
 
-    from . import producing, watching
+    from . import producer_process, watcher
 
     manner = watched.manner()
     root = load().root
-    if not new_code and producing.go_on(root, crawl):  # it rests: its process is there
-        raise typer.Exit(0 if detach else watching.watch(root, crawl, manner))
-    again, process = producing.begin_again(root, crawl, new_code=new_code)
+    if not new_code and producer_process.go_on(root, crawl):  # it rests: its process is there
+        raise typer.Exit(0 if detach else watcher.watch(root, crawl, manner))
+    again, process = producer_process.begin_again(root, crawl, new_code=new_code)
     if detach:
         leave(again, process, watched)
         return
-    raise typer.Exit(watching.watch(root, crawl, manner, process))
+    raise typer.Exit(watcher.watch(root, crawl, manner, process))
 
 
 def crawls(as_json: Json = False) -> None:
@@ -202,20 +202,20 @@ def crawls(as_json: Json = False) -> None:
 
     Example: sdist crawls
     """
-    from scrapyd_dist.account.summary import told
     from scrapyd_dist.config import load
+    from scrapyd_dist.progress.summary import told
 
-    from ..render import table
-    from ..speaking import put_json, say
-    from ..storing import maybe_store
-    from . import watching, words
+    from ..output import put_json, say
+    from ..project_store import maybe_store
+    from ..tables import table
+    from . import watcher, wording
 
     store, rows = maybe_store(load().root), []
     if store is not None:
         with closing(store):
             rows = [row for row in store.crawls() if row.kind != "frontier"]
     if as_json:
-        put_json({"crawls": [{**told(row), "state": watching.alive_state(row)} for row in rows]})
+        put_json({"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]})
         return
     if not rows:
         say("There are no crawls yet. `sdist crawl SPIDER` starts one.")
@@ -226,10 +226,10 @@ def crawls(as_json: Json = False) -> None:
             (
                 row.id,
                 row.spider,
-                watching.shown_state(row),
+                watcher.shown_state(row),
                 datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-                f"{words.number(row.summary, 'batches', 'done'):,}/{words.number(row.summary, 'batches', 'total'):,}",
-                words.number(row.summary, "items"),
+                "/".join(f"{wording.number(row.summary, 'batches', one):,}" for one in ("done", "total")),
+                wording.number(row.summary, "items"),
                 row.exit_code,
             )
             for row in rows

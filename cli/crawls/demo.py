@@ -56,7 +56,7 @@ def demo(
 
     Example: sdist demo --nodes 2
     """
-    from ..speaking import say
+    from ..output import say
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -108,7 +108,7 @@ def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
     """The demo site; what it says of itself. It ends with its standard input, so also when this process is killed."""
     from scrapyd_dist.errors import DistError
 
-    from ..speaking import say
+    from ..output import say
 
     command = [sys.executable, "-m", "scrapyd_dist.examples.site", "--items", str(items), "--until-eof"]
     # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
@@ -131,31 +131,31 @@ def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _nodes(project: Path, count: int) -> Iterator[None]:
     """Local nodes, which end with all that runs for this project."""
-    from scrapyd_dist.deploy import local
+    from scrapyd_dist.deploy import local_nodes
 
     from scrapyd_dist.config import state_dir
 
-    from ..speaking import say
+    from ..output import say
 
     state = state_dir(project)
     _echo(project, "nodes", "up", str(count))
     try:
-        for node in local.up(state, count):
+        for node in local_nodes.up(state, count):
             say(f"  {node.name}  {node.url}")
         yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the clearing up is not to be broken off
         _stop_crawls(project)
-        local.down(state, grace=GRACE)
+        local_nodes.down(state, grace=GRACE)
 
 
 def _stop_crawls(project: Path) -> None:
     """End producers that still run: a crawl outlives the command that watched it."""
     from scrapyd_dist.deploy.processes import Leader, stop
 
-    from ..storing import maybe_store
-    from .producing import lives
+    from ..project_store import maybe_store
+    from .producer_process import lives
 
     store = maybe_store(project)
     if store is None:
@@ -174,7 +174,7 @@ def _crawl(site: dict[str, Any]) -> list[str]:
 
 
 def _echo(project: Path, *arguments: str) -> None:
-    from ..speaking import say
+    from ..output import say
 
     say(f"\n{project.name}$ {shlex.join(['sdist', *arguments])}")
 
@@ -227,8 +227,8 @@ def _judge(project: Path, items: int, nodes: int, took: float) -> None:
 
     from scrapyd_dist.errors import DistError
 
-    from ..speaking import put
-    from .words import clock, counted
+    from ..output import put
+    from .wording import clock, counted
 
     path = project / OUTPUT
     with path.open(encoding="utf-8") as file:
@@ -243,7 +243,7 @@ def _judge(project: Path, items: int, nodes: int, took: float) -> None:
 
 
 def _stay(project: Path, site: dict[str, Any]) -> None:
-    from ..speaking import say
+    from ..output import say
 
     say(
         f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"

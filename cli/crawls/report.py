@@ -47,7 +47,7 @@ def report(
     """
     from scrapyd_dist.report import document, page
 
-    from ..speaking import put, put_json
+    from ..output import put, put_json
 
     facts = _facts(crawl)
     if ask_nodes:
@@ -65,8 +65,8 @@ def _facts(name: str | None) -> Facts:
     from scrapyd_dist.config import load
     from scrapyd_dist.report import gather
 
-    from ..storing import existing_store
-    from .producing import latest, lives
+    from ..project_store import existing_store
+    from .producer_process import latest, lives
 
     with closing(existing_store(load().root)) as store:
         row = store.crawl(name) if name else latest(store)
@@ -75,12 +75,12 @@ def _facts(name: str | None) -> Facts:
 
 
 def _nodes_now(project: str) -> tuple[NodeNow, ...]:
-    from scrapyd_dist.deploy.survey import look
+    from scrapyd_dist.deploy.node_versions import look
 
     from scrapyd_dist.config import load
     from scrapyd_dist.report import NodeNow
 
-    from ..fleet import chosen_nodes
+    from ..target_nodes import chosen_nodes
 
     seen = look(chosen_nodes(load(), None), project, timeout=PATIENCE)
     return tuple(NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen)

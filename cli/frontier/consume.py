@@ -1,29 +1,190 @@
-"""`sdist consume`: the manager of workers at a frontier, in the foreground. Rule: what it starts outlives it."""
+"""`sdist consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.filling import has_arguments
+from scrapyd_dist.frontier.intake import has_arguments
 
-from ..crawls.asking import pairs
-from ..grouping import asks
-from .asking import Wanted
-from .counting import slots_in
-from .naming import opened, settings_of, with_prefix
+from ..candidates import frontiers, nodes, spiders
+from ..crawls.crawl_options import output_of, pairs
+from ..option_groups import asks
+from .frontier_count import slots_in
+from .frontier_names import opened, settings_of, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from scrapyd_dist.batches import Crawl
+    from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.store import Store
+
+_WORKERS, _SPIDER, _ITEMS, _NODES = "Workers", "The spider", "Items", "Nodes"
+
+
+def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumeOptions:
+    """What `sdist consume` can be asked for; a field is a parameter of the command."""
+
+    spider: Annotated[
+        str,
+        typer.Argument(
+            help="The spider's name, as `scrapy list` shows it.",
+            metavar="SPIDER",
+            autocompletion=spiders,
+            show_default=False,
+        ),
+    ]
+    frontier: Annotated[
+        str,
+        typer.Argument(
+            metavar="FRONTIER", autocompletion=frontiers, help="The frontier's name, as `sdist frontier list` shows it."
+        ),
+    ]
+    slots: Annotated[
+        Optional[str], _option(_WORKERS, "Only the slots whose names begin like this.", metavar="PREFIX")
+    ] = None
+    max_running: Annotated[int, _option(_WORKERS, "Workers at one time, over all nodes.", metavar="N", min=0)] = 8
+    per_slot: Annotated[int, _option(_WORKERS, "Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
+    fair: Annotated[
+        Optional[str],
+        _option(_WORKERS, "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no "
+                "worker to a slot.", metavar="KIND"),
+    ] = None  # fmt: skip
+    loop: Annotated[
+        Optional[float],
+        _option(_WORKERS, "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
+                metavar="SECONDS", min=0),
+    ] = None  # fmt: skip
+    max_time: Annotated[
+        Optional[str], _option(_WORKERS, "Start no more after this time (90, 30m, 2h), and leave.", metavar="TIME")
+    ] = None
+    max_batches: Annotated[
+        int, _option(_WORKERS, "A worker ends after so many batches; 0: no limit.", metavar="N", min=0)
+    ] = 0
+    max_requests: Annotated[
+        int, _option(_WORKERS, "A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
+    ] = 0
+    idle: Annotated[
+        Optional[str],
+        _option(_WORKERS, "At a standing frontier, a worker ends when it had no work for so long.", metavar="TIME"),
+    ] = None
+    label: Annotated[
+        Optional[list[str]],
+        _option(_WORKERS, "A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT"),
+    ] = None
+    arg: Annotated[
+        Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
+    ] = None
+    setting: Annotated[
+        Optional[list[str]],
+        _option(_SPIDER, "Setting of the spider in every job. Repeatable.", "-s", "--set", metavar="NAME=VALUE"),
+    ] = None
+    add_to: Annotated[
+        Optional[list[str]],
+        _option(_ITEMS, "At the end, write all items of the frontier to this new file: .jl, .jsonl, .json, .csv.", "-o",
+                "--output", metavar="FILE"),
+    ] = None  # fmt: skip
+    overwrite: Annotated[
+        Optional[list[str]],
+        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
+    ] = None
+    node: Annotated[
+        Optional[list[str]],
+        _option(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
+                metavar="NAME|ADDRESS", autocompletion=nodes),
+    ] = None  # fmt: skip
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
+    ] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False
+
+    def scaling(self) -> ScalingPolicy:
+        """How many workers there may be, and where."""
+        from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+
+        from ..crawls.crawl import seconds
+
+        return ScalingPolicy(
+            most=self.max_running,
+            per_slot=self.per_slot,
+            prefix=self.slots or "",
+            every=self.loop,
+            max_time=seconds("--max-time", self.max_time) or 0.0,
+        )
+
+    def check_rows(self) -> None:
+        """Refuse what is for workers, at a frontier where each row is a job.
+
+        Raises:
+            ConfigError: there is such an option.
+        """
+        asked = {
+            "--slots": self.slots, "--fair": self.fair, "--loop": self.loop is not None,
+            "--max-batches": self.max_batches, "--max-requests": self.max_requests, "--idle": self.idle,
+        }  # fmt: skip
+        there = [name for name, it in asked.items() if it]
+        if there:
+            raise ConfigError(
+                f"The rows of {self.frontier} are arguments, and each is a job of its own: {', '.join(there)} is for"
+                " workers that lease requests. Leave it out."
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """What else is asked for, as settings of ours."""
+        from ..crawls.crawl import seconds
+
+        asked = {
+            "DISTRIBUTED_MAX_BATCHES": self.max_batches,
+            "DISTRIBUTED_MAX_REQUESTS": self.max_requests,
+            "DISTRIBUTED_FAIR": self.fair,
+            "DISTRIBUTED_IDLE": seconds("--idle", self.idle),
+            "DISTRIBUTED_NODES": self.node,
+        }
+        return {name: value for name, value in asked.items() if value}
+
+    def labels(self) -> list[str]:
+        """The words for each job.
+
+        Raises:
+            ConfigError: one has a comma, which would make two of it.
+        """
+        for text in self.label or ():
+            if "," in text:
+                raise ConfigError(
+                    f"--label {text!r} has a comma, which parts two labels. Give each by an option of its own."
+                )
+        return self.label or []
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """The files that the items go to, as DISTRIBUTED_OUTPUTS has them.
+
+        Raises:
+            ConfigError: a file is there, or nothing will be home to write.
+        """
+        here = Path.cwd()
+        outputs = [output_of(here, text, overwrite=False) for text in self.add_to or ()]
+        outputs += [output_of(here, text, overwrite=True) for text in self.overwrite or ()]
+        if outputs and self.loop == 0:
+            raise ConfigError(
+                "--loop 0 leaves before any items are home, so there is nothing to write to -o. Leave one of the two"
+                f" out; `sdist items merge {self.frontier} -o FILE` makes the file of what has come home later."
+            )
+        return outputs
+
 
 #: seconds between two lines where there is no terminal
 LINE_EVERY = 30.0
@@ -34,7 +195,7 @@ def register(app: typer.Typer) -> None:
     app.command("consume")(asks(consume))
 
 
-def consume(wanted: Wanted) -> None:
+def consume(wanted: ConsumeOptions) -> None:
     """Keep workers of a spider running at a frontier until nothing is left, and bring the items home.
 
     The code is uploaded to nodes that lack it. Workers are jobs that lease one
@@ -51,9 +212,9 @@ def consume(wanted: Wanted) -> None:
     """
     from scrapyd_dist.config import load
 
-    from ..crawls import words
-    from ..crawls.watching import misses_of
-    from ..speaking import put, put_json
+    from ..crawls import wording
+    from ..crawls.watcher import misses_of
+    from ..output import put, put_json
 
     root = load().root
     outputs = wanted.outputs()
@@ -67,11 +228,11 @@ def consume(wanted: Wanted) -> None:
     with opened(root, wanted.frontier) as (_, row):
         ended = row
     if wanted.as_json:
-        from scrapyd_dist.account.summary import told
+        from scrapyd_dist.progress.summary import told
 
         put_json(told(ended))
     else:
-        for line in words.closing(ended, misses_of(root, ended.id)):
+        for line in wording.closing(ended, misses_of(root, ended.id)):
             put(line)
     raise typer.Exit(code)
 
@@ -82,7 +243,7 @@ def _check_free(row: Crawl) -> None:
     Raises:
         ConfigError: which one that is.
     """
-    from ..crawls.producing import lives
+    from ..crawls.producer_process import lives
 
     if row.kind != "frontier":
         raise ConfigError(
@@ -108,22 +269,22 @@ def _check_slots(store: Store, row: Crawl, prefix: str | None) -> None:
 
 
 def _manage(
-    root: Path, wanted: Wanted, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
+    root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
 ) -> int:
     """Run the manager in this process; its exit code."""
-    from scrapyd_dist.middlewares.frontier.consuming import Consuming, Errand
+    from scrapyd_dist.middlewares.frontier.consume_process import ConsumeProcess, ConsumeRequest
 
-    from ..crawls.waitline import waiting
-    from ..storing import SETTING, where
+    from ..crawls.wait_line import waiting
+    from ..project_store import SETTING, where
 
     given = pairs("-s", wanted.setting or [])
     if SETTING in given:
         raise ConfigError(
             f"-s {SETTING}=… would show the store's address to everybody who lists this machine's processes."
         )
-    errand = Errand(
+    errand = ConsumeRequest(
         spider=wanted.spider,
-        staffing=wanted.staffing(),
+        scaling=wanted.scaling(),
         args=pairs("-a", wanted.arg or []),
         given=given,
         labels=wanted.labels(),
@@ -142,21 +303,21 @@ def _manage(
 
     silence = nullcontext(lambda _: None)
     with _told(), silence if wanted.quiet else waiting(LINE_EVERY) as show:
-        return asyncio.run(Consuming(errand, settings, look_on).run())
+        return asyncio.run(ConsumeProcess(errand, settings, look_on).run())
 
 
 def _line(frontier: str, summary: dict[str, Any]) -> str:
-    from ..crawls import words
+    from ..crawls import wording
 
-    number, nodes = words.number, summary.get("nodes") or ()
+    number, nodes = wording.number, summary.get("nodes") or ()
     pieces = [
-        words.counted(sum(node.get("running", 0) for node in nodes), "worker"),
+        wording.counted(sum(node.get("running", 0) for node in nodes), "worker"),
         f"waiting {number(summary, 'requests', 'total') - number(summary, 'requests', 'sent'):,}",
         f"done {number(summary, 'requests', 'done'):,}",
         f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",
-        words.rated(summary, "items"),
-        words.rated(summary, "failed"),
-        f"nodes {sum(node.get('state') in words.USED for node in nodes)}/{len(nodes)}",
+        wording.rated(summary, "items"),
+        wording.rated(summary, "failed"),
+        f"nodes {sum(node.get('state') in wording.USED for node in nodes)}/{len(nodes)}",
     ]
     return f"{frontier}: {' · '.join(piece for piece in pieces if piece)}"
 
@@ -164,7 +325,7 @@ def _line(frontier: str, summary: dict[str, Any]) -> str:
 @contextmanager
 def _told() -> Iterator[None]:
     """What the manager warns of is said on standard error."""
-    handler = _Sayer(level=logging.WARNING)
+    handler = _Announcer(level=logging.WARNING)
     logger = logging.getLogger("scrapyd_dist")
     logger.addHandler(handler)
     before, logger.propagate = logger.propagate, False
@@ -175,10 +336,10 @@ def _told() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _Sayer(logging.Handler):
+class _Announcer(logging.Handler):
     """A log record as a line for people."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from ..speaking import complain
+        from ..output import complain
 
         complain(record.getMessage())

@@ -11,16 +11,16 @@ import typer
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..candidates import crawls
-from ..jobs.joblist import Json
+from ..jobs.job_list import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scrapyd_dist.items.collect import Output
-    from scrapyd_dist.items.lines import Found
+    from scrapyd_dist.items.json_lines import FoundItem
+    from scrapyd_dist.items.merging import ItemOutput
     from scrapyd_dist.items.replaced import Runs
 
-    from .sources import Stored
+    from .item_sources import Stored
 
 #: endings of files of JSON lines
 _LINES = frozenset({".jl", ".jsonl", ".jsonlines", ".part"})
@@ -59,8 +59,8 @@ def merge(
 
     Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
     """
-    from scrapyd_dist.items.collect import merge as write
-    from scrapyd_dist.items.lines import Items
+    from scrapyd_dist.items.json_lines import Items
+    from scrapyd_dist.items.merging import merge as write
 
     outputs = _outputs(output or (), overwrite or ())
     crawls, files, problems = _asked(name)
@@ -83,23 +83,23 @@ class _File:
     foreign: bool = False  #: what nobody has checked yet
 
 
-def _outputs(new: Sequence[str], over: Sequence[str]) -> list[Output]:
-    from scrapyd_dist.items.collect import Output
+def _outputs(new: Sequence[str], over: Sequence[str]) -> list[ItemOutput]:
+    from scrapyd_dist.items.merging import ItemOutput
 
-    from ..crawls.asking import output_of
+    from ..crawls.crawl_options import output_of
 
     if not new and not over:
         raise ConfigError("Name the file that the items go to: -o items.jl, or -O to replace one that is there.")
     asked = [output_of(Path.cwd(), text, overwrite=False) for text in new]
     asked += [output_of(Path.cwd(), text, overwrite=True) for text in over]
-    return [Output.named(one["path"], overwrite=True, format=one["format"]) for one in asked]
+    return [ItemOutput.named(one["path"], overwrite=True, format=one["format"]) for one in asked]
 
 
 def _asked(names: Sequence[str]) -> tuple[list[Stored], list[_File], list[str]]:
     """The crawls and the files behind the names, in their order, and what is wrong with some."""
     from scrapyd_dist.config import load
 
-    from .sources import stored
+    from .item_sources import stored
 
     wanted = [name for name in names if not Path(name).is_file()]
     crawls = stored(load().root, wanted) if wanted else {}
@@ -148,7 +148,7 @@ def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
 
 
 def _tell(one: Stored) -> None:
-    from ..speaking import say
+    from ..output import say
 
     crawl = one.crawl
     if not crawl.state.ended:
@@ -158,7 +158,7 @@ def _tell(one: Stored) -> None:
         say(f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says what it lacks.")
 
 
-def _judged(files: Sequence[_File], found: Sequence[Found]) -> list[str]:
+def _judged(files: Sequence[_File], found: Sequence[FoundItem]) -> list[str]:
     """Where a file does not have what it should."""
     wrong = []
     for file, one in zip(files, found, strict=True):
@@ -172,7 +172,7 @@ def _judged(files: Sequence[_File], found: Sequence[Found]) -> list[str]:
 
 
 def _totals(
-    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[Found], problems: Sequence[str]
+    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[FoundItem], problems: Sequence[str]
 ) -> list[str]:
     """Where all files of a finished crawl do not have as many items as it ended with."""
     wrong = []
@@ -186,16 +186,16 @@ def _totals(
     return wrong
 
 
-def _torn(found: Sequence[Found]) -> Iterator[str]:
+def _torn(found: Sequence[FoundItem]) -> Iterator[str]:
     for one in found:
         if one.torn:
             yield f"{one.path}: a torn last line of {one.torn:,} bytes was left out"
 
 
 def _show(
-    count: int, outputs: Sequence[Output], found: Sequence[Found], problems: Sequence[str], *, as_json: bool
+    count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str], *, as_json: bool
 ) -> None:
-    from ..speaking import complain, put_json, say
+    from ..output import complain, put_json, say
 
     duplicates, torn = sum(one.duplicates for one in found), list(_torn(found))
     for text in [*torn[:_SHOWN], *([f"and {len(torn) - _SHOWN:,} more torn files"] if len(torn) > _SHOWN else [])]:
@@ -211,7 +211,9 @@ def _show(
     say(f"{count:,} items of {len(found):,} files in {', '.join(str(one.path) for one in outputs)}{aside}.")
 
 
-def _document(count: int, outputs: Sequence[Output], found: Sequence[Found], problems: Sequence[str]) -> dict[str, Any]:
+def _document(
+    count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str]
+) -> dict[str, Any]:
     return {
         "items": count,
         "duplicates": sum(one.duplicates for one in found),

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from ..candidates import crawls
-from ..jobs.joblist import TIMEOUT, Timeout
+from ..jobs.job_list import TIMEOUT, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapyd_dist.store import Store
 
-    from .streams import Stream, Streams
+    from .item_sources import ItemStream, ItemStreams
 
 #: items that are shown when nothing else is said
 ITEMS = 10
@@ -46,19 +46,19 @@ def tail(
     """
     from scrapyd_dist.config import load
 
-    from ..crawls.producing import crawl_folder, latest
-    from ..fleet import nodes_of
-    from ..jobs.joblist import make_sender
-    from ..speaking import say
-    from ..storing import existing_store
-    from .streams import Streams
+    from ..crawls.producer_process import crawl_folder, latest
+    from ..jobs.job_list import make_sender
+    from ..output import say
+    from ..project_store import existing_store
+    from ..target_nodes import nodes_of
+    from .item_sources import ItemStreams
 
     found = load()
     with closing(existing_store(found.root)) as store:
         row = store.crawl(crawl) if crawl is not None else latest(store)
         nodes = {node.url: node for node in nodes_of(found)}
         folder = crawl_folder(found.root, row.id)
-        streams = Streams(store=store, crawl=row, folder=folder, sender=make_sender(), nodes=nodes, timeout=timeout)
+        streams = ItemStreams(store=store, crawl=row, folder=folder, sender=make_sender(), nodes=nodes, timeout=timeout)
         show = Show(with_node=with_node)
         for stream, lines in streams.last(items):
             show.lines(stream, lines)
@@ -77,9 +77,9 @@ class Show:
         self._last: tuple[str, str] | None = None
         self.count = 0
 
-    def lines(self, stream: Stream, lines: Sequence[bytes]) -> None:
+    def lines(self, stream: ItemStream, lines: Sequence[bytes]) -> None:
         """Print items of one job."""
-        from ..speaking import put_values, say
+        from ..output import put_values, say
 
         if not lines:
             return
@@ -93,8 +93,8 @@ class Show:
         put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
 
 
-def _marked(stream: Stream, line: bytes) -> str:
-    from scrapyd_dist.items.lines import item_in
+def _marked(stream: ItemStream, line: bytes) -> str:
+    from scrapyd_dist.items.json_lines import item_in
 
     item = item_in(line)
     if item is None:
@@ -102,7 +102,7 @@ def _marked(stream: Stream, line: bytes) -> str:
     return json.dumps({"_node": stream.node, "_job": stream.job, **item}, ensure_ascii=False)
 
 
-def _follow(store: Store, crawl: str, streams: Streams, show: Show) -> None:
+def _follow(store: Store, crawl: str, streams: ItemStreams, show: Show) -> None:
     """Show what comes, until the crawl is over.
 
     Raises:
@@ -110,7 +110,7 @@ def _follow(store: Store, crawl: str, streams: Streams, show: Show) -> None:
     """
     from scrapyd_dist.errors import DistError
 
-    from ..crawls.producing import lives
+    from ..crawls.producer_process import lives
 
     seen_alive = time.monotonic()
     while True:

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.jobs.joblog import LEVELS
+from scrapyd_dist.joblogs.joblog import LEVELS
 
 from ..candidates import crawls, levels
-from .joblist import TIMEOUT, Nodes, Project, Spider, Timeout
+from .job_list import TIMEOUT, Nodes, Project, Spider, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from scrapyd_dist.jobs.joblog import Line
-    from scrapyd_dist.jobs.logreads import LogTap
+    from scrapyd_dist.joblogs.joblog import LogLine
+    from scrapyd_dist.joblogs.log_reads import LogTap
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
 
-    from .joblist import JobList, Listed
+    from .job_list import JobList, Listed
 
 #: lines of each log that are shown when nothing else is said
 LINES = 20
@@ -79,15 +79,15 @@ def logs(
     from scrapyd_dist.config import load
 
     from ..crawls.crawl import seconds
-    from ..fleet import chosen_nodes
-    from .joblist import make_sender
+    from ..target_nodes import chosen_nodes
+    from .job_list import make_sender
 
     span = seconds("--since", since)
-    keep = Keep(
+    keep = LogFilter(
         level=level_of(level), since=None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
     )
     found = load()
-    source = Source(
+    source = LogSource(
         root=found.root, sender=make_sender(), nodes=chosen_nodes(found, node), names=tuple(name or ()),
         project=project, spider=spider, timeout=timeout,
     )  # fmt: skip
@@ -107,13 +107,13 @@ def logs(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep:
+class LogFilter:
     """Which lines are wanted."""
 
     level: int = 0  #: least, by its place in LEVELS
     since: datetime | None = None
 
-    def wants(self, line: Line, offset: timedelta) -> bool:
+    def wants(self, line: LogLine, offset: timedelta) -> bool:
         """Whether it is of the level and of the time; what has neither is wanted where neither is asked for."""
         if self.level and (line.level not in LEVELS or LEVELS.index(line.level) < self.level):
             return False
@@ -126,27 +126,27 @@ class Moment:
 
     at: datetime
     prefix: str
-    line: Line
+    line: LogLine
 
     def show(self, *, raw: bool) -> None:
         put_line(f"{self.prefix} | ", self.line, raw=raw)
 
 
 @dataclass(kw_only=True)
-class Stream:
+class LogStream:
     """The log of one job as it is read on."""
 
     row: Listed
     tap: LogTap
     offset: timedelta  #: the node's local time minus UTC
-    keep: Keep
+    keep: LogFilter
     alive: bool = True
     broken: str = ""
     _last: datetime = _EARLIEST
 
     @property
     def prefix(self) -> str:
-        from ..speaking import one_line
+        from ..output import one_line
 
         return f"{self.row.place.node.name} {one_line(self.row.place.job)}"
 
@@ -170,7 +170,7 @@ class Stream:
         return None if lines is None else self._moments(lines)
 
     def _complain(self, error: NodeError) -> None:
-        from ..speaking import complain
+        from ..output import complain
 
         if self.broken != error.short:
             complain(str(error))
@@ -180,7 +180,7 @@ class Stream:
         """The last line, where no line feed ends it."""
         return self._moments(self.tap.rest())
 
-    def _moments(self, lines: Sequence[Line]) -> list[Moment]:
+    def _moments(self, lines: Sequence[LogLine]) -> list[Moment]:
         found = []
         for line in lines:
             if line.at is not None:
@@ -191,7 +191,7 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class LogSource:
     """Where logs come from."""
 
     root: Path
@@ -207,7 +207,7 @@ class Source:
         """What the nodes list, and of that the jobs that were named, or that run."""
         from scrapyd_dist.scrapyd.api import JobState
 
-        from .joblist import ask_jobs, named, remembered
+        from .job_list import ask_jobs, named, remembered
 
         listed = ask_jobs(self.sender, self.nodes, project=self.project, spider=self.spider, timeout=self.timeout)
         if self.names:
@@ -216,11 +216,11 @@ class Source:
             rows = [row for row in listed.jobs if row.state is JobState.RUNNING]
         return listed, rows
 
-    def open(self, rows: Sequence[Listed], keep: Keep, count: int | None) -> list[Stream]:
+    def open(self, rows: Sequence[Listed], keep: LogFilter, count: int | None) -> list[LogStream]:
         """The logs of those jobs that are not open yet, each at its first line to be shown."""
         from scrapyd_dist.scrapyd.sweep import sweep
 
-        from ..speaking import complain
+        from ..output import complain
 
         fresh = [row for row in rows if (row.place.node.url, row.place.job) not in self._opened]
         self._opened.update((row.place.node.url, row.place.job) for row in fresh)
@@ -232,8 +232,8 @@ class Source:
                 streams[answer.asked] = answer.value
         return [streams[at] for at in sorted(streams)]
 
-    def _open(self, row: Listed, keep: Keep, count: int | None) -> Stream:
-        from scrapyd_dist.jobs.logreads import LogTap, look
+    def _open(self, row: Listed, keep: LogFilter, count: int | None) -> LogStream:
+        from scrapyd_dist.joblogs.log_reads import LogTap, look
         from scrapyd_dist.scrapyd.api import JobState
 
         place = row.place
@@ -243,10 +243,10 @@ class Source:
         floor = tap.seek_time((keep.since + offset).replace(tzinfo=None)) if keep.since is not None else 0
         if count is not None:
             tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
-        return Stream(row=row, tap=tap, offset=offset, keep=keep, alive=row.state is not JobState.FINISHED)
+        return LogStream(row=row, tap=tap, offset=offset, keep=keep, alive=row.state is not JobState.FINISHED)
 
 
-def _look_again(source: Source, streams: Sequence[Stream], keep: Keep) -> list[Stream]:
+def _look_again(source: LogSource, streams: Sequence[LogStream], keep: LogFilter) -> list[LogStream]:
     """Note which jobs are over; gives the logs of those that are new."""
     from scrapyd_dist.scrapyd.api import JobState
 
@@ -257,7 +257,7 @@ def _look_again(source: Source, streams: Sequence[Stream], keep: Keep) -> list[S
     return source.open(rows, keep, None)
 
 
-def _follow(source: Source, streams: list[Stream], keep: Keep, *, raw: bool) -> None:
+def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw: bool) -> None:
     """Show what comes, until all jobs are over."""
     from scrapyd_dist.scrapyd.sweep import sweep
 
@@ -267,7 +267,7 @@ def _follow(source: Source, streams: list[Stream], keep: Keep, *, raw: bool) -> 
             listed_at = time.monotonic()
             with suppress(NothingMatched):  # a node that does not answer now may do so later
                 streams += _look_again(source, streams, keep)
-        news = [moment for answer in sweep(streams, Stream.news) for moment in answer.value or ()]
+        news = [moment for answer in sweep(streams, LogStream.news) for moment in answer.value or ()]
         for moment in sorted(news, key=lambda one: one.at):
             moment.show(raw=raw)
         quiet = 0 if news else quiet + 1
@@ -277,9 +277,9 @@ def _follow(source: Source, streams: list[Stream], keep: Keep, *, raw: bool) -> 
             moment.show(raw=raw)
 
 
-def put_line(head: str, line: Line, *, raw: bool) -> None:
+def put_line(head: str, line: LogLine, *, raw: bool) -> None:
     """Show a line of a log; raw: as it is there."""
-    from ..speaking import colourless, put, put_raw
+    from ..output import colourless, put, put_raw
 
     if raw:
         put_raw(head, line.raw)

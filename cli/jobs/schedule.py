@@ -1,7 +1,8 @@
-"""`sdist schedule`: plain jobs, placed by load or by name. Rule: the version is pinned, and no job is posted twice."""
+"""`sdist schedule`: plain jobs, placed by load or by name. The version is pinned, and no job is posted twice."""
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,19 +11,79 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
-from scrapyd_dist.scrapyd.jobids import job_id
+from scrapyd_dist.scrapyd.jobs import job_id
 
 from ..candidates import nodes, spiders
-from .joblist import Json, Nodes
+from .job_list import Json, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
-    from .placing import Fleet
+    from .job_placement import JobFleet
+
+#: what a column begins with that is a setting; one that is neither this nor known is a spider argument
+SETTING = "s:"
+
+
+_KNOWN = ("spider", "node", "priority")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """One row. An empty cell says nothing."""
+
+    spider: str
+    node: str | None = None
+    priority: float | None = None
+    args: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def read_jobs(path: Path) -> list[JobRow]:
+    """The rows of the file.
+
+    Raises:
+        ConfigError: it cannot be read, or a row makes no sense.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            if "spider" not in (reader.fieldnames or ()):
+                raise ConfigError(f"{path} has no column `spider`. Its first line names the columns: spider,node,…")
+            return [_row(path, reader.line_num, row) for row in reader]
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path} is no CSV file in UTF-8: {error}.") from error
+
+
+def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None]) -> JobRow:
+    where = f"{path}, line {line}"
+    if None in row:
+        raise ConfigError(f"{where}: it has more cells than there are columns. A cell with a comma wants quotes.")
+    cells = {name: value for name, value in row.items() if name and isinstance(value, str) and value}
+    if not cells.get("spider"):
+        raise ConfigError(f"{where}: it names no spider.")
+    return JobRow(
+        spider=cells["spider"],
+        node=cells.get("node"),
+        priority=_priority(where, cells.get("priority")),
+        args={name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)},
+        settings={name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)},
+    )
+
+
+def _priority(where: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise ConfigError(f"{where}: the priority {text!r} is no number.") from None
+
 
 #: seconds that a node gets: the first job of a version makes it import the project
 TIMEOUT = 60.0
@@ -34,7 +95,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class ScheduleRequest:
     """One job that is asked for."""
 
     spider: str
@@ -45,10 +106,10 @@ class Wish:
 
 
 @dataclass(kw_only=True)
-class Posted:
+class PostedJob:
     """One job that is to be sent, and what came of it."""
 
-    wish: Wish
+    wish: ScheduleRequest
     node: Node
     job: str
     state: str = "scheduled"
@@ -102,13 +163,13 @@ def schedule(
 
     from scrapyd_dist.config import load
 
-    from ..crawls.asking import pairs
-    from ..fleet import chosen_nodes, project_name
-    from .joblist import make_sender
+    from ..crawls.crawl_options import pairs
+    from ..target_nodes import chosen_nodes, project_name
+    from .job_list import make_sender
 
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
-    wishes = _wishes(spider or [], from_, Wish(
+    wishes = _wishes(spider or [], from_, ScheduleRequest(
         spider="", node=on, priority=priority, args=pairs("-a", arg or []), settings=pairs("-s", setting or [])
     ))  # fmt: skip
     if all_nodes and any(wish.node for wish in wishes):
@@ -126,12 +187,12 @@ def schedule(
     raise typer.Exit(_exit_code(jobs, fleet, all_nodes=all_nodes))
 
 
-def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) -> Fleet:
+def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) -> JobFleet:
     """The nodes that may get jobs; those that are draining are named and passed over."""
-    from ..choosing import known_times
-    from ..fleet import draining, names_of
-    from ..speaking import say
-    from .placing import Fleet, is_draining
+    from ..output import say
+    from ..selectors import known_times
+    from ..target_nodes import draining, names_of
+    from .job_placement import JobFleet, is_draining
 
     known = draining(root)
     aside = [node for node in nodes if node.name in known]
@@ -140,13 +201,11 @@ def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) ->
     if aside:
         say(f"Passed over, since draining: {names_of(aside)}.")
     rest = [node for node in nodes if node.name not in known]
-    return Fleet(sender=sender, nodes=rest, draining=aside, timeout=timeout, known=known_times(root, rest))
+    return JobFleet(sender=sender, nodes=rest, draining=aside, timeout=timeout, known=known_times(root, rest))
 
 
-def _wishes(spiders: Sequence[str], file: Path | None, common: Wish) -> list[Wish]:
+def _wishes(spiders: Sequence[str], file: Path | None, common: ScheduleRequest) -> list[ScheduleRequest]:
     from dataclasses import replace
-
-    from .jobsfile import read_jobs
 
     wishes = [replace(common, spider=spider) for spider in spiders]
     wishes += [
@@ -165,23 +224,25 @@ def _wishes(spiders: Sequence[str], file: Path | None, common: Wish) -> list[Wis
     return wishes
 
 
-def _placed(fleet: Fleet, wishes: Sequence[Wish], *, all_nodes: bool, unless_running: bool) -> list[Posted]:
+def _placed(
+    fleet: JobFleet, wishes: Sequence[ScheduleRequest], *, all_nodes: bool, unless_running: bool
+) -> list[PostedJob]:
     """Which job goes where; one that is left out has its reason."""
     busy = fleet.busy_spiders() if unless_running else {}
     now = datetime.now(timezone.utc)
-    jobs: list[Posted] = []
+    jobs: list[PostedJob] = []
     for wish in wishes:
         if wish.spider in busy:
             node = busy[wish.spider]
             reason = f"it waits or runs on {node.name}"
-            jobs.append(Posted(wish=wish, node=node, job="", state="skipped", reason=reason))
+            jobs.append(PostedJob(wish=wish, node=node, job="", state="skipped", reason=reason))
             continue
         places = fleet.places(wish.node, all_nodes=all_nodes)
-        jobs += [Posted(wish=wish, node=node, job=job_id(wish.spider, fleet.version, now)) for node in places]
+        jobs += [PostedJob(wish=wish, node=node, job=job_id(wish.spider, fleet.version, now)) for node in places]
     return jobs
 
 
-def send(sender: Sender, jobs: Sequence[Posted], fleet: Fleet, timeout: float) -> None:
+def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: float) -> None:
     """Post them, side by side; what is refused or lost is written into the job.
 
     Raises:
@@ -197,7 +258,7 @@ def send(sender: Sender, jobs: Sequence[Posted], fleet: Fleet, timeout: float) -
             job.state, job.reason, job.error = "failed", answer.error.short, answer.error
 
 
-def _call(job: Posted, fleet: Fleet) -> Call[str]:
+def _call(job: PostedJob, fleet: JobFleet) -> Call[str]:
     from scrapyd_dist.scrapyd import api
 
     wish = job.wish
@@ -207,7 +268,7 @@ def _call(job: Posted, fleet: Fleet) -> Call[str]:
     )  # fmt: skip
 
 
-def _post(sender: Sender, job: Posted, call: Call[str], timeout: float) -> None:
+def _post(sender: Sender, job: PostedJob, call: Call[str], timeout: float) -> None:
     from scrapyd_dist.scrapyd import api
 
     try:
@@ -220,9 +281,9 @@ def _post(sender: Sender, job: Posted, call: Call[str], timeout: float) -> None:
             raise
 
 
-def _tell(jobs: Sequence[Posted], fleet: Fleet, *, as_json: bool) -> None:
-    from ..render import table
-    from ..speaking import complain, put_json, say
+def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, *, as_json: bool) -> None:
+    from ..output import complain, put_json, say
+    from ..tables import table
 
     rows: list[dict[str, Any]] = [
         {
@@ -253,8 +314,8 @@ def _tell(jobs: Sequence[Posted], fleet: Fleet, *, as_json: bool) -> None:
         say(f"See what they do: sdist jobs; sdist logs -f {begun[0].job}")
 
 
-def _exit_code(jobs: Sequence[Posted], fleet: Fleet, *, all_nodes: bool) -> int:
-    from ..fleet import exit_code
+def _exit_code(jobs: Sequence[PostedJob], fleet: JobFleet, *, all_nodes: bool) -> int:
+    from ..target_nodes import exit_code
 
     errors: list[DistError] = [job.error for job in jobs if job.error is not None]
     posted = sum(job.state != "skipped" for job in jobs)

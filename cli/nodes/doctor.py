@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..candidates import nodes
-from ..choosing import Json
-from .looks import CONNECT_TIMEOUT, ConnectTimeout
+from ..selectors import Json
+from .node_status import CONNECT_TIMEOUT, ConnectTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.diagnostics.diagnosis import Finding, NodeDiagnosis
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
-    from scrapyd_dist.upkeep.checkup import Exam, Finding
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
@@ -62,8 +62,8 @@ def doctor(
     from scrapyd_dist.config import load
     from scrapyd_dist.transports.requests import RequestsTransport
 
-    from ..choosing import chosen, known_times
-    from ..fleet import quick_project
+    from ..selectors import chosen, known_times
+    from ..target_nodes import quick_project
 
     found = load()
     nodes = chosen(found, node)
@@ -77,14 +77,14 @@ def doctor(
     raise typer.Exit(_exit_code(exams, results))
 
 
-def _examined(sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float) -> list[Exam]:
+def _examined(sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float) -> list[NodeDiagnosis]:
     """All of them at once; in their order."""
     from scrapyd_dist.scrapyd.sweep import sweep
 
-    from ..crawls.waitline import waiting
-    from .examining import examine
+    from ..crawls.wait_line import waiting
+    from .node_examination import examine
 
-    exams: dict[Node, Exam] = {}
+    exams: dict[Node, NodeDiagnosis] = {}
     with waiting(30.0, terminal_only=True) as show:
         for answer in sweep(nodes, lambda one: examine(sender, one, project, timeout)):
             if answer.value is not None:
@@ -93,13 +93,13 @@ def _examined(sender: Sender, nodes: Sequence[Node], project: str | None, timeou
     return [exams[node] for node in nodes]
 
 
-def _watched(root: Path, sender: Sender, exams: list[Exam], timeout: float) -> list[Exam]:
+def _watched(root: Path, sender: Sender, exams: list[NodeDiagnosis], timeout: float) -> list[NodeDiagnosis]:
     """Look again, and again, where work waits and none runs; and tell who is draining."""
     from scrapyd_dist.nodes import NodeRecord
 
-    from ..crawls.waitline import waiting
-    from ..fleet import node_records
-    from .records import start_delays
+    from ..crawls.wait_line import waiting
+    from ..target_nodes import node_records
+    from .drain import start_delays
 
     known = node_records(root)
     kept = {one.node: known.get(one.node.name) or NodeRecord(name=one.node.name) for one in exams}
@@ -125,14 +125,14 @@ def _watched(root: Path, sender: Sender, exams: list[Exam], timeout: float) -> l
 class _Watch:
     """Looks in a row at one node where work waits."""
 
-    def __init__(self, exam: Exam, start_delay: float) -> None:
+    def __init__(self, exam: NodeDiagnosis, start_delay: float) -> None:
         self.exam, self._delay = exam, start_delay
         self._looks: tuple[float, ...] = (time.time(),)
         self._finished = exam.load.finished if exam.load else 0
 
     @property
     def wedged(self) -> bool:
-        from scrapyd_dist.coordination.health import is_wedged
+        from scrapyd_dist.scheduling.node_state import is_wedged
 
         return is_wedged(self._looks, self._delay)
 
@@ -141,8 +141,8 @@ class _Watch:
         return bool(self._looks) and not self.wedged
 
     def look(self, sender: Sender, timeout: float) -> None:
-        from scrapyd_dist.coordination import health
         from scrapyd_dist.errors import NodeError
+        from scrapyd_dist.scheduling import node_state
         from scrapyd_dist.scrapyd import api
 
         if not self.undecided:
@@ -152,7 +152,7 @@ class _Watch:
         except NodeError:
             self._looks = ()
             return
-        self._looks = health.looked(
+        self._looks = node_state.looked(
             self._looks,
             now=time.time(),
             pending=load.pending,
@@ -162,11 +162,10 @@ class _Watch:
         )
 
 
-def _judged(found: ProjectConfig, exams: Sequence[Exam], *, every: bool) -> list[Finding]:
+def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool) -> list[Finding]:
     """All findings, the worst first."""
+    from scrapyd_dist.diagnostics.diagnosis import findings, fleet_findings
     from scrapyd_dist.scrapyd.versions import current, told_content
-    from scrapyd_dist.upkeep.checkup import findings
-    from scrapyd_dist.upkeep.checkup_fleet import fleet_findings
 
     now = datetime.now(timezone.utc)
     latest = {one.node.name: current(one.versions, one.known) for one in exams if one.versions}
@@ -178,9 +177,9 @@ def _judged(found: ProjectConfig, exams: Sequence[Exam], *, every: bool) -> list
     return sorted(results, key=lambda result: (result.severity.order, order.get(result.node, len(order))))
 
 
-def _tell(exams: Sequence[Exam], results: Sequence[Finding], *, as_json: bool, verbose: bool) -> None:
-    from ..crawls.words import counted
-    from ..speaking import put, put_json, say
+def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], *, as_json: bool, verbose: bool) -> None:
+    from ..crawls.wording import counted
+    from ..output import put, put_json, say
 
     counts = Counter(result.severity.value for result in results)
     if as_json:
@@ -210,7 +209,7 @@ def _row(result: Finding) -> dict[str, Any]:
     }
 
 
-def _node_row(exam: Exam) -> dict[str, Any]:
+def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:
     return {
         "name": exam.node.name,
         "url": exam.node.url,
@@ -225,9 +224,9 @@ def _node_row(exam: Exam) -> dict[str, Any]:
     }
 
 
-def _exit_code(exams: Sequence[Exam], results: Sequence[Finding]) -> int:
+def _exit_code(exams: Sequence[NodeDiagnosis], results: Sequence[Finding]) -> int:
     """1 when a node that answers endangers work; else by the nodes that do not answer."""
-    from ..fleet import exit_code
+    from ..target_nodes import exit_code
 
     unreached = {one.node.name for one in exams if one.error is not None}
     if any(result.severity.value == "danger" and result.node not in unreached for result in results):

@@ -11,7 +11,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError
 
-from ..jobs.joblist import Nodes
+from ..jobs.job_list import Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
     from scrapyd_dist.config import ProjectConfig
 
-    from .looks import Seen
+    from .node_status import NodeStatus
 
 #: seconds that a node gets to answer: Prometheus itself waits ten for all of it
 TIMEOUT = 5.0
@@ -53,8 +53,8 @@ def metrics(
 
     from scrapyd_dist.config import load
 
-    from ..speaking import say
-    from .measured import measure
+    from ..output import say
+    from .metric_families import measure
 
     found = load()
     if textfile is not None and not textfile.absolute().parent.is_dir():
@@ -69,12 +69,12 @@ def metrics(
     say(f"{sum(len(metric.samples) for metric in registry.collect())} numbers in {textfile}.")
 
 
-def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float) -> list[Seen]:
+def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float) -> list[NodeStatus]:
     """One look at every node; none where the project has none."""
-    from ..fleet import chosen_nodes, nodes_of
-    from ..jobs.joblist import make_sender
-    from . import records
-    from .looks import ask_nodes
+    from ..jobs.job_list import make_sender
+    from ..target_nodes import chosen_nodes, nodes_of
+    from . import drain
+    from .node_status import ask_nodes
 
     if not nodes_of(found) and not patterns:
         return []
@@ -82,14 +82,14 @@ def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float)
     nodes = chosen_nodes(found, patterns)
     seen = {one.node: one for one in ask_nodes(sender, nodes, None, timeout)}
     answered = [seen[node] for node in nodes if node in seen]
-    records.recognise(found.root, sender, answered, timeout)
+    drain.recognise(found.root, sender, answered, timeout)
     return answered
 
 
 def _stored(found: ProjectConfig) -> tuple[list[Crawl], dict[str, int]]:
     """The crawls of the project's store, and how many domains of its throttle stand how."""
-    from ..storing import maybe_store
-    from ..throttle.showing import rows_of, standing
+    from ..project_store import maybe_store
+    from ..throttle.throttle_show import rows_of, standing
 
     store = maybe_store(found.root)
     if store is None:

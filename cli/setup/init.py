@@ -1,26 +1,155 @@
-"""`sdist init`: the nodes of a project, written into its scrapy.cfg; rule: nothing that is there is changed."""
+"""`sdist init`: writes a project's nodes into its scrapy.cfg; lines that are there already stay."""
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
+from urllib.parse import urlsplit
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, DistError
 
-from ..choosing import Json
+from ..selectors import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.nodes import Node
 
-    from .sections import Wanted
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+
+
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")
+
+
+_NO_NAMES = {"localhost", "www"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigSection:
+    """A node that is to be a target."""
+
+    name: str
+    node: Node
+    username: str | None = None
+    project: str | None = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that its password is looked up in."""
+        return f"SDIST_{re.sub('[^A-Z0-9]+', '_', self.name.upper())}_PASSWORD"
+
+    def lines(self) -> list[str]:
+        """Its section."""
+        # Both Scrapy and scrapyd-client read the file with interpolation, and expand variables.
+        url = self.node.url.replace("$", "%24").replace("%", "%%")
+        lines = [f"[deploy:{self.name}]", f"url = {url}/"]
+        if self.project:
+            lines.append(f"project = {self.project}")
+        if self.username:
+            lines += [f"username = {self.username.replace('%', '%%')}", f"password = ${self.variable}"]
+        return lines
+
+
+def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[ConfigSection]:
+    """The targets that addresses stand for; those without a name are called after their host, or by a number.
+
+    Raises:
+        ConfigError: an address or a name is none, or has a password in it.
+    """
+    from scrapyd_dist.nodes import Node
+
+    if len(names) > len(texts):
+        raise ConfigError(f"There are {len(names)} names (--name) for {len(texts)} nodes (--node).")
+    used, found = set(taken), []
+    for place, text in enumerate(texts):
+        node = Node.parse(text)
+        if node.password:
+            raise ConfigError(
+                f"Leave the password out of the address of {node.name}: everybody on this machine could read it, and "
+                "scrapy.cfg is no place for it. With the user name alone (user@host:port), sdist writes a line that "
+                "takes the password from the environment; without any, ~/.netrc is asked."
+            )
+        name = names[place] if place < len(names) else free_name(node, used)
+        used.add(name)
+        found.append(ConfigSection(name=check_name(name), node=node, username=node.username))
+    doubled = {one.name for one in found if sum(other.name == one.name for other in found) > 1}
+    if doubled:
+        raise ConfigError(f"Two nodes cannot have the same name: {', '.join(sorted(doubled))}.")
+    return found
+
+
+def check_name(name: str) -> str:
+    """A target's name, if it is one.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not _NAME.match(name):
+        raise ConfigError(
+            f"{name!r} cannot name a target: letters, digits, dot, - and _ can, and a letter or digit first."
+        )
+    return name
+
+
+def free_name(node: Node, used: Iterable[str]) -> str:
+    """What to call a node: the first label of its host, where that says something; else node1, node2 and so on."""
+    taken = set(used)
+    host = (urlsplit(node.url).hostname or "").split(".")[0]
+    if _LABEL.match(host) and host not in _NO_NAMES and host not in taken:
+        return host
+    return next(name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken)
+
+
+def sort_out(
+    wanted: Iterable[ConfigSection], targets: Sequence[Node]
+) -> tuple[list[ConfigSection], list[ConfigSection]]:
+    """Those that are new, and those that scrapy.cfg has already.
+
+    Raises:
+        ConfigError: a name is that of another node.
+    """
+    new: list[ConfigSection] = []
+    there: list[ConfigSection] = []
+    for one in wanted:
+        same = next((node for node in targets if node.name == one.name), None)
+        if same is not None and same != one.node:
+            raise ConfigError(
+                f"scrapy.cfg has a target [deploy:{one.name}] with another url, {same}. Nothing was written. Give the "
+                "new one another name with --name, or change the url there by hand."
+            )
+        (there if one.node in [*targets, *(other.node for other in new)] else new).append(one)
+    return new, there
+
+
+def appended(text: str, wanted: Sequence[ConfigSection]) -> str:
+    """The text of scrapy.cfg with the sections behind it.
+
+    Raises:
+        ConfigError: together they would not be a configuration file.
+    """
+    end = "\r\n" if "\r\n" in text else "\n"
+    before = text if not text or text.endswith(("\n", "\r")) else text + end
+    blocks = [end.join(one.lines()) + end for one in wanted]
+    whole = before + "".join((end if before or place else "") + block for place, block in enumerate(blocks))
+    try:
+        configparser.ConfigParser(interpolation=None).read_string(whole)
+    except configparser.Error as error:
+        # Not chained: its text may quote a line with a password.
+        raise ConfigError(
+            f"scrapy.cfg would not be readable any more ({type(error).__name__}). Nothing was written."
+        ) from None
+    return whole
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +190,7 @@ def init(
 
     Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
     """
-    from ..speaking import put, say
+    from ..output import put, say
 
     if node_conf:
         put(node_configuration().rstrip("\n"))
@@ -101,11 +230,10 @@ def _project() -> ProjectConfig:
 
 def _wanted(
     found: ProjectConfig, addresses: Sequence[str], names: Sequence[str], project: str | None
-) -> tuple[list[Wanted], list[Wanted]]:
+) -> tuple[list[ConfigSection], list[ConfigSection]]:
     from dataclasses import replace
 
-    from ..speaking import can_ask
-    from .sections import named, sort_out
+    from ..output import can_ask
 
     taken = [node.name for node in found.targets]
     if not addresses:
@@ -122,8 +250,7 @@ def _wanted(
 
 
 def _asked(taken: Sequence[str]) -> tuple[list[str], list[str]]:
-    from ..speaking import say
-    from .sections import check_name, named
+    from ..output import say
 
     addresses: list[str] = []
     names: list[str] = []
@@ -151,8 +278,8 @@ def _answer(question: str) -> str:
 
 def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
     """What `project` has to say in a new section; None where [deploy] says it, or nobody can."""
-    from ..fleet import project_name
-    from ..speaking import complain
+    from ..output import complain
+    from ..target_nodes import project_name
 
     if chosen is not None or found.project:
         return chosen if chosen != found.project else None
@@ -163,8 +290,7 @@ def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
         return None
 
 
-def _write(file: Path, new: Sequence[Wanted]) -> None:
-    from .sections import appended
+def _write(file: Path, new: Sequence[ConfigSection]) -> None:
 
     place = file.resolve()
     try:
@@ -189,12 +315,14 @@ def _replace(place: Path, content: bytes) -> None:
         raise
 
 
-def _tell(file: Path, new: Sequence[Wanted], there: Sequence[Wanted], timeout: float, *, as_json: bool) -> None:
+def _tell(
+    file: Path, new: Sequence[ConfigSection], there: Sequence[ConfigSection], timeout: float, *, as_json: bool
+) -> None:
     from scrapyd_dist.config import load
 
-    from ..fleet import unused_local
-    from ..render import table
-    from ..speaking import put_json, say
+    from ..output import put_json, say
+    from ..tables import table
+    from ..target_nodes import unused_local
 
     rows = _ask_once(file.parent, [one.name for one in new], [one.node.url for one in there], timeout)
     if as_json:

@@ -1,7 +1,6 @@
-"""The spider middleware of a process that fills a frontier (`DISTRIBUTED_FRONTIER`), and needs no node for it.
+"""How the process of a spider writes into a frontier, beside its crawl and in order.
 
-The rule it keeps: every target request ends in the frontier or in the account; one that is taken is in the store a few
-seconds later, and the process does not end well before it is.
+The rule it keeps: what was taken stays here until the store has it; a store that is away is waited for.
 """
 
 from __future__ import annotations
@@ -20,41 +19,113 @@ from uuid import uuid4
 from scrapy import Request, signals
 from scrapyd_dist.deploy.key import state_key
 
-from scrapyd_dist.coordination.cutting import SlotCutter
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.filling import BATCH_SIZE, FAIR_SIZE, check_frontier_name
-from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.frontier.intake import BATCH_SIZE, FAIR_SIZE, check_frontier_name
+from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from ..classifier import Fate, count_found
-from ..producer.asked import asked_for, shards_of
+from ..classifier import Disposition, count_found
 from ..producer.capture import Capture
-from ..producer.exits import exit_code as process_exit
-from ..producer.options import read_options
-from ..producer.parts import check_parts
+from ..producer.crawl_end import exit_code as process_exit
+from ..producer.crawl_request import asked_for, check_parts, shards_of
 from ..producer.preflight import find_project, store_address
-from ..slot_routing import Home, Slotting
+from ..producer.producer_options import read_options
+from ..slot_routing import SlotHome, SlotRouting
 from ..targets import find_target
-from .fillstore import FrontierWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from ..producer.options import Options
-    from ..producer.preflight import Project
+    from scrapyd_dist.batches import Miss
+    from scrapyd_dist.frontier.intake import FrontierIntake
+
+    from ..producer.preflight import PreparedProject
+    from ..producer.producer_options import ProducerOptions
     from ..targets import Target
 
 logger = logging.getLogger(__name__)
 
+
+#: requests that may wait for the store; more wait in Scrapy
+ROOM = 10_000
+
+
+#: requests in one step of the store, at most
+STEP = 2_000
+
+
+class FrontierWriter:
+    """What one producer has found and not written yet."""
+
+    def __init__(self, producer: FrontierProducer, thread: StoreThread) -> None:
+        self._producer = producer
+        self._thread = thread
+        self._waiting: list[FrontierIntake] = []
+        self._counts: dict[str, int] = {}
+        self._misses: list[Miss] = []
+        self._room = asyncio.Event()
+        self._room.set()
+        self.totals: dict[str, int] = {}  #: the account, as it is in the store
+        self.fault = ""  #: why the store did not take what was last brought to it
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not in the store."""
+        return len(self._waiting)
+
+    def take(self, found: Sequence[FrontierIntake], counts: Mapping[str, int], misses: Sequence[Miss] = ()) -> None:
+        """Remember this until the next `write`."""
+        self._waiting += found
+        self._misses += misses
+        for name, number in counts.items():
+            self._counts[name] = self._counts.get(name, 0) + number
+        if len(self._waiting) >= ROOM:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait while too much waits for the store."""
+        await self._room.wait()
+
+    async def write(self) -> None:
+        """Bring all that waits into the store, and say that this producer is alive; `fault` says what did not work."""
+        try:
+            await self._thread(self._producer.renew)
+            while self._waiting or self._counts or self._misses:
+                await self._step()
+        except Exception as error:  # whatever it was, all is kept for the next time
+            if not isinstance(error, DistError) and not self.fault:
+                logger.exception("The frontier cannot be written")
+            self.fault = str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}."
+        else:
+            self.fault = ""
+
+    async def _step(self) -> None:
+        found, counts, misses = self._waiting[:STEP], dict(self._counts), list(self._misses)
+        kept = await self._thread(partial(self._producer.keep, found, counts, misses))
+        # What came in meanwhile stands behind what was kept.
+        self._waiting = self._waiting[len(found) :]
+        self._misses = self._misses[len(misses) :]
+        self._counts = {name: left for name, n in self._counts.items() if (left := n - counts.get(name, 0))}
+        for name, number in kept.items():
+            self.totals[name] = self.totals.get(name, 0) + number
+        if len(self._waiting) < ROOM:
+            self._room.set()
+
+
 #: seconds between two looks at what is to be written
 TICK = 1.0
+
+
 #: seconds after which a batch is written though it is not full, where nobody says otherwise
 MAX_AGE = 5.0
+
+
 #: seconds that the end waits for a store that is away
 LAST_PATIENCE = 60.0
 
@@ -109,7 +180,7 @@ class Filler:
         if cut is not None:
             self._writer.take(cut.found, {})
             await self._writer.room()
-        return fate is Fate.LOCAL
+        return fate is Disposition.LOCAL
 
     # begin
 
@@ -141,10 +212,10 @@ class Filler:
         self._capture = Capture(
             self._crawler,
             spider,
-            SlotCutter(size=size, max_age=age, many_slots=bool(options.fair)),
+            SlotBatcher(size=size, max_age=age, many_slots=bool(options.fair)),
             key=key,
             stay=options.stay,
-            slotting=Slotting.from_settings(settings, home=Home(project=project.name)),
+            slotting=SlotRouting.from_settings(settings, home=SlotHome(project=project.name)),
             salt=uuid4().hex,
         )
         where = store_address(options, project)
@@ -156,7 +227,7 @@ class Filler:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
         logger.info("Target requests (%s) go into the frontier %s", self._target.how, self._frontier)
 
-    def _check(self, options: Options) -> None:
+    def _check(self, options: ProducerOptions) -> None:
         if options.crawl is not None:
             raise ConfigError(
                 "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
@@ -168,7 +239,7 @@ class Filler:
                 " and DISTRIBUTED_START_URLS_FILE are for crawls."
             )
 
-    def _new_producer(self, project: Project, size: int, key: bytes) -> FrontierProducer:
+    def _new_producer(self, project: PreparedProject, size: int, key: bytes) -> FrontierProducer:
         assert self._crawler.spider
         args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(self._crawler.settings).args.items()))
         digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
@@ -251,6 +322,6 @@ class Filler:
 
     def _tell(self) -> None:
         totals = dict(self._writer.totals)
-        added = totals.pop(Fate.SEALED.value, 0)
+        added = totals.pop(Disposition.SEALED.value, 0)
         others = "".join(f", {number} {name}" for name, number in totals.items())
         logger.info("Frontier %s: %d requests added%s", self._frontier, added, others)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.coordination.seen import Seen
+from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 
-from ..classifier import Fate, Intake, Sorter
+from ..classifier import Disposition, FrontierFeed, RequestClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,51 +15,53 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
-    from scrapyd_dist.coordination.cutting import Cut, Cutter, SlotCutter
+    from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, SlotBatcher
 
-    from ..slot_routing import Slotting
+    from ..slot_routing import SlotRouting
 
 #: reasons that are told
 REASONS = 10
 
 
-class Capture(Intake):
+class Capture(FrontierFeed):
     """Sorts target requests, and cuts those for the fleet into batches."""
 
     def __init__(
         self,
         crawler: Crawler,
         spider: Spider,
-        cutter: Cutter | SlotCutter,
+        cutter: Batcher | SlotBatcher,
         *,
         key: bytes | None,
         stay: str,
-        slotting: Slotting | None = None,
+        slotting: SlotRouting | None = None,
         salt: str = "",
     ) -> None:
-        sorter = Sorter(crawler, spider, key=key, slotting=slotting, salt=salt)
-        super().__init__(sorter, stay=Fate.LOCAL if stay == "local" else Fate.REFUSED)
+        sorter = RequestClassifier(crawler, spider, key=key, slotting=slotting, salt=salt)
+        super().__init__(sorter, stay=Disposition.LOCAL if stay == "local" else Disposition.REFUSED)
         self._cutter = cutter
-        self._seen = Seen()
+        self._seen = FingerprintSet()
         self.room: int | None = None  #: how many more are wanted; None: all that there are
-        self._before = Seen()  #: sealed by an earlier process, and not yet found again
+        self._before = FingerprintSet()  #: sealed by an earlier process, and not yet found again
 
     def remember(self, fingerprints: Iterable[bytes]) -> None:
         """What an earlier process sealed."""
-        self._before = fingerprints if isinstance(fingerprints, Seen) else Seen(fingerprints)
+        self._before = fingerprints if isinstance(fingerprints, FingerprintSet) else FingerprintSet(fingerprints)
 
     def stayed(self) -> list[str]:
         """What became of the requests that cannot travel and why, the most frequent reason first."""
-        fate = "are crawled by the producer itself" if self._stay is Fate.LOCAL else "are refused, and not crawled"
+        fate = (
+            "are crawled by the producer itself" if self._stay is Disposition.LOCAL else "are refused, and not crawled"
+        )
         told = [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
         lost = self.undelivered.most_common(REASONS)
         return told + [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
 
-    def due(self) -> list[Cut]:
+    def due(self) -> list[BatchDraft]:
         """Batches that have waited long enough, or that the fleet can use."""
         return self._cutter.due(time.monotonic())
 
-    def rest(self) -> list[Cut]:
+    def rest(self) -> list[BatchDraft]:
         """The last batches."""
         return self._cutter.take()
 
@@ -67,7 +69,7 @@ class Capture(Intake):
     def buffered(self) -> int:
         return len(self._cutter)
 
-    def take(self, request: Request, shard: int) -> tuple[Fate, Cut | None]:
+    def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in: its fate, and a batch that it filled."""
         fate, found = self.sort(request, shard)
         if found is None:
@@ -76,7 +78,7 @@ class Capture(Intake):
             self.room -= 1
         return fate, self._cutter.add(found, time.monotonic())
 
-    def _is_known(self, fingerprint: bytes) -> Fate | None:
+    def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if not self._seen.add(fingerprint):
-            return Fate.DUPLICATE
-        return Fate.SEALED if self._before.discard(fingerprint) else None
+            return Disposition.DUPLICATE
+        return Disposition.SEALED if self._before.discard(fingerprint) else None

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.deploy import egg as eggs
-from scrapyd_dist.deploy import local, rollout, versions
+from scrapyd_dist.deploy import kept_eggs, local_nodes, rollout
 from scrapyd_dist.deploy.key import state_key
 from scrapyd_dist.deploy.redis_client import redis_client
 
 from scrapyd_dist import config
-from scrapyd_dist.coordination.fleet import Member
 from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
@@ -24,12 +23,13 @@ from scrapyd_dist.errors import (
     NothingMatched,
     TlsRefused,
 )
+from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .code import TODAYS, Code
+from .crawl_code import TODAYS, CrawlCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.nodes import Node
 
-    from .options import Options
+    from .producer_options import ProducerOptions
 
 #: local nodes that are started when nothing names a node
 LOCAL_NODES = 2
@@ -46,7 +46,7 @@ MAX_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Project:
+class PreparedProject:
     """Where the project is, and what it is called on the nodes."""
 
     root: Path
@@ -57,7 +57,7 @@ class Project:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class NodeProbe:
     """What one node answered."""
 
     node: Node
@@ -69,7 +69,7 @@ class Probe:
 class Prepared:
     """The fleet at the start."""
 
-    probes: tuple[Probe, ...]
+    probes: tuple[NodeProbe, ...]
     version: str | None
     key: bytes | None
     egg: Egg | None
@@ -80,7 +80,7 @@ class Prepared:
     local: bool = False  #: the nodes were started for this crawl
 
 
-def find_project(settings_module: str | None, bot_name: str) -> Project:
+def find_project(settings_module: str | None, bot_name: str) -> PreparedProject:
     """The project of the current folder.
 
     Raises:
@@ -89,11 +89,11 @@ def find_project(settings_module: str | None, bot_name: str) -> Project:
     root = config.find_root()
     if root is None:
         root = Path.cwd()
-        return Project(
+        return PreparedProject(
             root=root, state=config.state_dir(root), settings_module=settings_module or "", name=bot_name, config=None
         )
     loaded = config.load(root)
-    return Project(
+    return PreparedProject(
         root=root,
         state=config.state_dir(root),
         settings_module=loaded.settings_module,
@@ -102,7 +102,7 @@ def find_project(settings_module: str | None, bot_name: str) -> Project:
     )
 
 
-def store_address(options: Options, project: Project) -> str:
+def store_address(options: ProducerOptions, project: PreparedProject) -> str:
     """Where the crawl's store is: a URL, or an absolute path.
 
     Raises:
@@ -111,16 +111,16 @@ def store_address(options: Options, project: Project) -> str:
     return chosen(project.root, options.store, project.config.options.get("store") if project.config else None)
 
 
-def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[Probe, ...]:
+def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[NodeProbe, ...]:
     """Ask all nodes at once whether they are there, and whether they serve their logs."""
     sender = RequestsTransport()
 
-    def ask(node: Node) -> Probe:
+    def ask(node: Node) -> NodeProbe:
         try:
             sender.send(node, api.daemonstatus(), timeout=timeout)
-            return Probe(node=node, logs=sender.send(node, api.serves_logs(), timeout=timeout))
+            return NodeProbe(node=node, logs=sender.send(node, api.serves_logs(), timeout=timeout))
         except NodeError as error:
-            return Probe(node=node, error=error)
+            return NodeProbe(node=node, error=error)
 
     try:
         with ThreadPoolExecutor(max_workers=min(MAX_THREADS, max(1, len(nodes)))) as pool:
@@ -129,7 +129,7 @@ def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[Probe, ...]:
         sender.close()
 
 
-def check_probes(probes: Sequence[Probe], *, feed: bool) -> list[str]:
+def check_probes(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
     """The warnings that these answers call for.
 
     Raises:
@@ -165,12 +165,12 @@ def _kept_away(errors: Iterable[NodeError]) -> type[DistError]:
 
 
 def prepare(
-    options: Options,
-    project: Project,
+    options: ProducerOptions,
+    project: PreparedProject,
     spider: str,
     nodes: Sequence[Node],
     *,
-    code: Code = TODAYS,
+    code: CrawlCode = TODAYS,
     dry_run: bool = False,
 ) -> Prepared:
     """See to it that nodes are there and have the crawl's code. Without any, local ones are started.
@@ -188,7 +188,7 @@ def prepare(
     """
     started = False
     if not nodes and not dry_run:
-        nodes, started = local.up(project.state, LOCAL_NODES), True
+        nodes, started = local_nodes.up(project.state, LOCAL_NODES), True
     probes = probe(nodes, timeout=options.limits.request_timeout) if nodes else ()
     warnings = check_probes(probes, feed=options.feed_url is not None) if nodes else []
     up = [p.node for p in probes if p.error is None]
@@ -210,7 +210,7 @@ def prepare(
     )
 
 
-def _build(options: Options, project: Project) -> tuple[Egg | None, bytes | None]:
+def _build(options: ProducerOptions, project: PreparedProject) -> tuple[Egg | None, bytes | None]:
     if project.config is None or not project.settings_module:
         if options.deploy == "never":
             return None, None
@@ -224,8 +224,8 @@ def _build(options: Options, project: Project) -> tuple[Egg | None, bytes | None
 
 
 def roll_out(
-    options: Options,
-    project: Project,
+    options: ProducerOptions,
+    project: PreparedProject,
     nodes: Sequence[Node],
     egg: Egg | None,
     spider: str,
@@ -253,8 +253,8 @@ def roll_out(
         egg,
         spider=spider,
         mode="never" if options.deploy == "never" else "if-missing",
-        dirty=dirty and versions.is_dirty(project.root),
-        wish=rollout.Wish(
+        dirty=dirty and kept_eggs.is_dirty(project.root),
+        wish=rollout.RollOutRequest(
             for_crawl=True, given={node.name: version for node in nodes} if version else {}, only_missing=True
         ),
     )
@@ -275,11 +275,11 @@ def _common_version(result: rollout.RollOut) -> str | None:
     return result.version or (max(names, key=names.count) if names else None)
 
 
-def members_of(prepared: Prepared) -> list[Member]:
+def members_of(prepared: Prepared) -> list[NodeState]:
     """The nodes as the coordinator knows them at the start."""
     members = []
     for found in prepared.probes:
-        member = Member(node=found.node, unfit=prepared.unready.get(found.node.name, ""))
+        member = NodeState(node=found.node, unfit=prepared.unready.get(found.node.name, ""))
         if found.error is not None:
             member.missed(str(found.error), time.time())
         member.prepared = member.up and not member.unfit
@@ -287,7 +287,7 @@ def members_of(prepared: Prepared) -> list[Member]:
     return members
 
 
-def bring(options: Options, project: Project, node: Node, prepared: Prepared, spider: str) -> str:
+def bring(options: ProducerOptions, project: PreparedProject, node: Node, prepared: Prepared, spider: str) -> str:
     """Bring the crawl's code to a node that was not there at the start; empty, or why it cannot be used.
 
     Raises:
@@ -308,7 +308,7 @@ def bring(options: Options, project: Project, node: Node, prepared: Prepared, sp
     return ""
 
 
-def notes_on(code: Code, version: str | None, there: Mapping[str, tuple[str, ...]]) -> list[str]:
+def notes_on(code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...]]) -> list[str]:
     """What is to be said of the code that a crawl takes.
 
     Args:

@@ -18,14 +18,14 @@ from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.spidermiddlewares.httperror import HttpError
 
-from scrapyd_dist.items.collect import FORMATS
+from scrapyd_dist.items.merging import FORMATS
 
-from ..classifier import Fate
-from ..codec import Watched, own_errback
-from ..worker.account import judge
-from .exporting import KEPT, exporter_for, exporters_of, with_format
-from .index import PAGE, SHARD
-from .run import Run
+from ..classifier import Disposition
+from ..codec import WatchedDict, own_errback
+from ..worker.request_ledger import judge
+from .crawl_run import CrawlRun
+from .index_walk import PAGE, SHARD
+from .item_exporters import KEPT, exporter_for, exporters_of, with_format
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -45,13 +45,13 @@ LOCAL = "distributed_local"
 class Producer:
     """The spider middleware of a producer."""
 
-    def __init__(self, crawler: Crawler, run: Run) -> None:
+    def __init__(self, crawler: Crawler, run: CrawlRun) -> None:
         self._crawler = crawler
         self._run = run
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Producer:
-        producer = cls(crawler, Run(crawler))
+        producer = cls(crawler, CrawlRun(crawler))
         connect = crawler.signals.connect
         connect(producer._item, signals.item_scraped)
         connect(producer._dropped, signals.request_dropped)
@@ -92,7 +92,7 @@ class Producer:
     def _index_request(self, request: Request, shard: int) -> Request:
         number = self._run.index.asked(shard)
         meta = {**request.meta, SHARD: shard, PAGE: number}
-        return request.replace(meta=meta, errback=Watched(self._index_failed, own_errback(request)))
+        return request.replace(meta=meta, errback=WatchedDict(self._index_failed, own_errback(request)))
 
     # what comes out
 
@@ -135,12 +135,12 @@ class Producer:
             run.seal(cut)
         if run.capture.room == 0:
             run.found_enough()
-        if fate is Fate.SEALED and shard in run.index.walks:
+        if fate is Disposition.SEALED and shard in run.index.walks:
             run.index.walks[shard].found += 1
-        if fate is not Fate.LOCAL:
+        if fate is not Disposition.LOCAL:
             return None
         meta = {**request.meta, SHARD: shard, LOCAL: True}
-        return request.replace(meta=meta, errback=Watched(self._local_failed, own_errback(request)))
+        return request.replace(meta=meta, errback=WatchedDict(self._local_failed, own_errback(request)))
 
     # failures
 

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 
 from ..classifier import count_found
-from ..worker.callbacks import each
-from .leased import REPEATED, SESSION, OwnPages
+from ..engine_compat import each
+from .work_unit import REPEATED, SESSION, OwnPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scrapy.crawler import Crawler
 
-    from ..classifier import Finds
-    from .carrying import Carrier
-    from .leased import Begun, Mark
-    from .leasing import Leasing
-    from .news import News
+    from ..classifier import FoundRequests
+    from .lease_client import LeaseClient, Notifier
+    from .request_tracker import RequestTracker
+    from .work_unit import UnitMark, WorkUnit
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ WAY = frozenset(
 )  # fmt: skip
 
 
-class Asking:
+class LoginState:
     """Makes a worker's own requests."""
 
     def __init__(
@@ -46,45 +45,45 @@ class Asking:
         crawler: Crawler,
         name: str,
         *,
-        carrier: Carrier,
-        leasing: Leasing,
-        news: News,
-        finds: Callable[[str], Finds],
+        tracker: RequestTracker,
+        lease_client: LeaseClient,
+        notifier: Notifier,
+        finds: Callable[[str], FoundRequests],
     ) -> None:
         """Nothing is asked for yet.
 
         Args:
             crawler: the worker's.
             name: the worker's.
-            carrier: what counts the requests.
-            leasing: the store.
-            news: tells that something has ended.
+            tracker: what counts the requests.
+            lease_client: the store.
+            notifier: tells that something has ended.
             finds: makes room for what pages lead to.
         """
         self._crawler, self._name = crawler, name
-        self._carrier, self._leasing, self._news, self._finds = carrier, leasing, news, finds
+        self._tracker, self._lease_client, self._notifier, self._finds = tracker, lease_client, notifier, finds
         self._times = 0
 
     async def __call__(self, make: Callable[[], Any]) -> str:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
-        own = OwnPages(self._carrier.crawl, self._times, self._finds(f"{self._name}:{self._times}:"))
-        self._carrier.enter(own)
+        own = OwnPages(self._tracker.crawl, self._times, self._finds(f"{self._name}:{self._times}:"))
+        self._tracker.enter(own)
         try:
             async for output in each(make()):
                 if isinstance(output, Request):
-                    self._crawler.engine.crawl(self._carrier.watched(output, own))
+                    self._crawler.engine.crawl(self._tracker.watched(output, own))
         except Exception as error:
             logger.exception("the worker's own requests could not be made")
             own.failed = f"{type(error).__name__}: {error}"
         own.making = False
         while not own.over:
-            await self._news.wait()
-        self._carrier.leave(own)
-        await self._leasing.missed(own.finds.take_misses())
+            await self._notifier.wait()
+        self._tracker.leave(own)
+        await self._lease_client.missed(own.finds.take_misses())
         counts = own.finds.take_counts()
         if own.finds.found or counts:
-            count_found(self._crawler, await self._leasing.add(own.finds.found, counts))
+            count_found(self._crawler, await self._lease_client.add(own.finds.found, counts))
         return own.failed
 
 
@@ -96,8 +95,8 @@ class Login:
         crawler: Crawler,
         method: Callable[[], Any] | None,
         *,
-        asking: Asking,
-        carrier: Carrier,
+        asking: LoginState,
+        tracker: RequestTracker,
         failed: Callable[[str], object],
     ) -> None:
         """No session yet.
@@ -106,11 +105,11 @@ class Login:
             crawler: the worker's.
             method: gives the requests of a login; None where nobody has to log in.
             asking: makes them.
-            carrier: what counts the requests.
+            tracker: what counts the requests.
             failed: is told why a login in the middle of the crawl has failed.
         """
         self._crawler, self._method, self._asking = crawler, method, asking
-        self._carrier, self._failed = carrier, failed
+        self._tracker, self._failed = tracker, failed
         self._waiting: list[Callable[[], object]] = []
         self._task: asyncio.Task[None] | None = None
         self.session = 0
@@ -130,7 +129,7 @@ class Login:
         reason = "" if self._method is None else await self._asking(self._method)
         return f"The login has failed: {reason}." if reason else ""
 
-    def again(self, begun: Begun, mark: Mark, request: Request) -> bool:
+    def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
         """Make a request again whose session has expired, as soon as there is a new one; False when it is not to be."""
         if self._method is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST:
             return False
@@ -141,11 +140,11 @@ class Login:
             self._task = asyncio.ensure_future(self._renew() if needed else self._repeat())
         return True
 
-    def _repeat_later(self, begun: Begun, mark: Mark, request: Request) -> Callable[[], object]:
-        again = self._carrier.watched(_afresh(request), begun, mark.position, mark.source)
+    def _repeat_later(self, begun: WorkUnit, mark: UnitMark, request: Request) -> Callable[[], object]:
+        again = self._tracker.watched(_afresh(request), begun, mark.position, mark.source)
 
         def repeat() -> None:
-            if begun.key in self._carrier.begun:
+            if begun.key in self._tracker.begun:
                 self._crawler.engine.crawl(again)
 
         return repeat

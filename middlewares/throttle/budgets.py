@@ -13,14 +13,14 @@ from uuid import uuid4
 
 from scrapy.exceptions import IgnoreRequest
 
-from ..assignment import Job, PullJob
+from ..assignment import Assignment, PullAssignment
 from ..roles import FRONTIER, is_filler, is_pulling, is_worker
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from .options import ThrottleOptions
+    from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,8 @@ class PageBudget:
         """
         settings = self._crawler.settings
         if is_pulling(settings):
-            return PullJob.from_settings(settings).home
-        job = Job.from_settings(settings) if is_worker(settings) else None
+            return PullAssignment.from_settings(settings).home
+        job = Assignment.from_settings(settings) if is_worker(settings) else None
         if job is not None:
             return job.home or job.crawl
         named = settings.get(FRONTIER) if is_filler(settings) else settings.get("DISTRIBUTED_CRAWL")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from .options import ThrottleOptions
+    from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
 

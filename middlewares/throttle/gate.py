@@ -17,22 +17,20 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 
-from scrapyd_dist.frontier.slotting import site_of
-from scrapyd_dist.reasons import Reason
-from scrapyd_dist.throttle.values import ALL, Ask
+from scrapyd_dist.finish_reasons import FinishReason
+from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.throttle.permits import ALL, PermitRequest
 
 from ..codec import PERMIT
 from ..engine_compat import close_spider
-from .beside import beside
 from .budgets import PageBudget, PagesUsedUp
+from .domain_queue import DomainStatus, QueueKey, Waiter
+from .domain_queues import DomainQueues
+from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, InFlightPermits, sent_back
 from .egress import Egress
-from .lines import Guest, Kind, Standing
-from .moments import Moments
-from .opening import find_for, open_for, options_of, tell_of_rules, tell_of_scheduler, why_not_heeded
-from .passes import FREE, OVER, Pass, Passes, sent_back
-from .room import Room
-from .talk import Talk
-from .waiting import Lines
+from .permit_store import find_for, open_for, options_of, tell_of_rules, tell_of_scheduler, why_not_heeded
+from .throttle_client import ThrottleClient
+from .timers import ClockOffset, beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -41,10 +39,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.values import Permit, SiteNews, Taken
+    from scrapyd_dist.throttle.permits import Permit, SiteNews, TakenPermits
 
-    from .lines import Held, Line
-    from .options import ThrottleOptions
+    from .domain_queue import DomainQueue, TimedPermit
+    from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +86,13 @@ class Gate:
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
         self._queues: WeakSet[SleepingQueue] = WeakSet()
         self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
-        self.room = Room(crawler)
+        self.room = DownloaderCapacity(crawler)
         self._crawler, self._clock = crawler, clock
         self._egress, self._budget = Egress(options, crawler), PageBudget(options, crawler)
-        self._lines, self._passes = Lines(self, self.room, clock), Passes(self.room)
-        self._moments = Moments()
-        self._asking: list[tuple[Line, int]] = []
-        self._talk: Talk | None = None
+        self._lines, self._passes = DomainQueues(self, self.room, clock), InFlightPermits(self.room)
+        self._moments = ClockOffset()
+        self._asking: list[tuple[DomainQueue, int]] = []
+        self._talk: ThrottleClient | None = None
         self._looks: asyncio.Future[None] | None = None
 
     @classmethod
@@ -121,7 +119,7 @@ class Gate:
 
     def open(self, store: Store) -> None:
         """Ask this store from now on."""
-        self._talk = Talk(store, self, self._clock, rules=self.options.heeds)
+        self._talk = ThrottleClient(store, self, self._clock, rules=self.options.heeds)
         self._live()
 
     def _live(self) -> None:
@@ -163,7 +161,7 @@ class Gate:
         while True:
             found = await beside(partial(find_for, self._crawler), lambda found: found.close())
             if found.store is not None:
-                self._talk = Talk(found.store, self, self._clock, rules=True)
+                self._talk = ThrottleClient(found.store, self, self._clock, rules=True)
                 return True
             self._known.set()
             if found.why:
@@ -235,19 +233,19 @@ class Gate:
         """Count the pages of this process in the budget of this name; called before the first of them is asked for."""
         self._budget.name = budget
 
-    def kind_of(self, request: Request, *, page: bool = True) -> Kind:
+    def kind_of(self, request: Request, *, page: bool = True) -> QueueKey:
         """The kind of line in which a request waits; `page`: it counts in its domain's budget of pages."""
         if request.url.startswith(NOWHERE):
-            return Kind("")
+            return QueueKey("")
         pages = self._budget.pages_of(request) if page and self.options.on else None
-        return Kind(site_of(request.url), self._egress.own(request), pages)
+        return QueueKey(site_of(request.url), self._egress.own(request), pages)
 
     def key_of(self, request: Request) -> tuple[str, str]:
         """The key that a request is charged to, and its domain."""
         kind = self.kind_of(request, page=False)
         return self._key(kind), kind.domain
 
-    def _key(self, kind: Kind) -> str:
+    def _key(self, kind: QueueKey) -> str:
         spider = self._crawler.spider
         parts = [spider.name] if self.options.per_spider and spider is not None else []
         if self.options.per_ip:
@@ -256,30 +254,30 @@ class Gate:
 
     # the queues' side
 
-    def enter(self, kind: Kind, slot: str, number: int = 1) -> Line:
+    def enter(self, kind: QueueKey, slot: str, number: int = 1) -> DomainQueue:
         """So many requests of this slot of the downloader wait from now on, in the line that is the answer."""
         line = self._lines.of(kind)
         self._lines.enter(line, slot, number)
         return line
 
-    def ready(self) -> Iterator[Line]:
+    def ready(self) -> Iterator[DomainQueue]:
         """The lines whose requests may leave, in turn."""
         return self._lines.ready()
 
-    def has_room(self, line: Line, slot: str) -> bool:
+    def has_room(self, line: DomainQueue, slot: str) -> bool:
         """Whether a request of this slot could leave at once; where nothing is charged, that is not for us to say."""
-        return line.standing is not Standing.LIMITED or self.room.free(slot) > 0
+        return line.standing is not DomainStatus.LIMITED or self.room.free(slot) > 0
 
-    def leave(self, line: Line, slot: str, request: Request | None) -> None:
+    def leave(self, line: DomainQueue, slot: str, request: Request | None) -> None:
         """The next request of a line that is ready leaves the queue; None when the queue has lost it."""
         if request is not None:
             request.meta[PERMIT] = self._pass_for(line, slot)
         self._lines.leave(line, slot)
 
-    def _pass_for(self, line: Line, slot: str) -> Pass:
-        if line.standing is Standing.LIMITED:
+    def _pass_for(self, line: DomainQueue, slot: str) -> InFlightPermit:
+        if line.standing is DomainStatus.LIMITED:
             return self._passes.give(line.permits.pop(0), slot, line)
-        return Pass(self._key(line.kind), self.now(), OVER if line.standing is Standing.USED_UP else FREE)
+        return InFlightPermit(self._key(line.kind), self.now(), OVER if line.standing is DomainStatus.USED_UP else FREE)
 
     # the downloader middleware's side
 
@@ -289,7 +287,7 @@ class Gate:
         Raises:
             PagesUsedUp: its budget is.
         """
-        mine: Pass | None = request.meta.get(PERMIT)
+        mine: InFlightPermit | None = request.meta.get(PERMIT)
         if mine is None:
             return None
         kind = self.kind_of(request)
@@ -306,12 +304,12 @@ class Gate:
 
     def forget(self, request: Request) -> None:
         """A request has ended, or goes into a queue again: a permit that it has not used is handed back."""
-        mine: Pass | None = request.meta.get(PERMIT)
+        mine: InFlightPermit | None = request.meta.get(PERMIT)
         held = self._passes.take(mine.number) if mine is not None else None
         if held is not None:
             self.give_back([held.permit])
 
-    def at_once(self, request: Request) -> Pass | None:
+    def at_once(self, request: Request) -> InFlightPermit | None:
         """A pass for a request that has come by no queue, where it need not wait.
 
         That is where its domain is known to have no limit; or where a page has a permit and is held up, as by its
@@ -319,14 +317,14 @@ class Gate:
         """
         key, domain = self.key_of(request)
         if not domain or self._lines.is_free(self.kind_of(request, page=False)):
-            return Pass(key, self.now(), FREE)
+            return InFlightPermit(key, self.now(), FREE)
         held = self._passes.lend(key, self._clock())
         if held is None:
             return None
         self.count("permits")
-        return Pass(key, held.permit.at, FREE)
+        return InFlightPermit(key, held.permit.at, FREE)
 
-    async def wait(self, request: Request, *, page: bool) -> Pass:
+    async def wait(self, request: Request, *, page: bool) -> InFlightPermit:
         """Wait for a permit beside the queues; `page`: it is one, and counts as one.
 
         First for a place in the downloader: with a permit, but without a place, it would leave long after its moment.
@@ -344,13 +342,13 @@ class Gate:
             self.room.unplace(slot)
             self.count("waited", self._clock() - since)
         if held is None:
-            return Pass(self._key(kind), self.now(), FREE)
+            return InFlightPermit(self._key(kind), self.now(), FREE)
         self.count("permits")
-        return Pass(held.permit.key, held.permit.at, FREE)
+        return InFlightPermit(held.permit.key, held.permit.at, FREE)
 
-    async def _permit_of(self, kind: Kind, since: float) -> Held | None:
+    async def _permit_of(self, kind: QueueKey, since: float) -> TimedPermit | None:
         """The permit of a request that waits beside the queues; None: it needs none."""
-        line, guest = self._lines.of(kind), Guest(asyncio.get_running_loop().create_future(), since)
+        line, guest = self._lines.of(kind), Waiter(asyncio.get_running_loop().create_future(), since)
         try:
             self._lines.join(line, guest)
             return await guest.answer
@@ -370,7 +368,7 @@ class Gate:
 
     # the talk's side
 
-    def questions(self) -> list[Ask]:
+    def questions(self) -> list[PermitRequest]:
         """What is to be asked now."""
         self._asking = self._lines.take_wanting(ASKS_AT_ONCE)
         if self._asking:
@@ -378,16 +376,16 @@ class Gate:
             self.count("steps")
         return [self._ask(line, count) for line, count in self._asking]
 
-    def _ask(self, line: Line, count: int) -> Ask:
+    def _ask(self, line: DomainQueue, count: int) -> PermitRequest:
         domain, _, pages = line.kind
         budget = "" if pages is None else self._budget.name
         options = self.options
-        return Ask(
+        return PermitRequest(
             key=self._key(line.kind), domain=domain, count=count, limit=options.limit, moderated=options.moderated,
             pages=pages, budget=budget,
         )  # fmt: skip
 
-    def answered(self, taken: Taken, received: float, took: float) -> None:
+    def answered(self, taken: TakenPermits, received: float, took: float) -> None:
         """The store's answer, which was here at `received`, and took so many seconds."""
         self._moments.saw(received, taken.now)
         asking, self._asking = self._asking, []
@@ -418,7 +416,7 @@ class Gate:
         """Nothing can be asked any more: what waits would wait for ever."""
         self._known.set()
         if self.awake:
-            close_spider(self._crawler, Reason.THROTTLE_FAILED)
+            close_spider(self._crawler, FinishReason.THROTTLE_FAILED)
 
     # the lines' side
 

@@ -14,7 +14,7 @@ from scrapy.exceptions import NotConfigured
 from scrapyd_dist.errors import ConfigError
 
 from ..roles import looks_only
-from .options import SWITCH, ThrottleOptions
+from .throttle_options import SWITCH, ThrottleOptions
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -47,18 +47,15 @@ def put_in(settings: BaseSettings) -> None:
     """Called before the crawl's components are made; does nothing where the throttle is off."""
     if looks_only() or not may_hold(settings):
         return
-    from .charging import ORDER, Charging
     from .queue import HeedingPlainQueue, HeedingQueue, ThrottledQueue
-    from .robots import ORDER as ROBOTS_ORDER
-    from .robots import CrawlDelay
-    from .sites import ORDER as SITES_ORDER
-    from .sites import SiteWatch
+    from .site_feedback import FEEDBACK_ORDER as SITES_ORDER
+    from .site_feedback import PERMIT_ORDER, ROBOTS_ORDER, CrawlDelay, PermitMiddleware, SiteWatch
 
     ours = {AWARE: HeedingQueue, PLAIN: HeedingPlainQueue}
     if settings[QUEUE] in ours and not _per_ip(settings):  # else the gate says why not
         queue = ThrottledQueue if is_throttled(settings) else ours[settings[QUEUE]]
         settings.set(QUEUE, queue, priority="cmdline")
-    for middleware, order in ((CrawlDelay, ROBOTS_ORDER), (SiteWatch, SITES_ORDER), (Charging, ORDER)):
+    for middleware, order in ((CrawlDelay, ROBOTS_ORDER), (SiteWatch, SITES_ORDER), (PermitMiddleware, PERMIT_ORDER)):
         settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", middleware, order)
 
 
@@ -71,13 +68,11 @@ def put_in_late(crawler: Crawler) -> None:
     put_in(settings)
     settings.freeze()
     crawler.settings = settings
-    from .charging import Charging
-    from .robots import CrawlDelay
-    from .sites import SiteWatch
+    from .site_feedback import CrawlDelay, PermitMiddleware, SiteWatch
 
-    nearest: list[SiteWatch | Charging] = []
+    nearest: list[SiteWatch | PermitMiddleware] = []
     with suppress(NotConfigured):
-        nearest += [SiteWatch.from_crawler(crawler), Charging.from_crawler(crawler)]
+        nearest += [SiteWatch.from_crawler(crawler), PermitMiddleware.from_crawler(crawler)]
 
     def add() -> None:
         middlewares = crawler.engine.downloader.middleware
@@ -114,7 +109,7 @@ def why_not_heeded(settings: BaseSettings) -> str:
         return f"{SWITCH} is False."
     if settings[QUEUE] in (AWARE, PLAIN) and not _per_ip(settings):
         return ""  # the add-on has yet to take its place
-    from .opening import check_queue
+    from .permit_store import check_queue
 
     try:
         check_queue(settings)

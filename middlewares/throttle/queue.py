@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 
-from scrapyd_dist.frontier.slotting import site_of
+from scrapyd_dist.frontier.slots import site_of
 
 from ..codec import PERMIT
+from .domain_queue import QueueKey
 from .gate import Gate
-from .lines import Kind
-from .opening import PermitQueue
+from .permit_store import PermitQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from .lines import Line
+    from .domain_queue import DomainQueue
 
 
 class Lane(NamedTuple):
     """Requests that differ in nothing but their priority: of one kind, and of one slot of the downloader."""
 
     slot: str
-    kind: Kind
+    kind: QueueKey
 
     @property
     def name(self) -> str:
         """What Scrapy's own queue calls it, so that the two can go on with each other's files; else as JSON."""
-        if self.kind == Kind(site_of(f"http://{self.slot}")):
+        if self.kind == QueueKey(site_of(f"http://{self.slot}")):
             return self.slot
         return json.dumps([self.slot, *self.kind])
 
@@ -48,8 +48,8 @@ class Lane(NamedTuple):
         if name.startswith("["):
             with suppress(ValueError, TypeError):
                 slot, domain, address, pages = json.loads(name)
-                return cls(slot, Kind(domain, address, pages))
-        return cls(name, Kind(site_of(f"http://{name}")))
+                return cls(slot, QueueKey(domain, address, pages))
+        return cls(name, QueueKey(site_of(f"http://{name}")))
 
 
 class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
@@ -58,7 +58,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Crawler, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._gate = Gate.of(crawler)
-        self._lanes: dict[Line, dict[str, Lane]] = {}
+        self._lanes: dict[DomainQueue, dict[str, Lane]] = {}
         self._size = 0
         self._take_in()
 
@@ -120,7 +120,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         self._gate.leave(line, lane.slot, request)
         return request
 
-    def _choose(self) -> tuple[Line, str] | None:
+    def _choose(self) -> tuple[DomainQueue, str] | None:
         """The first lane, in turn, of those that have the fewest requests under way."""
         best, fewest = None, 0
         for line in self._gate.ready():
@@ -134,7 +134,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
                     return best
         return best
 
-    def _close_lane(self, line: Line, name: str) -> None:
+    def _close_lane(self, line: DomainQueue, name: str) -> None:
         self.pqueues.pop(name).close()
         del self._lanes[line][name]
         if not self._lanes[line]:

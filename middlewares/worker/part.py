@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.exporters import JsonLinesItemExporter
 
-from scrapyd_dist.reasons import Reason
+from scrapyd_dist.finish_reasons import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,14 +50,14 @@ class FilesFolder:
         self.path = path
         self._handle = os.open(path, os.O_RDONLY)  # as long as it is open, no other folder gets its number
 
-    def trouble(self, least: int) -> Reason | None:
+    def trouble(self, least: int) -> FinishReason | None:
         """Why a worker cannot go on writing here; None when it can. `least`: bytes to be free."""
         if not _is_there(self._handle, self.path):
-            return Reason.FILES_LOST
-        return Reason.DISK_FULL if free_bytes(self.path) < least else None
+            return FinishReason.FILES_LOST
+        return FinishReason.DISK_FULL if free_bytes(self.path) < least else None
 
     def lost(self) -> str:
-        """What `Reason.FILES_LOST` means, for people."""
+        """What `FinishReason.FILES_LOST` means, for people."""
         return (
             f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its items"
             " there; what was not fetched from it yet is crawled again."
@@ -105,7 +105,7 @@ class _HashedFile:
         return True
 
 
-class Part:
+class PartFile:
     """The items of one attempt, one JSON line each: `<job>.jl.part` while it grows, `<job>.jl` when it is whole."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.frontier.filling import ARGUMENTS, Found
+from scrapyd_dist.frontier.intake import ARGUMENTS, FrontierIntake
 from scrapyd_dist.payload import ARGUMENT_MAX, RequestValue, decode
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def value_of(args: Mapping[str, str]) -> RequestValue:
     return {"url": json.dumps(dict(sorted(args.items())), ensure_ascii=False), ARGUMENTS: dict(args)}
 
 
-def found(value: RequestValue, priority: int) -> Found:
+def found(value: RequestValue, priority: int) -> FrontierIntake:
     """Return the row ready to be added to a frontier; equal arguments have equal fingerprints."""
     print_ = hashlib.sha256(value["url"].encode("utf-8", "surrogatepass")).digest()
-    return Found(value=value, fingerprint=print_, slot=ARGUMENTS, priority=priority)
+    return FrontierIntake(value=value, fingerprint=print_, slot=ARGUMENTS, priority=priority)
 
 
 def row_in(payload: Mapping[str, str]) -> tuple[str, dict[str, str]]:

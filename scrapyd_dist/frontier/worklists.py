@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.arguments import value_of
-from scrapyd_dist.frontier.values import MAX_PRIORITY
-from scrapyd_dist.scrapyd.jobargs import check_args
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY
+from scrapyd_dist.scrapyd.jobs import check_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WorklistRow:
     """One request of a worklist, or the arguments of one run."""
 
     line: int
@@ -44,14 +44,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
+class BadWorklistRow:
     """A row that could not be read, and the reason."""
 
     line: int
     reason: str
 
 
-AnyRow = Row | BadRow
+AnyRow = WorklistRow | BadWorklistRow
 ReadCells: TypeAlias = "Callable[[list[str]], RequestValue]"
 
 
@@ -98,10 +98,10 @@ def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) 
         try:
             value = read(_checked(text.strip()))
         except ValueError as error:
-            yield BadRow(number, str(error))
+            yield BadWorklistRow(number, str(error))
         else:
             if value is not None:
-                yield Row(number, value)
+                yield WorklistRow(number, value)
 
 
 def _checked(text: str) -> str:
@@ -133,14 +133,14 @@ def _of_csv(texts: Iterable[str], reading: Callable[[list[str]], ReadCells] | No
         except StopIteration:
             return
         except csv.Error as error:
-            yield BadRow(reader.line_num + 1, f"it is no row of a CSV: {error}")
+            yield BadWorklistRow(reader.line_num + 1, f"it is no row of a CSV: {error}")
             continue
         if not any(cells):
             continue
         try:
-            yield Row(reader.line_num + 1, read([_checked(cell.strip()) for cell in cells]))
+            yield WorklistRow(reader.line_num + 1, read([_checked(cell.strip()) for cell in cells]))
         except ValueError as error:
-            yield BadRow(reader.line_num + 1, str(error))
+            yield BadWorklistRow(reader.line_num + 1, str(error))
 
 
 def _cell(names: list[str], column: str | None) -> ReadCells:

@@ -1,30 +1,98 @@
-"""Writes the results of a finished crawl: outputs merged from accepted parts, manifest, list of misses. Blocking."""
+"""The end of a crawl: accepted parts and feeds become output files, manifest and list of misses. Blocking."""
 
 from __future__ import annotations
 
+import ftplib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
-from scrapyd_dist.items.collect import Output, merge
-from scrapyd_dist.items.feeds import belongs, read_back
-from scrapyd_dist.items.lines import Items
+from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.merging import ItemOutput, merge
 from scrapyd_dist.items.replaced import left_out, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+#: timeout of FTP connections in seconds
+FTP_TIMEOUT = 30
+
+
+def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
+    """Fetch the accepted feeds.
+
+    Args:
+        uris: URIs of the feeds, without passwords.
+        template: the project's feed URL, with its password if it has one.
+        folder: the folder for copies.
+
+    Returns:
+        Pairs of URI and local path in order, and a warning for each feed that could not be read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    copies, warnings = [], []
+    for index, uri in enumerate(uris, 1):
+        try:
+            parts = urlsplit(uri)
+            if not belongs(uri, template):
+                warnings.append(f"{uri} is not merged: the project's feed URL does not lead there")
+            elif parts.scheme in {"", "file"}:
+                copies.append((uri, _local(parts)))
+            elif parts.scheme == "ftp":
+                copies.append((uri, _ftp(parts, urlsplit(template), folder / f"{index}.jl")))
+            else:
+                warnings.append(f"{uri} is not merged: feeds of the kind {parts.scheme}:// are not read back")
+        except (OSError, EOFError, ValueError, ftplib.Error) as error:
+            warnings.append(f"{uri} is not merged: it could not be read back ({error})")
+    return copies, warnings
+
+
+def belongs(uri: str, feed_url: str) -> bool:
+    """Whether a URI lies below the feed URL; any other URI is neither opened nor given the password."""
+    try:
+        parts, template = urlsplit(uri), urlsplit(feed_url)
+        places = [(one.scheme or "file", one.hostname, one.port) for one in (parts, template)]
+    except ValueError:  # invalid host or port
+        return False
+    folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # file names vary by batch
+    return places[0] == places[1] and parts.path.startswith(folder + slash) and ".." not in unquote(parts.path)
+
+
+def _local(parts: SplitResult) -> Path:
+    path = Path(unquote(parts.path))
+    with path.open("rb"):
+        return path
+
+
+def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
+    with ftplib.FTP(timeout=FTP_TIMEOUT) as server:  # noqa: S321 - the user's choice of feed storage
+        server.connect(parts.hostname or "", parts.port or 21)
+        server.login(unquote(account.username or ""), unquote(account.password or ""))
+        with copy.open("wb") as file:
+            server.retrbinary(f"RETR {unquote(parts.path)}", file.write)
+    return copy
+
 
 PARTS = "parts"  #: the folder of parts in the crawl's folder
+
+
 FEEDS = "feeds"  #: the folder for copies of feeds in the crawl's folder
+
+
 OWN = "own-"  #: file name prefix of part 0 (the producer's items), one file per shard
+
+
 MISSES = "misses.jsonl"
+
+
 MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivered:
+class Delivery:
     """The files that a finished crawl has left."""
 
     items: int
@@ -39,9 +107,9 @@ def deliver(
     own: Sequence[Path],
     attempts: Sequence[Attempt],
     misses: Sequence[Miss],
-    outputs: Sequence[Output],
+    outputs: Sequence[ItemOutput],
     feed_url: str | None,
-) -> Delivered:
+) -> Delivery:
     """Write everything that a finished crawl leaves behind.
 
     Args:
@@ -74,7 +142,7 @@ def deliver(
         items = merge(Items(parts, skip=skip), outputs)
     else:
         items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
-    return Delivered(
+    return Delivery(
         items=items,
         outputs=tuple(str(output.path) for output in outputs),
         misses=_write_misses(folder / MISSES, misses),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.account.summary import told
+from scrapyd_dist.progress.summary import told
 from scrapyd_dist.report import growth, work
 from scrapyd_dist.report.texts import hidden
 

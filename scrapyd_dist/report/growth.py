@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.account.outlook import Outlook
-from scrapyd_dist.account.samples import NUMBER
+from scrapyd_dist.progress.node_progress import Eta
+from scrapyd_dist.progress.summary import NUMBER
 from scrapyd_dist.report.facts import natural, number, of
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
         return None
     last, state = facts.samples[-1][1], facts.crawl.state.value
     walked = [*(last.get("index") or ()), None, None][:2]
-    outlook = Outlook.of(
+    outlook = Eta.of(
         found=int(number(last.get("sealed"))),
         done=int(done[-1]),
         rate=max(rates),

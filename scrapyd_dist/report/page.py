@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.account.summary import succeeded
 from scrapyd_dist.batches import BatchState, CrawlState
+from scrapyd_dist.progress.summary import succeeded
 from scrapyd_dist.report.document import series
 from scrapyd_dist.report.facts import number, of
 from scrapyd_dist.report.markup import NOTHING, cards, items, section, table

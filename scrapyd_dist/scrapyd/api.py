@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.scrapyd.call import SLOW_TIMEOUT, TIMEOUT, Call, Upload
-from scrapyd_dist.scrapyd.jobargs import RESERVED_ARGS, check_job
+from scrapyd_dist.scrapyd.jobs import RESERVED_ARGS, check_job
 from scrapyd_dist.scrapyd.rawfile import Chunk, fetch, serves_items, serves_logs, tail
 from scrapyd_dist.scrapyd.reply import Document, Reply, document
 

@@ -19,7 +19,7 @@ MAX_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(Generic[A, V]):
+class NodeAnswer(Generic[A, V]):
     """The result of one call: a value or an error."""
 
     asked: A
@@ -27,7 +27,7 @@ class Answer(Generic[A, V]):
     error: NodeError | None = None
 
 
-def sweep(whom: Sequence[A], ask: Callable[[A], V], *, threads: int = MAX_THREADS) -> Iterator[Answer[A, V]]:
+def sweep(whom: Sequence[A], ask: Callable[[A], V], *, threads: int = MAX_THREADS) -> Iterator[NodeAnswer[A, V]]:
     """Call `ask` for all arguments concurrently, and yield each answer when it arrives.
 
     Calls that have not begun are cancelled when the generator is closed.
@@ -45,8 +45,8 @@ def sweep(whom: Sequence[A], ask: Callable[[A], V], *, threads: int = MAX_THREAD
         for done in as_completed(asked):
             failed = done.exception()
             if isinstance(failed, NodeError):
-                yield Answer(asked=asked[done], error=failed)
+                yield NodeAnswer(asked=asked[done], error=failed)
             else:
-                yield Answer(asked=asked[done], value=done.result())
+                yield NodeAnswer(asked=asked[done], value=done.result())
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

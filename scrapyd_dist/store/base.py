@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scrapyd_dist.frontier.values import UNFAIR
+from scrapyd_dist.frontier.backlog import UNFAIR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
-    from scrapyd_dist.frontier.values import Backlog, Leased, Lessee, NewBatch, SlotCount
+    from scrapyd_dist.frontier.backlog import Backlog, Leased, Lessee, NewBatch, SlotCount
     from scrapyd_dist.nodes import NodeRecord
-    from scrapyd_dist.throttle.values import Ask, DomainState, Look, Permit, Rule, Rules, SiteNews, Taken
+    from scrapyd_dist.throttle.permits import (
+        DomainLook,
+        DomainState,
+        Permit,
+        PermitRequest,
+        Rule,
+        Rules,
+        SiteNews,
+        TakenPermits,
+    )
 
 
 class CrawlStore(Protocol):
@@ -361,7 +370,7 @@ class QueueStore(Protocol):
 class ThrottleStore(Protocol):
     """One budget per key for all workers of this store; its moments are those of the store's clock."""
 
-    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
+    def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         """Charge each ask's key for its permits, and say when each may be used; one step for all of them.
 
         Of the permits of a key, never more than the limit's hits lie within any of its windows.
@@ -374,7 +383,7 @@ class ThrottleStore(Protocol):
     def return_permits(self, permits: Sequence[Permit]) -> None:
         """These were not used: nothing left for the site. The budgets of pages get theirs back, too."""
 
-    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
         """Heed what sites ask for, or have shown; the rules' version is the answer. No news: only that.
 
         Args:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import OUT, WAITING, Batch
 from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.values import OTHER_SPIDER, Backlog, SlotCount
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from scrapyd_dist.batches import BatchState
-    from scrapyd_dist.frontier.values import NewBatch
+    from scrapyd_dist.frontier.backlog import NewBatch
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-    from scrapyd_dist.frontier.values import NewBatch
+    from scrapyd_dist.frontier.backlog import NewBatch
     from scrapyd_dist.store.redis_crawls import RedisCrawls
     from scrapyd_dist.store.redis_link import RedisConnection
 

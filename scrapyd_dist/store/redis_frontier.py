@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ForeignRow, NothingMatched
-from scrapyd_dist.frontier.values import BY_DOMAIN, OTHER_SPIDER, SLOT_NAME, UNFAIR, Backlog, Leased, SeenBefore
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, OTHER_SPIDER, SLOT_NAME, UNFAIR, Backlog, Leased, SeenBefore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
     backlog_of,
@@ -25,7 +25,7 @@ from scrapyd_dist.store.rows import storable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.frontier.values import Lessee, NewBatch, SlotCount
+    from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SlotCount
     from scrapyd_dist.store.redis_attempts import RedisAttempts
     from scrapyd_dist.store.redis_batches import RedisBatches
     from scrapyd_dist.store.redis_link import RedisConnection

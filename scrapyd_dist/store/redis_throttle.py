@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_port import RedisPort, whole, word
 from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_texts, rules_of, state_of
-from scrapyd_dist.throttle.standing import Standing, span, target_of
-from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
-from scrapyd_dist.throttle.windows import SECOND
+from scrapyd_dist.throttle.domain_status import DomainRules, span, target_of
+from scrapyd_dist.throttle.permits import SECOND, DomainLook, DomainState, PermitReply, Rules, TakenPermits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.throttle.values import Ask, Permit, Rule, SiteNews
+    from scrapyd_dist.throttle.permits import Permit, PermitRequest, Rule, SiteNews
 
 #: domains that are looked at in one step, when old ones are forgotten
 _DOMAINS = 1_000
@@ -30,13 +29,13 @@ class RedisThrottle(RedisPort):
 
     # permits
 
-    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
+    def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         asked = [_ask(ask) for ask in asks]
         answer = self._server.step("permits", self._throttle, known=known, asks=asked)
         version = int(answer["version"])
         answers = tuple(_answer(*pair) for pair in zip(asks, answer["asks"], strict=True))
         changed = changed_since(known, version, _changes(answer))
-        return Taken(now=int(answer["now"]) / SECOND, version=version, changed=changed, answers=answers)
+        return TakenPermits(now=int(answer["now"]) / SECOND, version=version, changed=changed, answers=answers)
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         told = [
@@ -45,14 +44,14 @@ class RedisThrottle(RedisPort):
         ]
         self._server.step("returned", self._throttle, permits=told)
 
-    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
         if not news:
             there = int(self._server.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
             if known in (None, there):
-                return Look(version=there)
+                return DomainLook(version=there)
         answer = self._server.step("news", self._throttle, known=known, news=[_told(one) for one in news])
         version = int(answer["version"])
-        return Look(version=version, changed=changed_since(known, version, _changes(answer)))
+        return DomainLook(version=version, changed=changed_since(known, version, _changes(answer)))
 
     # rules
 
@@ -122,7 +121,7 @@ class RedisThrottle(RedisPort):
             pass
 
 
-def _ask(ask: Ask) -> dict[str, object]:
+def _ask(ask: PermitRequest) -> dict[str, object]:
     """As the script takes it; what is None is left out."""
     limit, told = ask.limit, {"key": ask.key, "domain": ask.domain, "count": ask.count, "budget": ask.budget}
     if limit is None:
@@ -134,9 +133,9 @@ def _ask(ask: Ask) -> dict[str, object]:
     return told if ask.pages is None else {**told, "pages": ask.pages}
 
 
-def _answer(ask: Ask, told: Mapping[str, Any]) -> Answer:
+def _answer(ask: PermitRequest, told: Mapping[str, Any]) -> PermitReply:
     if "word" in told:
-        return Answer(free=told["word"] == "free", held=told["word"] == "held")
+        return PermitReply(free=told["word"] == "free", held=told["word"] == "held")
     return answer_of(ask, map(int, told["moments"]), None if ask.pages is None else told["used"])
 
 
@@ -160,7 +159,7 @@ def _told(news: SiteNews) -> dict[str, object]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _standing_of(row: Mapping[bytes, bytes]) -> Standing:
+def _standing_of(row: Mapping[bytes, bytes]) -> DomainRules:
     kept = {name.decode(): value for name, value in row.items()}
     pace = float(kept.pop("pace", 1.0))
-    return Standing(pace=pace, **{name: int(value) for name, value in kept.items()})
+    return DomainRules(pace=pace, **{name: int(value) for name, value in kept.items()})

@@ -27,7 +27,7 @@ from scrapyd_dist.batches import (
     WorkerEntry,
 )
 from scrapyd_dist.errors import ConfigError, ForeignRow, StepRefused, StoreError
-from scrapyd_dist.frontier.values import MAX_PRIORITY, SLOT_NAME
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import (
@@ -123,7 +123,7 @@ _SHARD = {
     "last_page": maybe(whole(-judging.LARGEST)), "state": one_of(ShardState),
 }  # fmt: skip
 _WORKER = {
-    "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "lane": line(), "since": moment,
+    "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "pool": line(), "since": moment,
     "spider": _name, "project": _name, "version": like(_VERSION), "introduces": flag,
 }  # fmt: skip
 _MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
@@ -320,7 +320,7 @@ class Door:
         what = f"a worker of {crawl}"
         plain, why = self.signer.opened(row, "worker", crawl)
         values = judged(what, plain, _WORKER)
-        if why or not {"number", "job", "url", "lane", "since"} <= values.keys():
+        if why or not {"number", "job", "url", "pool", "since"} <= values.keys():
             raise foreign(what, why or "it is not whole")
         if not values["job"].startswith(f"{crawl}."):
             raise foreign(what, "its job is not one of the crawl")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import AttemptState, Miss
-    from scrapyd_dist.frontier.values import NewBatch
+    from scrapyd_dist.frontier.backlog import NewBatch
     from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
     from scrapyd_dist.store.sqlite_file import SqliteConnection
 

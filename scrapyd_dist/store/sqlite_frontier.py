@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, job_id
 from scrapyd_dist.errors import ForeignRow
-from scrapyd_dist.frontier.values import BY_DOMAIN, UNFAIR, Leased, SeenBefore
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Leased, SeenBefore
 from scrapyd_dist.store.frontier_rows import (
     backlog_of,
     batch_from,
@@ -28,7 +28,7 @@ from scrapyd_dist.store.sqlite_turns import Look, SqliteTurns
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.frontier.values import Backlog, Lessee, NewBatch, SlotCount
+    from scrapyd_dist.frontier.backlog import Backlog, Lessee, NewBatch, SlotCount
     from scrapyd_dist.store.sqlite_attempts import SqliteAttempts
     from scrapyd_dist.store.sqlite_batches import SqliteBatches
     from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls

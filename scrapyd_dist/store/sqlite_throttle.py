@@ -18,15 +18,23 @@ from scrapyd_dist.store.throttle_rows import (
     rules_of,
     state_of,
 )
-from scrapyd_dist.throttle.standing import Standing, heeded, terms_of
-from scrapyd_dist.throttle.values import Answer, DomainState, Look, Rules, Taken
-from scrapyd_dist.throttle.windows import SECOND, Terms, moments
+from scrapyd_dist.throttle.domain_status import DomainRules, heeded, terms_of
+from scrapyd_dist.throttle.permits import (
+    SECOND,
+    DomainLook,
+    DomainState,
+    PermitReply,
+    Rules,
+    TakenPermits,
+    WindowTerms,
+    moments,
+)
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.throttle.values import Ask, Permit, Rule, SiteNews
+    from scrapyd_dist.throttle.permits import Permit, PermitRequest, Rule, SiteNews
 
 #: a domain is said to have been asked for once in such a time: not each time, since every write costs
 _ASKED = 60 * SECOND
@@ -40,8 +48,8 @@ _COUNTS = (
     " WHERE domain = throttle_domains.domain AND at > :now - 2 * max(window, throttle_keys.gap)"
 )
 _FORGET = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"  # noqa: S608 - own words
-_STANDING = ", ".join(field.name for field in fields(Standing))
-_TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(Standing))
+_STANDING = ", ".join(field.name for field in fields(DomainRules))
+_TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(DomainRules))
 
 
 class SqliteThrottle(SqlitePort):
@@ -55,17 +63,17 @@ class SqliteThrottle(SqlitePort):
 
     # permits
 
-    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
+    def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         with self._file.step():
             now, rules = self._now(), self.rules()
             answers = tuple(self._answer(ask, rules.rules, now) for ask in asks)
             changed = self._changed(known, rules.version)
-        return Taken(now=now / SECOND, version=rules.version, changed=changed, answers=answers)
+        return TakenPermits(now=now / SECOND, version=rules.version, changed=changed, answers=answers)
 
-    def _answer(self, ask: Ask, rules: Mapping[str, Rule], now: int) -> Answer:
+    def _answer(self, ask: PermitRequest, rules: Mapping[str, Rule], now: int) -> PermitReply:
         standing, asked = self._standing(ask.domain)
         terms = terms_of(ask, rules, standing, now)
-        if isinstance(terms, Answer):
+        if isinstance(terms, PermitReply):
             return terms
         if asked < now - _ASKED:
             self._asked(ask.domain, now)
@@ -78,7 +86,7 @@ class SqliteThrottle(SqlitePort):
             self._count_pages(ask.domain, ask.budget, count)
         return answer_of(ask, self._take(ask, count, max(now, standing.rest_until), terms, now), used)
 
-    def _take(self, ask: Ask, count: int, start: int, terms: Terms, now: int) -> list[int]:
+    def _take(self, ask: PermitRequest, count: int, start: int, terms: WindowTerms, now: int) -> list[int]:
         if not count:
             return []
         key, full = self._key(ask, terms, now)
@@ -92,7 +100,7 @@ class SqliteThrottle(SqlitePort):
         self._purge(key, now - terms.memory, terms.memory)
         return given
 
-    def _others(self, ask: Ask, start: int, terms: Terms) -> list[int]:
+    def _others(self, ask: PermitRequest, start: int, terms: WindowTerms) -> list[int]:
         """Grants of the domain's other keys that may be too near; none, where only limits of keys count."""
         keys = "SELECT number FROM throttle_keys WHERE domain = ? AND key != ?"
         query = f"SELECT at FROM grants WHERE key IN ({keys}) AND at > ? ORDER BY at"  # noqa: S608 - own words
@@ -101,7 +109,7 @@ class SqliteThrottle(SqlitePort):
     def _grants(self, query: str, *values: int | str) -> list[int]:
         return [row[0] for row in self._db.execute(query, values)]
 
-    def _key(self, ask: Ask, terms: Terms, now: int) -> tuple[int, int]:
+    def _key(self, ask: PermitRequest, terms: WindowTerms, now: int) -> tuple[int, int]:
         """The key's number, and the moment before which it is known to have no room under these terms."""
         known = self._db.execute("SELECT * FROM throttle_keys WHERE key = ?", (ask.key,)).fetchone()
         named = asdict(terms)
@@ -156,11 +164,11 @@ class SqliteThrottle(SqlitePort):
 
     # domains
 
-    def _standing(self, domain: str) -> tuple[Standing, int]:
+    def _standing(self, domain: str) -> tuple[DomainRules, int]:
         """How a domain stands, and when it was last asked for, as far as that is written down."""
         query = f"SELECT {_STANDING}, asked FROM throttle_domains WHERE domain = ?"  # noqa: S608 - own names
         row = self._db.execute(query, (domain,)).fetchone()
-        return (_standing_of(row), row["asked"]) if row else (Standing(), -_ASKED)
+        return (_standing_of(row), row["asked"]) if row else (DomainRules(), -_ASKED)
 
     def _asked(self, domain: str, now: int) -> None:
         query = (
@@ -168,13 +176,13 @@ class SqliteThrottle(SqlitePort):
         )
         self._db.execute(query, {"domain": domain, "now": now})
 
-    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
         if news:
             with self._file.step():
                 now = self._now()
                 self._note({one.domain for one in news if self._tell(one, now)})
         version = self._version_of_rules()
-        return Look(version=version, changed=self._changed(known, version))
+        return DomainLook(version=version, changed=self._changed(known, version))
 
     def _tell(self, news: SiteNews, now: int) -> bool:
         old, asked = self._standing(news.domain)
@@ -282,5 +290,5 @@ class SqliteThrottle(SqlitePort):
             self._db.executemany("DELETE FROM pages WHERE budget = ?", [(budget,) for budget in budgets])
 
 
-def _standing_of(row: sqlite3.Row) -> Standing:
-    return Standing(**{field.name: row[field.name] for field in fields(Standing)})
+def _standing_of(row: sqlite3.Row) -> DomainRules:
+    return DomainRules(**{field.name: row[field.name] for field in fields(DomainRules)})

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store.judging import LATEST, flag, foreign, from_json, judged, line, maybe, number, whole
-from scrapyd_dist.throttle.values import ALL, Answer, DomainState, Permit, Rule
-from scrapyd_dist.throttle.windows import SECOND
+from scrapyd_dist.throttle.permits import ALL, SECOND, DomainState, Permit, PermitReply, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from scrapyd_dist.store.rows import Door
-    from scrapyd_dist.throttle.standing import Standing
-    from scrapyd_dist.throttle.values import Ask
+    from scrapyd_dist.throttle.domain_status import DomainRules
+    from scrapyd_dist.throttle.permits import PermitRequest
 
 
 #: changes that are remembered, for those who ask what has changed since: more than come between two looks
@@ -100,19 +99,19 @@ def micros(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-def permits_of(ask: Ask, moments: Iterable[int]) -> tuple[Permit, ...]:
+def permits_of(ask: PermitRequest, moments: Iterable[int]) -> tuple[Permit, ...]:
     page_of = ask.budget if ask.pages is not None else ""
     return tuple(Permit(key=ask.key, at=at / SECOND, page_of=page_of) for at in moments)
 
 
-def answer_of(ask: Ask, moments: Iterable[int], used: int | None) -> Answer:
+def answer_of(ask: PermitRequest, moments: Iterable[int], used: int | None) -> PermitReply:
     """What the ask is told of the moments that it got; `used`: pages of its budget, None where nobody counts them."""
     used_up = used is not None and ask.pages is not None and used >= ask.pages
-    return Answer(permits=permits_of(ask, moments), used_up=used_up)
+    return PermitReply(permits=permits_of(ask, moments), used_up=used_up)
 
 
 def state_of(
-    domain: str, standing: Standing, now: int, *, keys: Mapping[str, int], latest: int, pages: Mapping[str, int]
+    domain: str, standing: DomainRules, now: int, *, keys: Mapping[str, int], latest: int, pages: Mapping[str, int]
 ) -> DomainState:
     """For whoever looks; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
     return DomainState(

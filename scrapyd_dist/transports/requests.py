@@ -27,7 +27,7 @@ from scrapyd_dist.errors import (
     TlsRefused,
 )
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
-from scrapyd_dist.transports.intake import PIECE, Intake, request_headers
+from scrapyd_dist.transports.reply_intake import PIECE, ReplyIntake, request_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Unchecked(urllib3.connection.HTTPSConnection):
+class _UncheckedAdapter(urllib3.connection.HTTPSConnection):
     """A connection for `verify = no`, without urllib3's warning at each call: the target asks for it explicitly."""
 
     def connect(self) -> None:
@@ -49,7 +49,7 @@ class _Unchecked(urllib3.connection.HTTPSConnection):
 
 
 class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
-    ConnectionCls = _Unchecked
+    ConnectionCls = _UncheckedAdapter
 
 
 class _Session(requests.Session):
@@ -110,7 +110,7 @@ class RequestsTransport:
         with _Session() as session:
             response = self._head(session, node, call, seconds)
             with response:
-                intake = Intake(node, call, response.status_code, response.headers.items(), sink)
+                intake = ReplyIntake(node, call, response.status_code, response.headers.items(), sink)
                 # Only errors of reading are translated; an exception of the sink is not the node's fault.
                 for piece in _pieces(response, node, call, seconds, deadline):
                     intake.feed(piece)

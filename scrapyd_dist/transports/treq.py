@@ -25,7 +25,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]  # has no
 
 from scrapyd_dist.errors import CutReply
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
-from scrapyd_dist.transports.intake import Intake, request_headers
+from scrapyd_dist.transports.reply_intake import ReplyIntake, request_headers
 from scrapyd_dist.transports.twisted import SystemNames, TimedOut, head_error, no_reply, tls_policy, was_cancelled
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class TreqTransport:
     async def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
         started = self._reactor.seconds()
         response = await self._head(node, call, seconds)
-        intake = Intake(node, call, response.code, _headers(response), sink)
+        intake = ReplyIntake(node, call, response.code, _headers(response), sink)
         left = seconds if sink is not None else seconds - (self._reactor.seconds() - started)
         body = _Body(self._reactor, intake, max(left, 0.001), renewed=sink is not None)
         response.deliverBody(body)
@@ -169,9 +169,9 @@ class _NodeAgent:
 
 
 class _Body(Protocol):
-    """Passes a body to an `Intake` until its end, a timeout, or an exception of the intake."""
+    """Passes a body to an `ReplyIntake` until its end, a timeout, or an exception of the intake."""
 
-    def __init__(self, clock: Any, intake: Intake[Any], seconds: float, *, renewed: bool) -> None:
+    def __init__(self, clock: Any, intake: ReplyIntake[Any], seconds: float, *, renewed: bool) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._drop())
         self._intake = intake
         self._seconds = seconds

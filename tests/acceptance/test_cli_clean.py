@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Crawl, CrawlState, home_of
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Ask, Limit
+from scrapyd_dist.throttle.permits import Limit, PermitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def left(it: Project) -> tuple[list[str], list[str]]:
 def ask_for(it: Project, *domains: str) -> None:
     """As a worker with a limit does."""
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
-        store.take_permits([Ask(key=name, domain=name, limit=Limit(hits=1, window=1.0)) for name in domains])
+        store.take_permits([PermitRequest(key=name, domain=name, limit=Limit(hits=1, window=1.0)) for name in domains])
 
 
 def limited(it: Project) -> list[str]:
@@ -60,7 +60,7 @@ def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         homes = [home_of(name, store.crawl(name).created) for name in ("a", "b")]
         for budget in [*homes, "a"]:
-            store.take_permits([Ask(key="x.com", domain="x.com", pages=9, budget=budget)])
+            store.take_permits([PermitRequest(key="x.com", domain="x.com", pages=9, budget=budget)])
     assert run_cli(it, "clean", "a", "--yes").code == 0
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         assert store.domain_states()[0].pages == {homes[1]: 1}

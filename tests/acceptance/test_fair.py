@@ -16,8 +16,8 @@ from rig.crawls import ADDON, QUICK, last_crawl, said
 from rig.pullers import CRAWL
 from rig.waiting import wait_for
 
-from scrapyd_dist.frontier.slotting import SITE, Slots
-from scrapyd_dist.frontier.values import BY_DOMAIN, SPREAD
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, SPREAD
+from scrapyd_dist.frontier.slots import SITE, SlotRule
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def pages_of(host: int, site: SiteProcess, numbers: range) -> list[str]:
 
 def add(queue: Frontier, urls: list[str], *, size: int = PIECE, **fields: Any) -> None:
     """Into the slot of their site."""
-    slot = Slots(by=SITE).of(urls[0], b"")
+    slot = SlotRule(by=SITE).of(urls[0], b"")
     values = [{"url": url, "callback": "parse_page", **fields} for url in urls]
     queue.add(values, size=size, slot=slot, priority=fields.get("priority", 0))
 

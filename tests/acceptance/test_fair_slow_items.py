@@ -13,7 +13,7 @@ import pytest
 from rig.pullers import values_of
 from rig.waiting import wait_for
 
-from scrapyd_dist.frontier.values import SPREAD
+from scrapyd_dist.frontier.backlog import SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable

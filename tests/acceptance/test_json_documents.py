@@ -12,9 +12,9 @@ from rig.projects import Project
 from rig.shapes import misfits
 from scrapyd_dist.cli.commands import walk
 
-from scrapyd_dist.frontier.values import Lessee
+from scrapyd_dist.frontier.backlog import Lessee
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Ask
+from scrapyd_dist.throttle.permits import PermitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,7 +173,7 @@ def _of_the_throttle(sdist: Callable[..., Result], it: Project) -> None:
     for verb in ("block", "pause"):
         sdist(it, f"throttle {verb}", "example.org")
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
-        store.take_permits([Ask(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")])
+        store.take_permits([PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")])
     sdist(it, "throttle show")
     for verb in ("resume", "unblock", "unset"):
         sdist(it, f"throttle {verb}", "example.org")

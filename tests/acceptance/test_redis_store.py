@@ -80,7 +80,7 @@ def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
     with closing(open_store(server.url)) as store:
         row = wait_for(store.crawls, 60, "the crawl on the server")[0]
         shown = arguments_of_all_processes()
-        assert "scrapyd_dist.middlewares.producer.produce" in shown
+        assert "scrapyd_dist.middlewares.producer.process" in shown
         assert not any(secret in shown for secret in SECRETS)
         done = command.wait(120)
         assert done.code == 0, done.err

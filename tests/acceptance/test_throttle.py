@@ -19,7 +19,7 @@ from rig.waiting import wait_for
 from rolling import most_in_window
 
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Rule
+from scrapyd_dist.throttle.permits import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

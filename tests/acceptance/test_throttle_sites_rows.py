@@ -8,8 +8,8 @@ import pytest
 from rig.throttled import SPIDERS, Throttled, mean_gap
 from rig.waiting import wait_for
 
-from scrapyd_dist.throttle.standing import RECOVERY
-from scrapyd_dist.throttle.windows import SECOND
+from scrapyd_dist.throttle.domain_status import RECOVERY
+from scrapyd_dist.throttle.permits import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import redis
 from cluster_rival import ClusterThrottle
 from rig.redis import RedisServer
 
-from scrapyd_dist.throttle.values import Limit
+from scrapyd_dist.throttle.permits import Limit
 
 LIMIT = Limit(hits=3, window=60.0)
 

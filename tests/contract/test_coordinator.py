@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, until
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
-from scrapyd_dist.middlewares.producer.options import Options
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
 from scrapyd_dist.batches import AttemptState, job_id
-from scrapyd_dist.coordination.fleet import Member
-from scrapyd_dist.coordination.placement import Placement
-from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -24,6 +21,9 @@ from scrapyd_dist.errors import (
     ConnectTimeout,
     NotFound,
 )
+from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scrapyd.api import JobState
 
 # the usual way
@@ -49,7 +49,7 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
     async with bench(tmp_path, model("one")) as b:
         await b.seal()
         await until(lambda: b.states() == ["done"], "the only batch is done")
-        assert not b.coordinator.desk.over.is_set()
+        assert not b.coordinator.state.over.is_set()
         b.coordinator.no_more()
         await b.ended()
         b.whole(1)
@@ -80,7 +80,7 @@ async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
 async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
     """N6, by the placement that is used where nothing is set."""
     small, large = model("small", slots=1, quick=False), model("large", slots=8, quick=False)
-    async with bench(tmp_path, small, large, placement=Placement(Options().placement)) as b:
+    async with bench(tmp_path, small, large, placement=Placement(ProducerOptions().placement)) as b:
         await b.seal_all(180)
         ended = 0
         while ended < 180:
@@ -89,7 +89,7 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
                 for job in running[: node.slots]:
                     node.finish(job)
                     ended += 1
-            await until(lambda ended=ended: b.coordinator.tally.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
+            await until(lambda ended=ended: b.coordinator.counters.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
             await until(lambda: _busy(b), "the slots are filled again")
         await b.ended()
         b.whole(180)
@@ -136,7 +136,7 @@ async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> Non
 
 async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(tmp_path: Path) -> None:
     one = model("one")
-    spec = JobSpec(
+    spec = JobRequest(
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "=1"}
     )
     async with bench(tmp_path, one, spec=spec) as b:
@@ -165,7 +165,7 @@ async def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_att
         b.whole(1)
         assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a1"])
         assert [(a.number, a.node, a.state.value) for a in b.attempts()] == [(1, "two", "accepted")]
-        assert b.coordinator.tally.failed == 0
+        assert b.coordinator.counters.failed == 0
 
 
 async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path
 
     one.plays = [wiped] * 99
 
-    async def bring(member: Member) -> str:
+    async def bring(member: NodeState) -> str:
         brought.append(member.node.name)
         return ""
 
@@ -207,7 +207,7 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
         assert one.jobs == {}
         assert len(one.posts) == asked
         assert b.coordinator.members[0].room() == 0
-        assert b.coordinator.tally.failed == 0
+        assert b.coordinator.counters.failed == 0
 
 
 async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_p
     one.plays = [taken_unheard]
     async with bench(tmp_path, one, two) as b:
         await b.seal_all(1)
-        await until(lambda: b.coordinator.tally.sent == 1, "it is known to be sent")
+        await until(lambda: b.coordinator.counters.sent == 1, "it is known to be sent")
         assert b.posts() == ["c.b1.a1"]
         one.finish("c.b1.a1")
         await b.ended()
@@ -320,12 +320,13 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
         for _ in range(4):
             await b.seal()
         await until(
-            lambda: b.states() == ["done"] * 4 and not b.coordinator.desk.posts, "all is done, and nobody asks any more"
+            lambda: b.states() == ["done"] * 4 and not b.coordinator.state.posts,
+            "all is done, and nobody asks any more",
         )
         b.coordinator.no_more()
         await b.ended()
         b.whole(4)
-        assert b.coordinator.tally.failed == 1
+        assert b.coordinator.counters.failed == 1
         assert sorted(b.posts()) == ["c.b1.a1", "c.b1.a2", "c.b2.a1", "c.b3.a1", "c.b4.a1"]
 
 

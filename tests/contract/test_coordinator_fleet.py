@@ -12,10 +12,10 @@ from rig.coordination import CRAWL, QUICK, Bench, bench, make, until
 from rig.nodemodel import ModelJob, ModelNode, model
 
 from scrapyd_dist.batches import Attempt, AttemptState, job_id
-from scrapyd_dist.coordination import fleet, health
-from scrapyd_dist.coordination.fleet import Member
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node, NodeRecord
+from scrapyd_dist.scheduling import node_state
+from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd.api import JobState
 
 
@@ -31,8 +31,8 @@ class Listing:
         return self.now
 
 
-def members(*nodes: ModelNode) -> list[Member]:
-    return [Member(node=node.node, prepared=True) for node in nodes]
+def members(*nodes: ModelNode) -> list[NodeState]:
+    return [NodeState(node=node.node, prepared=True) for node in nodes]
 
 
 async def drain(b: Bench, name: str, since: float | None) -> None:
@@ -90,7 +90,7 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(tmp_path: Pa
             heard.append(record.getMessage())
 
     hear = Hear()
-    logging.getLogger("scrapyd_dist.coordination.joining").addHandler(hear)
+    logging.getLogger("scrapyd_dist.scheduling.membership").addHandler(hear)
     one = model("one")
     async with bench(tmp_path, one) as b:
         await drain(b, "one", time.time())
@@ -102,7 +102,7 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(tmp_path: Pa
         await drain(b, "one", None)
         await b.ended()
         b.whole(1)
-    logging.getLogger("scrapyd_dist.coordination.joining").removeHandler(hear)
+    logging.getLogger("scrapyd_dist.scheduling.membership").removeHandler(hear)
 
 
 # joining and leaving
@@ -112,7 +112,7 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
     one, two = model("one", slots=1, quick=False), model("two")
     listing, brought = Listing(one), list[str]()
 
-    async def bring(member: Member) -> str:
+    async def bring(member: NodeState) -> str:
         brought.append(member.node.name)
         return ""
 
@@ -133,7 +133,7 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
     one, two = model("one"), model("two")
     listing = Listing(one, two)
 
-    async def bring(_: Member) -> str:
+    async def bring(_: NodeState) -> str:
         return "two has no log folder"
 
     async with bench(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
@@ -158,7 +158,7 @@ async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come
         one.finish("c.b1.a1")
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
         assert (one.posts, one.cancels) == (["c.b1.a1"], [])
-        await until(lambda: id(b.coordinator.members[0]) not in b.coordinator.looks._watched, "nobody looks any more")
+        await until(lambda: id(b.coordinator.members[0]) not in b.coordinator.monitor._watched, "nobody looks any more")
         one.quick = True
         listing.now = (one.node, two.node)
         await until(lambda: b.coordinator.members[0].state == "up", "it is back")
@@ -197,8 +197,8 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
 async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_works(tmp_path: Path) -> None:
     one, two = model("one", slots=1, quick=False), model("two", slots=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health, "POLL", 0.03)
-        patch.setattr(fleet, "TRIAL_AFTER", 0.2)
+        patch.setattr(node_state, "POLL", 0.03)
+        patch.setattr(node_state, "TRIAL_AFTER", 0.2)
         async with bench(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
             for _ in range(2):
                 await b.seal()
@@ -219,8 +219,8 @@ async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_wo
 async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health, "POLL", 0.03)
-        patch.setattr(fleet, "TRIAL_AFTER", 0.1)
+        patch.setattr(node_state, "POLL", 0.03)
+        patch.setattr(node_state, "TRIAL_AFTER", 0.1)
         async with bench(tmp_path, one, limits=replace(QUICK, max_attempts=9)) as b:
             await b.seal_all(1)
             await until(lambda: len(one.cancels) == 3, "it was tried twice more")
@@ -288,7 +288,7 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
 async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Path, there: str) -> None:
     one, two = model("one", quick=False), model("two")
     before = make(tmp_path, [one, two], QUICK)
-    before.coordinator.desk.sending = False
+    before.coordinator.state.sending = False
     number = await before.seal()
     db, job = before.store.store, job_id(CRAWL, number, 1)
     attempt = Attempt(batch=number, number=1, job=job, node="one", url=one.node.url, sent_at=time.time())

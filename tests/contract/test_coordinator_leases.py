@@ -7,16 +7,16 @@ import pytest
 from rig.coordination import CRAWL, HOME, Bench, bench, until
 from rig.nodemodel import model
 
-from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store.reach import Way
 
 #: seconds
 LEASE = 0.1
 
 
-def spec(ways: Callable[[Node], Way] | None = None) -> JobSpec:
-    return JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", lease=LEASE, ways=ways)
+def spec(ways: Callable[[Node], Way] | None = None) -> JobRequest:
+    return JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", lease=LEASE, ways=ways)
 
 
 def hold(b: Bench, seconds: float) -> None:

@@ -12,7 +12,7 @@ from scrapyd_dist.errors import (
     ConnectionRefused,
     NoReply,
 )
-from scrapyd_dist.jobs.outcome import part_path, report_path
+from scrapyd_dist.joblogs.worker_report import part_path, report_path
 
 # nodes and workers that are lost
 
@@ -29,8 +29,8 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
         b.whole(2)
         assert two.posts == ["c.b2.a1", "c.b1.a2"]
         assert "has not answered" in b.attempts(1)[0].reason
-        b.coordinator.desk.over.clear()  # the crawl would go on: keep watching
-        b.coordinator.desk.spawn(b.coordinator.looks.watch(b.coordinator.members[0]))
+        b.coordinator.state.over.clear()  # the crawl would go on: keep watching
+        b.coordinator.state.spawn(b.coordinator.monitor.watch(b.coordinator.members[0]))
         one.down = None
         await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
 
@@ -120,7 +120,7 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
         await b.ended()
         assert b.states() == ["done", "dead", "done"]
         assert [(a.number, a.state.value) for a in b.attempts(2)] == [(1, "failed"), (2, "failed"), (3, "failed")]
-        assert (b.coordinator.tally.dead, b.coordinator.tally.dead_urls) == (1, 2)
+        assert (b.coordinator.counters.dead, b.coordinator.counters.dead_urls) == (1, 2)
         assert {item[0] for item in b.merged()} == {1, 3}
         assert {a.node for a in b.attempts(2)} == {"one", "two"}
 
@@ -225,6 +225,6 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
         await b.seal_all(1)
         await b.ended()
         assert b.coordinator.fault is None
-        assert (b.coordinator.tally.gone, b.coordinator.tally.failed_urls) == (1, 1)
+        assert (b.coordinator.counters.gone, b.coordinator.counters.failed_urls) == (1, 1)
         found = b.store.store.misses(CRAWL)
         assert [(m.url, m.kind, m.batch) for m in found] == [("http://web/0", "gone", 1), ("http://web/1", "failed", 1)]

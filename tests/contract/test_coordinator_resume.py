@@ -9,8 +9,8 @@ from rig.coordination import CRAWL, QUICK, Bench, bench, make, until
 from rig.nodemodel import ModelNode, model
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
-from scrapyd_dist.coordination.fleet import Out
-from scrapyd_dist.coordination.posting import JobSpec, call_for
+from scrapyd_dist.scheduling.job_request import JobRequest, call_for
+from scrapyd_dist.scheduling.node_state import JobRun
 
 # a producer that dies and comes back
 
@@ -36,7 +36,7 @@ async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNod
 async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
     one, two = model("one", quick=False), model("two")
     before = make(tmp_path, [one, two], QUICK)
-    before.coordinator.desk.sending = False
+    before.coordinator.state.sending = False
     number = await before.seal()
     job = await _left_behind(before, number, state, one)
     before.store.close()
@@ -59,9 +59,9 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
         assert len(b.attempts(1)) == (2 if known == "lost" else 1)
 
 
-def _out(b: Bench, job: str) -> Out:
+def _out(b: Bench, job: str) -> JobRun:
     batch, member = Batch(number=1, size=2), b.coordinator.members[0]
-    return Out(batch=batch, number=1, job=job, member=member, since=0.0, start_by=time.time() + 60)
+    return JobRun(batch=batch, number=1, job=job, member=member, since=0.0, start_by=time.time() + 60)
 
 
 async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
 async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
     gone, two = model("gone"), model("two")
     before = make(tmp_path, [gone, two], QUICK)
-    before.coordinator.desk.sending = False
+    before.coordinator.state.sending = False
     number = await before.seal()
     await _left_behind(before, number, AttemptState.SENT, gone)
     before.store.close()
@@ -122,7 +122,7 @@ async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> No
 async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(tmp_path: Path) -> None:
     one = model("one", quick=False)
     async with bench(
-        tmp_path, one, spec=JobSpec(crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v")
+        tmp_path, one, spec=JobRequest(crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v")
     ) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")

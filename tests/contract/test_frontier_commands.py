@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.storing import key_of
+from scrapyd_dist.cli.project_store import key_of
 
 from scrapyd_dist.batches import BatchState, Crawl, Miss
-from scrapyd_dist.frontier.filling import Found, pack
-from scrapyd_dist.frontier.values import Lessee
+from scrapyd_dist.frontier.backlog import Lessee
+from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import open_store
 
@@ -25,7 +25,9 @@ PRINTS = [b"%03d" % number for number in range(40)]
 
 
 def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], where: str, tmp_path: Path) -> None:
-    found = [Found(value={"url": f"http://a/{at}"}, fingerprint=one, slot="p0") for at, one in enumerate(PRINTS)]
+    found = [
+        FrontierIntake(value={"url": f"http://a/{at}"}, fingerprint=one, slot="p0") for at, one in enumerate(PRINTS)
+    ]
     with closing(open_store(where, key=key_of(tmp_path))) as store:
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
         store.add_batches("shop", pack(found, size=10, key=None), now=1.0)
@@ -62,7 +64,9 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
     sdist: Callable[..., Any], where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = [f"http://a/{at}" for at in range(3)]
-    found = [Found(value={"url": url}, fingerprint=one, slot="p0") for url, one in zip(urls, PRINTS, strict=False)]
+    found = [
+        FrontierIntake(value={"url": url}, fingerprint=one, slot="p0") for url, one in zip(urls, PRINTS, strict=False)
+    ]
     dead = Miss(url=urls[1], kind="dead", reason="the spider has no method 'parse_ol'", batch=1)
     failed = Miss(url=urls[2], kind="failed", reason="HTTP 500", batch=1)
     elsewhere = Miss(url="http://a/9", kind="dead", reason="there is no spider 'nobody'", batch=1)

@@ -15,15 +15,15 @@ from cryptography.fernet import Fernet
 from rig.waiting import wait_for
 from scrapy import Request
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.frontier import worklist as worklists
-from scrapyd_dist.middlewares.frontier.worklist import Worklist, fill
-from scrapyd_dist.middlewares.slot_routing import Home, Slotting
+from scrapyd_dist.middlewares.frontier import worklist_import as worklists
+from scrapyd_dist.middlewares.frontier.worklist_import import WorklistImport, fill
+from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier import producing
-from scrapyd_dist.frontier.filling import Found
-from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.frontier import producer_registration
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store
@@ -36,8 +36,8 @@ def producer(store: Store, work: str = "links", process: str = "1", **fields: An
     return FrontierProducer(store=store, work=work, process=process, **options)
 
 
-def found(number: int) -> Found:
-    return Found(value={"url": f"http://web/{number}"}, fingerprint=str(number).encode(), slot=str(number % 3))
+def found(number: int) -> FrontierIntake:
+    return FrontierIntake(value={"url": f"http://web/{number}"}, fingerprint=str(number).encode(), slot=str(number % 3))
 
 
 def stored(store: Store) -> Counter[str]:
@@ -79,7 +79,7 @@ def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(
 ) -> None:
     store = opened()
     with monkeypatch.context() as short:
-        short.setattr(producing, "REGISTERED", 0.0)
+        short.setattr(producer_registration, "REGISTERED", 0.0)
         producer(store, "links", "killed").keep([found(1)])
         producer(store, "links2", "other").keep([found(2)])
         producer(store, "links.deadbeef", "other").keep([found(3)])  # the same spider, told something else
@@ -107,12 +107,12 @@ def test_a_producer_says_now_and_then_that_it_is_there(
     store = opened()
     mine = producer(store)
     with monkeypatch.context() as short:
-        short.setattr(producing, "REGISTERED", 0.0)
+        short.setattr(producer_registration, "REGISTERED", 0.0)
         mine.keep([found(1)])
     wait_for(lambda: store.backlog("shop").lost)
     mine.renew()
     assert store.backlog("shop").lost == ("links@1",), "it is not due"
-    monkeypatch.setattr(producing, "RENEW", 0.0)
+    monkeypatch.setattr(producer_registration, "RENEW", 0.0)
     mine.renew()
     assert store.backlog("shop").producers == ("links@1",)
 
@@ -189,10 +189,10 @@ def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
 # worklists
 
 
-def work(**settings: Any) -> Worklist:
+def work(**settings: Any) -> WorklistImport:
     own = Settings(settings)
-    slotting = Slotting.from_settings(own, home=Home(project="p"))
-    return Worklist(own, slotting, key=KEY, callback="parse_page", priority=2)
+    slotting = SlotRouting.from_settings(own, home=SlotHome(project="p"))
+    return WorklistImport(own, slotting, key=KEY, callback="parse_page", priority=2)
 
 
 LIST = b"""http://web/1

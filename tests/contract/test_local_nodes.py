@@ -18,9 +18,9 @@ import pytest
 from rig.http import fetch
 from rig.projects import Project
 from rig.waiting import wait_for
-from scrapyd_dist.deploy import local
+from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.deploy.local import down, running, up
+from scrapyd_dist.deploy.local_nodes import down, running, up
 from scrapyd_dist.deploy.processes import Leader, is_alive, started, stop
 from scrapyd_dist.deploy.rollout import ensure
 
@@ -261,8 +261,8 @@ class TestWhatGoesWrong:
     ) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as taken:
             ports = iter([taken.getsockname()[1]])
-            free = local._free_port
-            monkeypatch.setattr(local, "_free_port", lambda: next(ports, None) or free())
+            free = local_nodes._free_port
+            monkeypatch.setattr(local_nodes, "_free_port", lambda: next(ports, None) or free())
             (node,) = start(1, timeout=60)
         assert ask(node, api.daemonstatus()).node_name == "local1"
 

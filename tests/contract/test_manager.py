@@ -10,17 +10,17 @@ from rig.managing import ModelWorker, Office, make, office
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 
 from scrapyd_dist.batches import Attempt
-from scrapyd_dist.coordination.desk import Limits
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
-from scrapyd_dist.frontier.values import Lessee, NewBatch
-from scrapyd_dist.managing.staffing import Staffing
-from scrapyd_dist.managing.terms import WorkerTerms
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.scheduling.worker_request import WorkerRequest
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
 
 #: sends once, and leaves
-LEAVING = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, wait=False)
+LEAVING = SchedulerLimits(poll=0.01, request_timeout=1, node_timeout=0.1, wait=False)
 
 
 async def one_worker(o: Office, number: int = 1) -> ModelWorker:
@@ -33,7 +33,7 @@ async def one_worker(o: Office, number: int = 1) -> ModelWorker:
 
 
 async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), model("two"), staffing=Staffing(most=3), producer="me") as o:
+    async with office(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=3), producer="me") as o:
         o.add(2, 2, 2, 2, 2)
         await until(lambda: len(o.workers()) == 3, "three workers")
         for worker in o.workers():
@@ -42,13 +42,13 @@ async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -
         await o.ended()
         assert o.states() == ["done"] * 5
         assert o.merged() == [(batch, n) for batch in range(1, 6) for n in range(2)]
-        assert (o.manager.tally.done, o.manager.tally.items, o.manager.tally.sent) == (5, 10, 5)
+        assert (o.manager.counters.done, o.manager.counters.items, o.manager.counters.sent) == (5, 10, 5)
         assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
 
 
 async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) -> None:
-    terms = WorkerTerms(lease=30.0, max_batches=5, start="first")
-    async with office(tmp_path, model("one"), staffing=Staffing(most=1, terms=terms), producer="me") as o:
+    terms = WorkerRequest(lease=30.0, max_batches=5, start="first")
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1, terms=terms), producer="me") as o:
         worker = await one_worker(o)
         told = o.nodes[0].jobs[worker.job].told
         assert (told["crawl"], told["worker"], told["node"], told["url"]) == (CRAWL, 1, "one", "http://one:6800")
@@ -66,8 +66,8 @@ async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that
         await until(lambda: o.states() == ["done"], "the only batch is done")
         o.store.register_producer(CRAWL, "another", 60)
         o.manager.no_more()
-        await until(lambda: o.manager.desk.backlog.producers == ("another",), "the other one is seen")
-        assert not o.manager.desk.done.is_set()
+        await until(lambda: o.manager.state.backlog.producers == ("another",), "the other one is seen")
+        assert not o.manager.state.done.is_set()
         o.store.sign_off(CRAWL, "another")
         await o.ended()
         assert o.manager.stopped == ""
@@ -83,11 +83,11 @@ async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> Non
         assert (o.manager.incomplete, o.manager.failed) == (True, False)
         assert o.states() == ["done"]  # what was there has come home first
         await asyncio.wait_for(o.manager.left(), 5)
-        assert not list(o.manager.desk.workers())  # it is not left to itself
+        assert not list(o.manager.state.workers())  # it is not left to itself
 
 
 async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         worker = await one_worker(o)
         o.manager.no_more()
@@ -106,7 +106,7 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
         running = await one_worker(o, 2)
         pending = o.workers()[1]
         running.work_off()
-        await until(lambda: any(w.report for w in o.manager.desk.workers()), "the first is heard of")
+        await until(lambda: any(w.report for w in o.manager.state.workers()), "the first is heard of")
         o.manager.no_more()
         await o.ended()
         await asyncio.wait_for(o.manager.left(), 5)
@@ -118,7 +118,7 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
 
 
 async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(10, 10)
         worker = await one_worker(o)
         worker.lease(2)
@@ -127,7 +127,7 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
         await until(lambda: member.progress() == (7, 7, 7), "seven requests")
         await until(lambda: o.manager.work.out == 2, "both batches are seen to be out")
         worker.finish()
-        await until(lambda: o.manager.tally.requests_done == 10, "a batch is home")
+        await until(lambda: o.manager.counters.requests_done == 10, "a batch is home")
         await until(lambda: member.progress() == (0, 0, 0), "it counts there, and nowhere else")
 
 
@@ -135,7 +135,7 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
 
 
 async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_out(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), model("two"), staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, 2)
         first = await one_worker(o)
         first.lease(2)
@@ -148,11 +148,11 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         o.manager.no_more()
         await o.ended()
         assert o.merged() == [(1, 0), (1, 1), (2, 0), (2, 1)]
-        assert o.manager.tally.failed == 1
+        assert o.manager.counters.failed == 1
 
 
 async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(most=2), producer="me") as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
         first = await one_worker(o, 2)
         first.lease(seconds=-1.0)
@@ -165,7 +165,7 @@ async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_liv
 
 
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         worker = await one_worker(o)
         worker.lease()
@@ -180,15 +180,15 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
 
 
 async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, slot="p7")
         for attempt in range(3):
             worker = await one_worker(o)
             await until(worker.lease, "the batch")
             worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-            await until(lambda: any(w.report and w.report.requests for w in o.manager.desk.workers()), "heard of")
+            await until(lambda: any(w.report and w.report.requests for w in o.manager.state.workers()), "heard of")
             worker.die()
-            await until(lambda job=worker.job: all(w.job != job for w in o.manager.desk.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await until(lambda job=worker.job: all(w.job != job for w in o.manager.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert {batch.slot for batch in o.store.batches(CRAWL)} == {"p7"}
         await until(lambda: o.manager.work.batches == 2, "two batches in its place")
@@ -196,9 +196,9 @@ async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_p
 
 async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(tmp_path: Path) -> None:
     one = model("one")
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
-        cuts, quick = o.manager._endings.cuts, Lessee(job="another", node="one", url=one.node.url)
+        cuts, quick = o.manager._collector.bisector, Lessee(job="another", node="one", url=one.node.url)
 
         def leased_in_between(*args: Any) -> Any:
             if cuts.made == 0:
@@ -210,21 +210,21 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
             worker = await one_worker(o)
             await until(worker.lease, "the batch")
             worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-            await until(lambda: any(w.report and w.report.requests for w in o.manager.desk.workers()), "heard of")
+            await until(lambda: any(w.report and w.report.requests for w in o.manager.state.workers()), "heard of")
             worker.die()
-            await until(lambda job=worker.job: all(w.job != job for w in o.manager.desk.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await until(lambda job=worker.job: all(w.job != job for w in o.manager.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert (o.manager.fault, len(o.attempts())) == (None, 4)
 
 
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
     one = model("one")
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         for _ in range(3):
             worker = await one_worker(o)
             worker.end("refused", problem="The store is out of this worker's reach: no such file")
-            await until(lambda job=worker.job: all(w.job != job for w in o.manager.desk.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await until(lambda job=worker.job: all(w.job != job for w in o.manager.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
         await o.ended()
         assert "no such file" in o.manager.stopped
         assert o.manager.failed
@@ -234,7 +234,7 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
 
 async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_named(tmp_path: Path) -> None:
     one = model("one", slots=9)
-    async with office(tmp_path, one, staffing=Staffing(per_slot=1, prefix="p", most=8)) as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(per_slot=1, prefix="p", most=8)) as o:
         for number in range(7):
             o.add(1, slot=f"p{number}")
         await until(lambda: len(o.workers()) == 7, "seven workers")
@@ -248,12 +248,12 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
 
 async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(tmp_path: Path) -> None:
     one, other = model("one", slots=1), model("other", slots=1)
-    async with office(tmp_path, one, other, staffing=Staffing(most=2), producer="me") as o:
+    async with office(tmp_path, one, other, scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
         await until(lambda: len(o.workers()) == 2, "two workers")
         first, second = o.workers()
         first.end("refused", problem="there is no file /x/store.db", unreached=True)
-        await until(lambda: len(o.manager.failures.unreached) == 1, "it is seen")
+        await until(lambda: len(o.manager.breaker.unreached) == 1, "it is seen")
         assert not o.manager.unreached  # the other one may still say otherwise
         second.end("refused", problem="there is no file /x/store.db", unreached=True)
         await o.ended()
@@ -282,7 +282,7 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
 
 async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Path) -> None:
     one = model("one")
-    async with office(tmp_path, one, producer="me", staffing=Staffing(most=1)) as o:
+    async with office(tmp_path, one, producer="me", scaling=ScalingPolicy(most=1)) as o:
         o.add(1, slot="@login")
         await until(lambda: any(job.spider == "login" for job in one.jobs.values()), "the idle one makes room")
         worker = o.workers()[-1].begin()
@@ -302,7 +302,7 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
 
     one = model("one")
     one.plays = [refuse] * 9
-    async with office(tmp_path, one, producer="me", staffing=Staffing(most=2)) as o:
+    async with office(tmp_path, one, producer="me", scaling=ScalingPolicy(most=2)) as o:
         o.add(2)
         o.add(3, slot="@nobody")
         (await one_worker(o)).work_off()
@@ -310,13 +310,13 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         assert "nobody" in o.store.batch(CRAWL, 2).reason
         o.manager.no_more()
         await o.ended()
-        assert (o.manager.stopped, o.manager.tally.dead_urls) == ("", 3)
+        assert (o.manager.stopped, o.manager.counters.dead_urls) == ("", 3)
         assert o.manager.members[0].unfit == ""
 
 
 async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
-    staffing = Staffing(per_slot=1, prefix="p", most=8)
-    async with office(tmp_path, model("one", slots=9), staffing=staffing) as o:
+    staffing = ScalingPolicy(per_slot=1, prefix="p", most=8)
+    async with office(tmp_path, model("one", slots=9), scaling=staffing) as o:
         o.add(1, slot="p0")
         o.add(1, slot="p1")
         o.add(1, slot="q0")
@@ -334,7 +334,7 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
 ) -> None:
     slots = [f"p{number}" for number in range(8)]
     one, two = model("one", slots=8), model("two", slots=8)  # more room than is wanted
-    async with office(tmp_path, one, two, staffing=Staffing(per_slot=1, prefix="p", most=12)) as o:
+    async with office(tmp_path, one, two, scaling=ScalingPolicy(per_slot=1, prefix="p", most=12)) as o:
         for slot in slots:
             o.add(1, 1, 1, slot=slot)
         await until(lambda: len(o.workers()) == 8, "eight workers")
@@ -355,7 +355,7 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
 
 
 async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one", slots=9), staffing=Staffing(per_slot=2, most=8)) as o:
+    async with office(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=2, most=8)) as o:
         o.add(1, 1, 1, slot="p0")
         o.add(1, slot="p1")
         await until(lambda: len(o.workers()) == 3, "three workers")
@@ -370,14 +370,14 @@ async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> No
 
 
 async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one", slots=9), staffing=Staffing(per_slot=1, every=3600.0)) as o:
+    async with office(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=1, every=3600.0)) as o:
         o.add(1, slot="p0")
         (await one_worker(o)).work_off()
         o.store.register_producer(CRAWL, "me", 60)
         o.add(1, slot="p1")
         await until(lambda: o.manager.work.waiting == 1, "it is seen")
-        looks = o.manager.desk.backlog
-        await until(lambda: o.manager.desk.backlog is not looks, "it is looked at once more")
+        looks = o.manager.state.backlog
+        await until(lambda: o.manager.state.backlog is not looks, "it is looked at once more")
         assert len(o.posts()) == 1
         assert o.manager._staffed is not None
         o.manager._staffed -= 3600.0  # an hour later
@@ -386,30 +386,30 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
 
 async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path: Path) -> None:
     one = model("one", slots=9)
-    before = make(tmp_path, [one], staffing=Staffing(per_slot=1, most=5))
+    before = make(tmp_path, [one], scaling=ScalingPolicy(per_slot=1, most=5))
     await before.manager.recover()
     before.manager.start()
     for slot in range(8):
         before.add(1, 1, slot=f"p{slot}")
     await until(lambda: len(one.posts) == 5, "five workers")
     await before.leave("it is stopped")
-    async with office(tmp_path, one, staffing=Staffing(per_slot=1, most=2)) as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(per_slot=1, most=2)) as o:
         for worker in o.workers():
             worker.begin()
-        await until(lambda: all(w.report for w in o.manager.desk.workers()), "all five are seen")
-        assert len(list(o.manager.desk.workers())) == 5
+        await until(lambda: all(w.report for w in o.manager.state.workers()), "all five are seen")
+        assert len(list(o.manager.state.workers())) == 5
         for worker in o.workers()[:3]:
             worker.end()
-        await until(lambda: len(list(o.manager.desk.workers())) == 2, "two are left")
-        looks = o.manager.desk.backlog
-        await until(lambda: o.manager.desk.backlog is not looks, "it is looked at once more")
+        await until(lambda: len(list(o.manager.state.workers())) == 2, "two are left")
+        looks = o.manager.state.backlog
+        await until(lambda: o.manager.state.backlog is not looks, "it is looked at once more")
         assert len(one.posts) == 5
         o.workers()[0].end()
         await until(lambda: len(one.posts) == 6, "one for the one that ended")
 
 
 async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(per_slot=1, every=0)) as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(per_slot=1, every=0)) as o:
         o.add(1, slot="p0")
         await o.ended()
         assert len(o.posts()) == 1
@@ -417,7 +417,7 @@ async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), limits=LEAVING, staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), limits=LEAVING, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(1)
         o.manager.no_more()
         await o.ended()
@@ -426,7 +426,7 @@ async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) ->
 
 
 async def test_enough_time_is_enough(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(max_time=0.05)) as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(max_time=0.05)) as o:
         o.add(1)
         await o.ended()
         assert "0.05 s" in o.manager.stopped
@@ -440,7 +440,7 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
         return Way(reason="it is another machine") if node.name == "far" else Way(told={"store": "here"})
 
     far, near = model("far"), model("near")
-    async with office(tmp_path, far, near, reach=reach, producer="me", staffing=Staffing(most=2)) as o:
+    async with office(tmp_path, far, near, reach=reach, producer="me", scaling=ScalingPolicy(most=2)) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
         assert o.manager.members[0].unfit == "it is another machine"
@@ -449,7 +449,7 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [taken_unheard]
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         (await one_worker(o)).work_off()
         o.manager.no_more()
@@ -460,26 +460,26 @@ async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path
 async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [lost_unheard, refused_with(ConnectionRefused)]
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         await one_worker(o)
         assert len(set(one.posts)) == len(one.posts)
         assert one.posts[0] == f"{CRAWL}.w1.a1"
 
 
 async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path: Path) -> None:
-    patient = Limits(poll=0.01, request_timeout=1, node_timeout=30, max_attempts=3)
+    patient = SchedulerLimits(poll=0.01, request_timeout=1, node_timeout=30, max_attempts=3)
     one = model("one")
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me", limits=patient) as o:
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", limits=patient) as o:
         o.add(2)
         worker = await one_worker(o)
         one.down = ConnectionRefused
         await until(lambda: not o.manager.members[0].up, "it is seen to be away")
         worker.work_off()
         o.manager.no_more()
-        await until(lambda: o.manager.desk.backlog.acked == 1, "its ack is seen")
+        await until(lambda: o.manager.state.backlog.acked == 1, "its ack is seen")
         one.down = None
         await o.ended()
-        assert (o.states(), o.manager.tally.failed) == (["done"], 0)
+        assert (o.states(), o.manager.counters.failed) == (["done"], 0)
 
 
 async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batc
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(lambda count=count: o.manager.tally.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
+            await until(lambda count=count: o.manager.counters.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).begin().work_off()
         o.manager.no_more()
         await o.ended()
@@ -523,14 +523,14 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
 
 
 async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), staffing=Staffing(most=1), producer="me") as o:
+    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         worker = await one_worker(o)
         o.store.want(CRAWL, "pause")
         o.manager.rest(paused=True)
         o.add(2)
         assert worker.lease() == []
         worker.end()
-        await until(lambda: not list(o.manager.desk.workers()), "it has ended")
+        await until(lambda: not list(o.manager.state.workers()), "it has ended")
         await until(lambda: o.manager.work.waiting == 1, "the batch is seen")
         assert len(o.posts()) == 1
         o.store.want(CRAWL, "")
@@ -543,14 +543,14 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
 
 async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tmp_path: Path) -> None:
     one = model("one")
-    staffing = Staffing(most=1)
-    async with office(tmp_path, one, staffing=staffing, producer="me") as before:
+    staffing = ScalingPolicy(most=1)
+    async with office(tmp_path, one, scaling=staffing, producer="me") as before:
         before.add(4, 4)
         worker = await one_worker(before)
         worker.lease(2)
         worker.finish()
-        await until(lambda: before.manager.tally.done == 1, "a batch is home")
-    async with office(tmp_path, one, staffing=staffing, producer="me") as after:
+        await until(lambda: before.manager.counters.done == 1, "a batch is home")
+    async with office(tmp_path, one, scaling=staffing, producer="me") as after:
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
         await until(lambda: after.manager.members[0].progress() == (2, 2, 2), "what was home before counts once")
@@ -563,13 +563,13 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
 
 async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path: Path) -> None:
     one = model("one")
-    before = make(tmp_path, [one], staffing=Staffing(most=1), producer="me")
+    before = make(tmp_path, [one], scaling=ScalingPolicy(most=1), producer="me")
     before.add(2)
     pushed = Attempt(batch=1, number=1, job=f"{CRAWL}.b1.a1", node=one.name, url=one.node.url, sent_at=1.0)
     before.store.open_attempt(CRAWL, pushed)
     before.store.sent(CRAWL, 1, 1)
     await before.leave()
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me") as after:
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         (await one_worker(after)).work_off()
         after.manager.no_more()
         await after.ended()
@@ -579,17 +579,17 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
 
 async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(tmp_path: Path) -> None:
     one = model("one")
-    before = make(tmp_path, [one], staffing=Staffing(most=1), producer="me")
+    before = make(tmp_path, [one], scaling=ScalingPolicy(most=1), producer="me")
     await before.manager.recover()
     before.manager.start()
     before.add(2)
     (await one_worker(before)).begin()
     await before.leave("it is stopped")
     spec = before.manager.spec
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me", spec=spec):
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=spec):
         assert one.cancels == []
     other = replace(spec, version="v2")
-    async with office(tmp_path, one, staffing=Staffing(most=1), producer="me", spec=other):
+    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=other):
         await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
         await until(lambda: len(one.posts) == 2, "another worker")
         assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
@@ -597,8 +597,8 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
 
 async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(tmp_path: Path) -> None:
     one = model("one")
-    staffing = Staffing(most=1)
-    before = make(tmp_path, [one], staffing=staffing, producer="me")
+    staffing = ScalingPolicy(most=1)
+    before = make(tmp_path, [one], scaling=staffing, producer="me")
     await before.manager.recover()
     before.manager.start()
     before.add(2)
@@ -606,7 +606,7 @@ async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never
     worker.lease()
     await before.leave("killed")
     worker.die()
-    async with office(tmp_path, one, staffing=staffing, producer="me") as after:
+    async with office(tmp_path, one, scaling=staffing, producer="me") as after:
         await until(lambda: len(one.posts) == 2, "another worker")
         (await one_worker(after)).work_off()
         after.manager.no_more()

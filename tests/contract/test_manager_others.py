@@ -12,11 +12,11 @@ from rig.coordination import CRAWL, HOME, QUICK, until
 from rig.managing import OTHERS_KEY, ModelWorker, Office, office
 from rig.nodemodel import ModelJob, ModelNode, model
 
-from scrapyd_dist.coordination.posting import JobSpec
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused, ServerFailed
-from scrapyd_dist.managing.others import newest
-from scrapyd_dist.managing.staffing import Staffing
-from scrapyd_dist.managing.terms import HARMLESS
+from scrapyd_dist.scheduling.foreign_projects import newest
+from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.scheduling.worker_request import HARMLESS
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.sealing import unseal
@@ -59,7 +59,7 @@ def o_job(worker: ModelWorker) -> ModelJob:
 
 async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tmp_path: Path) -> None:
     one = with_shop("one", slots=4)
-    spec = JobSpec(
+    spec = JobRequest(
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"},
         settings={"ITEM_PIPELINES": "{}", "DISTRIBUTED_LABELS": "x"}, shared={"DISTRIBUTED_SLOTS": "4"},
     )  # fmt: skip
@@ -141,7 +141,7 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
 
 async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
-    async with office(tmp_path, lacking, having, producer="me", key=KEY, staffing=Staffing(per_slot=1)) as o:
+    async with office(tmp_path, lacking, having, producer="me", key=KEY, scaling=ScalingPolicy(per_slot=1)) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         (await of_shop(o, 2)).begin().work_off().end()
@@ -173,7 +173,7 @@ async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path:
 
 async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=4), with_shop("having", slots=3)
-    async with office(tmp_path, lacking, having, key=KEY, staffing=Staffing(every=0)) as o:
+    async with office(tmp_path, lacking, having, key=KEY, scaling=ScalingPolicy(every=0)) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         worker = await of_shop(o, 2)
@@ -215,14 +215,14 @@ async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_
         assert "sdist deploy-all" in reason
         o.manager.no_more()
         await o.ended()
-        assert (o.manager.stopped, o.manager.tally.dead_urls) == ("", 2)
+        assert (o.manager.stopped, o.manager.counters.dead_urls) == ("", 2)
 
 
 async def test_work_that_nobody_can_do_ends_the_crawl_where_nothing_else_is_left(tmp_path: Path) -> None:
     async with office(tmp_path, model("one"), key=KEY) as o:
         o.add(2, slot=LANE)
         await o.ended()
-        assert (o.manager.stopped, o.states(), o.manager.tally.dead_urls) == ("", ["dead"], 2)
+        assert (o.manager.stopped, o.states(), o.manager.counters.dead_urls) == ("", ["dead"], 2)
 
 
 async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tm
         await until(lambda: o.states() == ["dead"], "it is given up")
         assert "the version r2 of the project shop cannot work" in o.store.batch(CRAWL, 1).reason
         assert "out of reach: why; deploy it" in o.store.batch(CRAWL, 1).reason
-        assert (o.manager.members[0].unfit, o.manager.failed) == ("", True)  # a lane is closed
+        assert (o.manager.members[0].unfit, o.manager.failed) == ("", True)  # a pool is closed
         o.manager.no_more()
         await o.ended()
         assert o.manager.stopped == ""

@@ -11,9 +11,9 @@ import pytest
 from rig.badpeer import BadPeer, Connection
 from rig.calls import node_at
 
-from scrapyd_dist.items import pulling
-from scrapyd_dist.items.pulling import Pulled, PullState, Wanted, copy_home, count_lines, mend, pull
-from scrapyd_dist.jobs.outcome import Part
+from scrapyd_dist.items import download
+from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home, count_lines, mend, pull
+from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.transports.requests import RequestsTransport
 
 DATA = b"".join(b'{"number": %d}\n' % number for number in range(5000))
@@ -51,20 +51,20 @@ class Shelf:
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    monkeypatch.setattr(pulling, "PAUSE", 0)
+    monkeypatch.setattr(download, "PAUSE", 0)
     made = Shelf(DATA)
     with closing(BadPeer(made.play)) as peer:
         made.port = peer.port  # type: ignore[attr-defined]  # kept for the tests
         yield made
 
 
-def part_of(data: bytes) -> Part:
-    return Part(file="x", items=data.count(b"\n"), bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+def part_of(data: bytes) -> PartInfo:
+    return PartInfo(file="x", items=data.count(b"\n"), bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def bring(shelf: Any, folder: Path, **more: Any) -> Pulled:
+def bring(shelf: Any, folder: Path, **more: Any) -> DownloadedFile:
     node = node_at(shelf.port)
-    wanted = Wanted(node=node, path=PATH, target=folder / "c.b1.a1.jl", **more)
+    wanted = WantedFile(node=node, path=PATH, target=folder / "c.b1.a1.jl", **more)
     return pull(RequestsTransport(), wanted, silence=20)
 
 
@@ -74,26 +74,26 @@ def names(folder: Path) -> list[str]:
 
 def test_a_part_comes_home_once(shelf: Shelf, tmp_path: Path) -> None:
     first = bring(shelf, tmp_path, part=part_of(DATA))
-    assert (first.state, first.fetched, first.items, first.bytes) == (PullState.WHOLE, len(DATA), 5000, len(DATA))
+    assert (first.state, first.fetched, first.items, first.bytes) == (DownloadState.WHOLE, len(DATA), 5000, len(DATA))
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
     again = bring(shelf, tmp_path, part=part_of(DATA))
-    assert (again.state, again.fetched, again.items, len(shelf.sent)) == (PullState.PRESENT, 0, 5000, 1)
+    assert (again.state, again.fetched, again.items, len(shelf.sent)) == (DownloadState.PRESENT, 0, 5000, 1)
 
 
 @pytest.mark.parametrize("part", [part_of(DATA), None], ids=["told by a worker", "a plain feed"])
 def test_broken_off_and_pulled_again_it_fetches_only_what_is_missing(
-    shelf: Shelf, tmp_path: Path, part: Part | None
+    shelf: Shelf, tmp_path: Path, part: PartInfo | None
 ) -> None:
     shelf.cuts = [30_000, 0, 0, 0]
     broken = bring(shelf, tmp_path, part=part)
-    assert (broken.state, broken.fetched) == (PullState.LOST, 30_000)
+    assert (broken.state, broken.fetched) == (DownloadState.LOST, 30_000)
     assert "node one" in broken.reason
     assert names(tmp_path) == ["c.b1.a1.jl.part"]
     assert (tmp_path / "c.b1.a1.jl.part").read_bytes() == DATA[:30_000]
     shelf.sent.clear()
     shelf.cuts = [20_000]
     whole = bring(shelf, tmp_path, part=part)
-    assert (whole.state, whole.fetched, whole.items) == (PullState.WHOLE, len(DATA) - 30_000, 5000)
+    assert (whole.state, whole.fetched, whole.items) == (DownloadState.WHOLE, len(DATA) - 30_000, 5000)
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
     assert sum(count for _, count in shelf.sent) == len(DATA) - 30_000
     assert [first for first, _ in shelf.sent] == [30_000, 50_000]
@@ -102,56 +102,56 @@ def test_broken_off_and_pulled_again_it_fetches_only_what_is_missing(
 
 def test_what_was_begun_of_another_file_is_thrown_away(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "c.b1.a1.jl.part").write_bytes(b"x" * 1000)
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is PullState.WHOLE
+    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.WHOLE
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
     (tmp_path / "c.b1.a1.jl").write_bytes(DATA[:-1] + b"x")
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is PullState.WHOLE
+    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.WHOLE
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
 
 
 def test_a_part_that_is_longer_here_begins_anew(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "c.b1.a1.jl.part").write_bytes(DATA * 2)
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is PullState.WHOLE
+    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.WHOLE
 
 
 def test_a_file_that_became_shorter_begins_anew(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "c.b1.a1.jl.part").write_bytes(b"x" * (len(DATA) + 1))
-    assert bring(shelf, tmp_path).state is PullState.WHOLE
+    assert bring(shelf, tmp_path).state is DownloadState.WHOLE
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
 
 
 def test_a_part_that_is_not_what_its_worker_wrote_is_lost(shelf: Shelf, tmp_path: Path) -> None:
     shelf.data = DATA[:-3] + b"0}\n"
     pulled = bring(shelf, tmp_path, part=part_of(DATA))
-    assert (pulled.state, pulled.reason) == (PullState.LOST, "it is not what its worker wrote: the hashes differ")
+    assert (pulled.state, pulled.reason) == (DownloadState.LOST, "it is not what its worker wrote: the hashes differ")
     assert names(tmp_path) == []
     shelf.data = DATA[:100]
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is PullState.LOST
+    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.LOST
     assert names(tmp_path) == []
 
 
 def test_while_its_job_writes_it_a_file_grows(shelf: Shelf, tmp_path: Path) -> None:
     shelf.data = DATA[:1005]
     growing = bring(shelf, tmp_path, over=False)
-    assert (growing.state, growing.fetched, growing.items) == (PullState.GROWING, 1005, DATA[:1005].count(b"\n"))
+    assert (growing.state, growing.fetched, growing.items) == (DownloadState.GROWING, 1005, DATA[:1005].count(b"\n"))
     assert (tmp_path / "c.b1.a1.jl.part").read_bytes() == DATA[:1005]
     shelf.data = DATA + b'{"number": 5'
     whole = bring(shelf, tmp_path)
-    assert (whole.state, whole.fetched, whole.items) == (PullState.WHOLE, len(DATA) + 12 - 1005, 5000)
+    assert (whole.state, whole.fetched, whole.items) == (DownloadState.WHOLE, len(DATA) + 12 - 1005, 5000)
     assert whole.torn == 12
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
 
 
 def test_no_such_file_leaves_nothing_behind(shelf: Shelf, tmp_path: Path) -> None:
     shelf.data = None
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is PullState.NONE
+    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.NONE
     assert names(tmp_path) == []
 
 
 def test_an_empty_part_is_a_part(shelf: Shelf, tmp_path: Path) -> None:
     shelf.data = b""
     whole = bring(shelf, tmp_path, part=part_of(b""))
-    assert (whole.state, whole.items, names(tmp_path)) == (PullState.WHOLE, 0, ["c.b1.a1.jl"])
+    assert (whole.state, whole.items, names(tmp_path)) == (DownloadState.WHOLE, 0, ["c.b1.a1.jl"])
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, text: bytes, torn: int, lef
 
 def test_files_of_this_machine_are_copied_when_they_changed(tmp_path: Path) -> None:
     source, target = tmp_path / "own-0.jl", tmp_path / "there" / "own-0.jl"
-    assert copy_home(source, target).state is PullState.LOST
+    assert copy_home(source, target).state is DownloadState.LOST
     source.write_bytes(b'{"a": 1}\n{"a"')
     first = copy_home(source, target)
-    assert (first.state, first.items, first.torn, target.read_bytes()) == (PullState.WHOLE, 1, 4, b'{"a": 1}\n')
+    assert (first.state, first.items, first.torn, target.read_bytes()) == (DownloadState.WHOLE, 1, 4, b'{"a": 1}\n')
     source.write_bytes(b'{"a": 1}\n{"a": 2}\n')
     assert copy_home(source, target).items == 2
-    assert copy_home(source, target).state is PullState.PRESENT
+    assert copy_home(source, target).state is DownloadState.PRESENT
     assert count_lines(target) == 2

@@ -11,9 +11,9 @@ import pytest
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from scrapyd_dist.deploy.egg import Egg, build
+from scrapyd_dist.deploy.kept_eggs import find_egg
+from scrapyd_dist.deploy.node_upload import BrokenEggError, Step
 from scrapyd_dist.deploy.rollout import RollOut, ensure
-from scrapyd_dist.deploy.talk import BrokenEggError, Step
-from scrapyd_dist.deploy.versions import find_egg
 
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NoReply, NothingMatched
 from scrapyd_dist.nodes import Node

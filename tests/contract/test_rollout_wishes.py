@@ -12,11 +12,11 @@ import pytest
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.waiting import wait_for
-from scrapyd_dist.deploy import pruning, survey
+from scrapyd_dist.deploy import node_versions, rollback
 from scrapyd_dist.deploy.egg import Egg, build
-from scrapyd_dist.deploy.rollout import Wish, ensure
-from scrapyd_dist.deploy.talk import Step
-from scrapyd_dist.deploy.versions import kept_eggs
+from scrapyd_dist.deploy.kept_eggs import kept_eggs
+from scrapyd_dist.deploy.node_upload import Step
+from scrapyd_dist.deploy.rollout import RollOutRequest, ensure
 
 from scrapyd_dist.errors import ConnectionLost
 from scrapyd_dist.nodes import Node
@@ -109,7 +109,7 @@ class TestNames:
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
     ) -> None:
         nodes, egg = [node_of(real) for real in clean], make_egg()
-        wish = Wish(given=dict.fromkeys(("node1", "node2"), "1_9"))
+        wish = RollOutRequest(given=dict.fromkeys(("node1", "node2"), "1_9"))
         first = ensure(nodes, "p", egg, state=tmp_path, wish=wish)
         assert (first.version, first.results[0].default) == ("1_9", "1_9")
         assert [egg.version for egg in kept_eggs(tmp_path, "p")] == ["1_9"]
@@ -118,7 +118,7 @@ class TestNames:
         assert [result.uploaded for result in again.results] == [True, True]
         assert again.results[0].spiders == ("two",)
         clean[1].api("delproject.json", project="p")
-        third = ensure(nodes, "p", other, wish=Wish(given=wish.given, only_missing=True))
+        third = ensure(nodes, "p", other, wish=RollOutRequest(given=wish.given, only_missing=True))
         assert [result.uploaded for result in third.results] == [False, True]
 
     @pytest.mark.parametrize(("older", "newer"), [("1.9", "1.10"), ("r9-master", "r10-master")])
@@ -129,7 +129,7 @@ class TestNames:
         changed = make_egg(SPIDER.replace("one", "two"))
         for name, egg in ((older, make_egg()), (newer, changed)):
             kept = name.replace(".", "_")
-            result = ensure(nodes, "p", egg, wish=Wish(given=dict.fromkeys(("node1", "node2"), kept)))
+            result = ensure(nodes, "p", egg, wish=RollOutRequest(given=dict.fromkeys(("node1", "node2"), kept)))
             assert result.version == kept
         assert {found.default for found in result.results} == {older.replace(".", "_")}
         # What a crawl pins tells its content, so a wrong order cannot bring the older code.
@@ -141,7 +141,7 @@ class TestNames:
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
     ) -> None:
         nodes, egg = [node_of(clean[0])], make_egg()
-        first = ensure(nodes, "p", egg, now=NOON, wish=Wish(label="git-r2-main"))
+        first = ensure(nodes, "p", egg, now=NOON, wish=RollOutRequest(label="git-r2-main"))
         assert first.version == version_name(egg.content_hash, NOON, label="git-r2-main")
         assert ensure(nodes, "p", egg).version == first.version
 
@@ -152,9 +152,13 @@ class TestAllOrNone:
         nodes = [*(node_of(real) for real in clean), gone()]
         before = ensure(nodes[:2], "p", make_egg(), now=NOON).version
         result = ensure(
-            nodes, "p", make_egg(SPIDER.replace("one", "two")), wish=Wish(atomic=True), now=NOON + timedelta(hours=1),
+            nodes,
+            "p",
+            make_egg(SPIDER.replace("one", "two")),
+            wish=RollOutRequest(atomic=True),
+            now=NOON + timedelta(hours=1),
             progress=lambda node, step: steps.append((node.name, step)),
-        )  # fmt: skip
+        )
         assert [found.undone for found in result.results] == [True, True, False]
         assert result.ready == ()
         assert versions(clean[0]) == versions(clean[1]) == [before]
@@ -163,7 +167,7 @@ class TestAllOrNone:
     def test_what_was_there_before_stays(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
         egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
         first = ensure(nodes[:1], "p", egg, now=NOON)
-        result = ensure(nodes, "p", egg, wish=Wish(atomic=True))
+        result = ensure(nodes, "p", egg, wish=RollOutRequest(atomic=True))
         assert [found.undone for found in result.results] == [False, True, False]
         assert (versions(clean[0]), versions(clean[1])) == ([first.version], [])
 
@@ -187,7 +191,9 @@ class TestAllOrNone:
 
         nodes = [*(node_of(real) for real in clean), gone()]
         with closing(Meanwhile("listspiders.json", begin)) as transport:
-            result = ensure(nodes, "p", egg, now=NOON, state=tmp_path, wish=Wish(atomic=True), transport=transport)
+            result = ensure(
+                nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
+            )
         assert begun.is_set()
         assert result.results[0].stays.endswith("is in use there by meanwhile")
         assert [found.undone for found in result.results] == [False, True, False]
@@ -200,20 +206,20 @@ class TestRepeated:
     def test_what_passes_is_tried_again(
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], page: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("scrapyd_dist.deploy.talk.BACKOFF", 0.01)
+        monkeypatch.setattr("scrapyd_dist.deploy.node_upload.BACKOFF", 0.01)
         steps: list[Step] = []
         with closing(Flaky(page, 2)) as transport:
             result = ensure(
-                [node_of(clean[0])], "p", make_egg(), wish=Wish(retries=2), transport=transport,
+                [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
                 progress=lambda _node, step: steps.append(step),
             )  # fmt: skip
         assert result.failed == ()
         assert steps.count(Step.RETRYING) == 2
 
     def test_so_often_and_no_more(self, make_egg: Callable[..., Egg], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scrapyd_dist.deploy.talk.BACKOFF", 0.01)
+        monkeypatch.setattr("scrapyd_dist.deploy.node_upload.BACKOFF", 0.01)
         steps: list[Step] = []
-        wish = Wish(retries=3)
+        wish = RollOutRequest(retries=3)
         result = ensure([gone()], "p", make_egg(), wish=wish, progress=lambda _node, step: steps.append(step))
         assert len(result.failed) == 1
         assert steps.count(Step.RETRYING) == 3
@@ -221,7 +227,7 @@ class TestRepeated:
     def test_never_beyond_the_nodes_time(self, make_egg: Callable[..., Egg]) -> None:
         steps: list[Step] = []
         result = ensure(
-            [gone()], "p", make_egg(), timeout=0.2, wish=Wish(retries=20),
+            [gone()], "p", make_egg(), timeout=0.2, wish=RollOutRequest(retries=20),
             progress=lambda _node, step: steps.append(step),
         )  # fmt: skip
         assert (len(result.failed), steps.count(Step.RETRYING)) == (1, 0)
@@ -230,7 +236,7 @@ class TestRepeated:
 def test_a_dry_run_asks_only(clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path) -> None:
     egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
     done = ensure(nodes[:1], "p", egg, now=NOON)
-    result = ensure(nodes, "p", egg, state=tmp_path, wish=Wish(dry_run=True))
+    result = ensure(nodes, "p", egg, state=tmp_path, wish=RollOutRequest(dry_run=True))
     assert [found.planned for found in result.results] == [False, True, False]
     assert result.version == done.version
     assert len(result.failed) == 1
@@ -243,21 +249,21 @@ class TestSurvey:
         nodes = [*(node_of(real) for real in clean), gone()]
         name = ensure(nodes[:1], "p", make_egg(LONG), now=NOON).version
         start(clean[0], str(name), "c.b1.a1")
-        full, empty, dead = survey.look(nodes, "p")
+        full, empty, dead = node_versions.look(nodes, "p")
         assert (full.versions, full.default, [job.id for job in full.jobs]) == ((name,), name, ["c.b1.a1"])
         assert (empty.versions, empty.default, empty.error) == ((), None, None)
         assert dead.error is not None
 
     def test_spiders_of_a_version(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
         nodes = [node_of(real) for real in clean]
-        wish = Wish(given={"node1": "1_0"})
+        wish = RollOutRequest(given={"node1": "1_0"})
         ensure(nodes[:1], "p", make_egg(), wish=wish)
-        ensure(nodes[:1], "p", make_egg(SPIDER.replace("one", "two")), wish=Wish(given={"node1": "2_0"}))
-        new, none = survey.spiders(nodes, "p")
+        ensure(nodes[:1], "p", make_egg(SPIDER.replace("one", "two")), wish=RollOutRequest(given={"node1": "2_0"}))
+        new, none = node_versions.spiders(nodes, "p")
         assert (new.version, new.spiders) == ("2_0", ("two",))
         assert "sdist deploy-all" in str(none.error)
-        assert survey.spiders(nodes[:1], "p", version="1.0")[0].spiders == ("one",)
-        assert "It has: 1_0, 2_0" in str(survey.spiders(nodes[:1], "p", version="3.0")[0].error)
+        assert node_versions.spiders(nodes[:1], "p", version="1.0")[0].spiders == ("one",)
+        assert "It has: 1_0, 2_0" in str(node_versions.spiders(nodes[:1], "p", version="3.0")[0].error)
 
 
 class TestPrune:
@@ -268,9 +274,9 @@ class TestPrune:
         for number in range(4):
             ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
         names = versions(clean[0])
-        plans = [pruning.plan(seen, 1, lambda _job: None) for seen in survey.look(nodes, "p")]
+        plans = [rollback.plan(seen, 1, lambda _job: None) for seen in node_versions.look(nodes, "p")]
         assert [plan.versions for plan in plans] == [tuple(names[:3])] * 2
         start(clean[1], names[1], "c.b1.a1")
-        done = pruning.delete(plans, {"c.b1.a1": names[1]}.get)
+        done = rollback.delete(plans, {"c.b1.a1": names[1]}.get)
         assert [plan.versions for plan in done] == [tuple(names[:3]), (names[0], names[2])]
         assert (versions(clean[0]), versions(clean[1])) == (names[3:], [names[1], names[3]])

@@ -208,7 +208,7 @@ def test_a_crawl_is_forgotten_whole_and_no_other_with_it(store: Store) -> None:
 
 def worker(number: int, **fields: Any) -> WorkerEntry:
     job = fields.pop("job", f"c.w{number}.a1")
-    return WorkerEntry(number=number, job=job, url="http://one:6800", lane="", since=float(number), **fields)
+    return WorkerEntry(number=number, job=job, url="http://one:6800", pool="", since=float(number), **fields)
 
 
 def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_again(store: Store) -> None:

@@ -19,7 +19,7 @@ from test_store_retry import *  # type: ignore[import-not-found]  # noqa: F403 -
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.throttle.values import Ask, Limit, Rule, SiteNews
+from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule, SiteNews
 
 _numbers = itertools.count(1)
 
@@ -44,7 +44,9 @@ def where(request: pytest.FixtureRequest) -> str:
 
 
 def test_permits_are_given_back_and_forgotten(store: Store) -> None:
-    asked = Ask(key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c")
+    asked = PermitRequest(
+        key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c"
+    )
     assert store.change_rules({"b.com": Rule(paused=True)}) == 1
     taken = store.take_permits([asked], 0)
     assert (taken.changed, len(taken.answers[0].permits)) == (frozenset({"b.com"}), 3)

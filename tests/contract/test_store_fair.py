@@ -12,7 +12,7 @@ from rig.stores import CRAWL, LESSEE, YOU, accept, add, fail, new_batch
 
 from scrapyd_dist.batches import LEASABLE, BatchState
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.frontier.values import BY_DOMAIN, SPREAD, Leased, Lessee
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, SPREAD, Leased, Lessee
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

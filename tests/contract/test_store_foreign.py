@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rig.stores import LESSEE, add, attempt, seal
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.crawls import producing
-from scrapyd_dist.cli.storing import key_of
+from scrapyd_dist.cli.crawls import producer_process
+from scrapyd_dist.cli.project_store import key_of
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import tagged, without_prefix
-from scrapyd_dist.throttle.values import Ask, Limit, Rule
+from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 KEY = b"a key of this project"
 OPTIONS = {"settings": {"DISTRIBUTED_ON_FINISH": "true"}, "args": {"a": "ü"}, "spider_settings": {}, "cwd": "/"}
-WORKER = WorkerEntry(number=1, job="c.w1.a1", url="http://one:6800", lane="", since=1.0)
+WORKER = WorkerEntry(number=1, job="c.w1.a1", url="http://one:6800", pool="", since=1.0)
 MINE = Crawl(id="c", project="p", spider="s", state=CrawlState.STOPPED, created=1.5, options=OPTIONS)
 PAYLOAD = {"DISTRIBUTED_START_URLS": '["http://a/1"]'}
 
@@ -128,12 +128,12 @@ def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
 ) -> None:
     other = start_sleeper()
     mine.add_crawl(replace(MINE, pid=other.pid, host=gethostname(), beat=time.time() + 60))
-    folder = producing.crawl_folder(tmp_path, "c")
+    folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
-    producing.interrupt(tmp_path, mine.crawl("c"))
-    assert producing.lives(mine.crawl("c"))
+    producer_process.interrupt(tmp_path, mine.crawl("c"))
+    assert producer_process.lives(mine.crawl("c"))
     note_pid(folder, other.pid)
-    producing.interrupt(tmp_path, mine.crawl("c"))
+    producer_process.interrupt(tmp_path, mine.crawl("c"))
     other.wait(20)
 
 
@@ -275,7 +275,7 @@ def fill(store: Store) -> None:
     store.update_crawl("c", summary=summary, version="v", beat=2.0, ended=3.0)
     store.update_node("spare", url="http://spare:6800", draining=1.0)
     store.change_rules({"a.com": Rule(hits=1, window=1.0)})
-    store.take_permits([Ask(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))])
+    store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))])
 
 
 LOOKS: list[Callable[[Store], object]] = [
@@ -287,7 +287,7 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.peek("c", "p", 5), lambda store: list(store.fingerprints("c")),
     lambda store: store.seen("c", [b"1"]), lambda store: store.rules(), lambda store: store.domain_states(),
     lambda store: store.lease_next("c", LESSEE, slots=["p"], seconds=9.0, limit=3, now=1.0),
-    lambda store: store.take_permits([Ask(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
+    lambda store: store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
     lambda store: store.trust("c"), lambda store: store.batch_fingerprints("c", 2),
     lambda store: store.workers("c"), lambda store: store.last_worker("c"),

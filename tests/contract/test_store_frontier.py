@@ -11,7 +11,7 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.values import SeenBefore
+from scrapyd_dist.frontier.backlog import SeenBefore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from rig.stores import CRAWL, LESSEE, add, lease, new_batch
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Miss
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.frontier.values import Lessee, SeenBefore
+from scrapyd_dist.frontier.backlog import Lessee, SeenBefore
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rig.stores import CRAWL
 
-from scrapyd_dist.frontier.values import NewBatch
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rig.stores import CRAWL, LESSEE, accept, attempt, fail, halves, lease, new_
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import Ask, Limit, Look, Rule, SiteNews
+from scrapyd_dist.throttle.permits import DomainLook, Limit, PermitRequest, Rule, SiteNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,7 +176,9 @@ def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(
 
 def test_permits_whose_answer_is_lost_are_charged_once(breaker: Breaker, redis_server: RedisServer) -> None:
     place = redis_server.url.replace(str(redis_server.port), str(breaker.port)) + "?prefix=lostpermits:"
-    asked = Ask(key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c")
+    asked = PermitRequest(
+        key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c"
+    )
     with contextlib.closing(open_store(place)) as store:
         steps: list[Callable[[], Any]] = [
             lambda: store.change_rules({"b.com": Rule(paused=True)}),
@@ -192,6 +194,6 @@ def test_permits_whose_answer_is_lost_are_charged_once(breaker: Breaker, redis_s
         first, held = taken[1].answers
         assert [round(permit.at - taken[1].now) for permit in first.permits] == [0, 100, 200]
         assert (held.held, taken[0]) == (True, 1)
-        assert taken[3] == Look(version=2, changed=frozenset({"a.com", "b.com"}))
+        assert taken[3] == DomainLook(version=2, changed=frozenset({"a.com", "b.com"}))
         (state,) = store.domain_states()
         assert (state.pages, state.pace, state.next_at) == ({"c": 2}, 0.5, first.permits[1].at)

@@ -14,7 +14,17 @@ from rig.waiting import wait_for
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.throttle_rows import CHANGES
-from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, Rule, Rules, SiteNews
+from scrapyd_dist.throttle.permits import (
+    ALL,
+    DomainLook,
+    Limit,
+    Permit,
+    PermitReply,
+    PermitRequest,
+    Rule,
+    Rules,
+    SiteNews,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,19 +33,19 @@ if TYPE_CHECKING:
     from rig.redis import RedisServer
 
     from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.values import DomainState, Taken
+    from scrapyd_dist.throttle.permits import DomainState, TakenPermits
 
 #: long enough for a test to stand in the middle of it
 LIMIT = Limit(hits=10, window=1000.0)
 BURST = Limit(hits=3, window=1000.0, moderated=False)
-FREE, HELD = Answer(free=True), Answer(held=True)
+FREE, HELD = PermitReply(free=True), PermitReply(held=True)
 
 
-def ask(key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> Ask:
-    return Ask(key=key, domain=key.rpartition("|")[2], count=count, limit=limit, **fields)
+def ask(key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> PermitRequest:
+    return PermitRequest(key=key, domain=key.rpartition("|")[2], count=count, limit=limit, **fields)
 
 
-def take(store: Store, key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> Answer:
+def take(store: Store, key: str = "a.com", count: int = 1, limit: Limit | None = LIMIT, **fields: Any) -> PermitReply:
     return store.take_permits([ask(key, count, limit, **fields)]).answers[0]
 
 
@@ -43,7 +53,7 @@ def gaps(permits: tuple[Permit, ...]) -> list[float]:
     return [round(later.at - earlier.at, 5) for earlier, later in pairwise(permits)]
 
 
-def offsets(taken: Taken, answer: int = 0) -> list[float]:
+def offsets(taken: TakenPermits, answer: int = 0) -> list[float]:
     """How far each permit is away, in seconds."""
     return [round(permit.at - taken.now, 5) for permit in taken.answers[answer].permits]
 
@@ -175,14 +185,14 @@ def test_a_change_that_changes_nothing_has_no_version(store: Store) -> None:
 def test_what_has_changed_since_a_version_is_told_by_domain(store: Store, opened: Callable[[], Store]) -> None:
     store.change_rules({"a.com": Rule(blocked=True), "ä.de": Rule(paused=True)})
     told = store.tell_sites([SiteNews(domain="b.com", crawl_delay=1.0), SiteNews(domain="c.com", answered=True)], 1)
-    assert told == Look(version=2, changed=frozenset({"b.com"}))
+    assert told == DomainLook(version=2, changed=frozenset({"b.com"}))
     store.change_rules({"ä.de": None})
     other = opened()
     wanted: list[tuple[int | None, set[str]]] = [
         (None, set()), (3, set()), (2, {"ä.de"}), (1, {"ä.de", "b.com"}), (0, {"ä.de", "b.com", "a.com"})
     ]  # fmt: skip
     for known, changed in wanted:
-        assert other.tell_sites([], known) == Look(version=3, changed=frozenset(changed))
+        assert other.tell_sites([], known) == DomainLook(version=3, changed=frozenset(changed))
         taken = other.take_permits([ask("d.com")], known)
         assert (taken.version, set(taken.changed), len(taken.answers[0].permits)) == (3, changed, 1)
     store.change_rules({ALL: Rule(paused=True)})
@@ -195,7 +205,7 @@ def test_who_knows_too_old_a_version_or_none_of_this_store_is_told_that_all_have
         assert store.change_rules({f"site{first + at}.com": Rule(paused=True) for at in range(half)}) == version
     assert store.tell_sites([], 2).changed == {f"site{2000 + at}.com" for at in range(half)}
     for known in (0, 1, 99):
-        assert store.tell_sites([], known) == Look(version=3, changed=frozenset({ALL}))
+        assert store.tell_sites([], known) == DomainLook(version=3, changed=frozenset({ALL}))
     store.change_rules({f"more{at}.com": Rule(paused=True) for at in range(CHANGES + 1)})
     assert store.take_permits([], 3).changed == {ALL}
     store.change_rules({"a.com": Rule(paused=True)})
@@ -215,7 +225,7 @@ def test_a_name_that_no_domain_has_is_noted_as_all_of_them(redis_server: RedisSe
     """The words of an answer are told apart by what is between them."""
     with closing(open_store(f"{redis_server.url}?prefix=odd:")) as store:
         store.change_rules({"a b": Rule(paused=True)})
-        assert store.tell_sites([], 0) == Look(version=1, changed=frozenset({ALL}))
+        assert store.tell_sites([], 0) == DomainLook(version=1, changed=frozenset({ALL}))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +279,7 @@ def test_pages_are_counted_and_end(store: Store) -> None:
     assert ([permit.page_of for permit in first.permits], first.used_up) == (["c", "c"], False)
     last = take(store, count=5, pages=3, budget="c")
     assert (len(last.permits), last.used_up) == (1, True)
-    assert take(store, pages=3, budget="c") == Answer(used_up=True)
+    assert take(store, pages=3, budget="c") == PermitReply(used_up=True)
     assert (state(store).pages, len(take(store, pages=3, budget="d").permits)) == ({"c": 3}, 1)
     assert len(take(store, "b.com", 9, pages=3, budget="c").permits) == 3
 
@@ -506,7 +516,7 @@ def test_a_look_at_rules_that_have_not_changed_is_one_plain_read(on_redis: Any) 
     version = on_redis.change_rules({"a.com": Rule(paused=True)})
     on_redis.connection.client.config_resetstat()
     for _ in range(10):
-        assert on_redis.tell_sites([], version) == Look(version=version)
+        assert on_redis.tell_sites([], version) == DomainLook(version=version)
     stats = on_redis.connection.client.info("commandstats")
     assert stats["cmdstat_get"]["calls"] == 10
     assert not {"cmdstat_evalsha", "cmdstat_zrangebyscore"} & set(stats)

@@ -13,15 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist.store.throttle_rows import micros
-from scrapyd_dist.throttle.standing import Standing, heeded, terms_of
-from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, Rule, SiteNews
-from scrapyd_dist.throttle.windows import moments
+from scrapyd_dist.throttle.domain_status import DomainRules, heeded, terms_of
+from scrapyd_dist.throttle.permits import (
+    ALL,
+    DomainLook,
+    Limit,
+    Permit,
+    PermitReply,
+    PermitRequest,
+    Rule,
+    SiteNews,
+    moments,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.values import DomainState, Taken
+    from scrapyd_dist.throttle.permits import DomainState, TakenPermits
 
 #: who takes permits at the same time, and how often each of them does
 HANDS, TIMES = 8, 40
@@ -61,7 +70,9 @@ def test_many_eager_workers_get_all_that_the_limit_has_and_no_more(
     def work(store: Store, _: int) -> None:
         for count in itertools.islice(itertools.cycle([1, 3]), TIMES):
             got.extend(
-                store.take_permits([Ask(key="a.com", domain="a.com", count=count, limit=limit)]).answers[0].permits
+                store.take_permits([PermitRequest(key="a.com", domain="a.com", count=count, limit=limit)])
+                .answers[0]
+                .permits
             )
 
     at_once(opened, work)
@@ -79,12 +90,16 @@ def test_what_many_workers_hand_back_is_given_out_again(opened: Callable[[], Sto
 
     def work(store: Store, number: int) -> None:
         for _ in range(TIMES):
-            permits = store.take_permits([Ask(key="a.com", domain="a.com", count=3, limit=limit)]).answers[0].permits
+            permits = (
+                store.take_permits([PermitRequest(key="a.com", domain="a.com", count=3, limit=limit)])
+                .answers[0]
+                .permits
+            )
             store.return_permits(permits[number % 3 :])
             kept.extend(permits[: number % 3])
 
     at_once(opened, work)
-    first = opened().take_permits([Ask(key="a.com", domain="a.com", count=HANDS * TIMES * 3, limit=limit)])
+    first = opened().take_permits([PermitRequest(key="a.com", domain="a.com", count=HANDS * TIMES * 3, limit=limit)])
     given = in_micros([*kept, *first.answers[0].permits])
     gaps = [later - earlier for earlier, later in itertools.pairwise(given)]
     assert min(gaps) >= 20_000_000
@@ -97,7 +112,7 @@ def test_a_budget_of_pages_is_exact(opened: Callable[[], Store]) -> None:
 
     def work(store: Store, number: int) -> None:
         for _ in range(TIMES):
-            asked = Ask(key=f"{number}|a.com", domain="a.com", count=3, pages=100, budget="c")
+            asked = PermitRequest(key=f"{number}|a.com", domain="a.com", count=3, pages=100, budget="c")
             permits = store.take_permits([asked]).answers[0].permits
             store.return_permits(permits[1:])
             got.extend(permits[:1])
@@ -105,7 +120,11 @@ def test_a_budget_of_pages_is_exact(opened: Callable[[], Store]) -> None:
     at_once(opened, work)
     store = opened()
     # Those who came while others held the last ones went without them.
-    got += store.take_permits([Ask(key="a.com", domain="a.com", count=99, pages=100, budget="c")]).answers[0].permits
+    got += (
+        store.take_permits([PermitRequest(key="a.com", domain="a.com", count=99, pages=100, budget="c")])
+        .answers[0]
+        .permits
+    )
     assert len(got) == 100
     assert store.domain_states()[0].pages == {"c": 100}
 
@@ -119,21 +138,21 @@ class Model:
     def __init__(self, store: Store, mark: str) -> None:
         self.store, self.domains = store, [f"{mark}.com", f"{mark}.de"]
         self.rules: dict[str, Rule] = {}
-        self.standing: dict[str, Standing] = defaultdict(Standing)
+        self.standing: dict[str, DomainRules] = defaultdict(DomainRules)
         self.grants: dict[str, list[int]] = {}
         self.version = self.begun = store.change_rules({}, replace=True)
         self.changed: set[str] = set()
 
     def take(self, domain: str, key: str, count: int, limit: Limit | None) -> None:
-        asked = Ask(key=key, domain=domain, count=count, limit=limit)
+        asked = PermitRequest(key=key, domain=domain, count=count, limit=limit)
         taken = self.store.take_permits([asked], self.begun)
         assert (taken.version, taken.changed) == (self.version, frozenset(self.changed))
         assert taken.answers[0] == self.answer(asked, taken)
 
-    def answer(self, asked: Ask, taken: Taken) -> Answer:
+    def answer(self, asked: PermitRequest, taken: TakenPermits) -> PermitReply:
         now, standing = micros(taken.now), self.standing[asked.domain]
         terms = terms_of(asked, self.rules, standing, now)
-        if isinstance(terms, Answer):
+        if isinstance(terms, PermitReply):
             return terms
         grants, start = self.grants.setdefault(asked.key, []), max(now, standing.rest_until)
         some, skipped = terms.counted(asked.count)
@@ -141,7 +160,7 @@ class Model:
         others = [at for key in self.grants for at in self.grants[key] if key != asked.key and asked.domain in key]
         given = moments(asked.count, start, grants, back, terms, sorted(others) if terms.apart else ())
         grants[:] = sorted([*grants, *given])
-        return Answer(permits=tuple(Permit(key=asked.key, at=at / 1e6) for at in given))
+        return PermitReply(permits=tuple(Permit(key=asked.key, at=at / 1e6) for at in given))
 
     def give_back(self, key: str, place: int) -> None:
         grants = self.grants.get(key)
@@ -165,13 +184,13 @@ class Model:
         slower = {one.domain for one in news if self.told(one, known.get(one.domain), before, after)}
         self.version += bool(slower)
         self.changed |= slower
-        assert look == Look(version=self.version, changed=frozenset(self.changed))
+        assert look == DomainLook(version=self.version, changed=frozenset(self.changed))
 
     def told(self, news: SiteNews, known: DomainState | None, before: int, after: int) -> bool:
         old = self.standing[news.domain]
         (first, slower), (last, _) = heeded(old, news, before), heeded(old, news, after)
         if known is None:
-            assert first == Standing()
+            assert first == DomainRules()
             return slower
         assert (known.pace, micros(known.delay), micros(known.gap)) == (first.pace, first.delay, first.gap)
         rest_until = micros(known.rest_until)

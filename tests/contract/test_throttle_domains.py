@@ -2,9 +2,9 @@
 
 import pytest
 
-from scrapyd_dist.frontier.slotting import site_of
+from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.store import Store
-from scrapyd_dist.throttle.values import Ask, Limit
+from scrapyd_dist.throttle.permits import Limit, PermitRequest
 
 LIMIT = Limit(hits=1, window=1000.0)
 
@@ -13,7 +13,7 @@ def waits(store: Store, *urls: str) -> list[float]:
     """How long a request to each of them has to wait, one after the other."""
     found = []
     for url in urls:
-        taken = store.take_permits([Ask(key=site_of(url), domain=site_of(url), limit=LIMIT)])
+        taken = store.take_permits([PermitRequest(key=site_of(url), domain=site_of(url), limit=LIMIT)])
         (permit,) = taken.answers[0].permits
         found.append(permit.at - taken.now)
     return found

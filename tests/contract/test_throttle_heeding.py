@@ -13,15 +13,15 @@ from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue, PickleLifoDiskQueue
 from scrapyd_dist.middlewares.codec import AGAIN
-from scrapyd_dist.middlewares.throttle.charging import Charging
 from scrapyd_dist.middlewares.throttle.gate import Gate
-from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQueue
+from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 from twisted.internet.defer import Deferred
 from w3lib.url import safe_url_string
 
 from scrapyd_dist.store import Store
-from scrapyd_dist.throttle.values import ALL, Rule
+from scrapyd_dist.throttle.permits import ALL, Rule
 
 RULED, OTHER = "http://ruled.example/", "http://other.example/"
 
@@ -136,7 +136,7 @@ def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filter(
         await it.look()
         assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [(RULED, False, True)]
         assert slot.queue == [pairs[1]]
-        charging = Charging(it.gate)
+        charging = PermitMiddleware(it.gate)
         back = charging.process_request(asking)
         assert isinstance(back, Request)
         assert (back.url, back.dont_filter) == (RULED + "page", True)

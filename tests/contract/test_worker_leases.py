@@ -12,7 +12,7 @@ from rig.stores import attempt, fail, seal
 from rig.waiting import wait_for
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
-from scrapyd_dist.middlewares.worker.lease import Leases, Loss, guard
+from scrapyd_dist.middlewares.worker.lease_renewer import LeaseLoss, LeaseRenewer, guard
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store
@@ -43,11 +43,11 @@ class Worker:
     """The leases of a worker, and what it was told of them."""
 
     def __init__(self, store: Any, seconds: float, **options: Any) -> None:
-        self.lost: list[tuple[int, int, Loss]] = []
-        self.leases = Leases(store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options)
+        self.lost: list[tuple[int, int, LeaseLoss]] = []
+        self.leases = LeaseRenewer(store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options)
         self._clock = options.get("clock")
 
-    def _lost(self, held: Any, loss: Loss) -> None:
+    def _lost(self, held: Any, loss: LeaseLoss) -> None:
         self.lost.append((held.batch, held.attempt, loss))
 
     def run(self) -> None:
@@ -104,7 +104,7 @@ def test_a_loop_that_stands_still_lets_others_have_the_work(out: Store, worker: 
     wait_for(lambda: out.expired("c"), 20, "the lease's end")
     assert out.lease("c", 1, 1, "you", 60.0)
     one.leases.check()  # as a request does that is about to leave
-    assert one.lost == [(1, 1, Loss.TAKEN)]
+    assert one.lost == [(1, 1, LeaseLoss.TAKEN)]
 
 
 def test_who_stood_still_and_was_not_replaced_goes_on(out: Store, worker: Callable[..., Worker]) -> None:
@@ -125,7 +125,7 @@ def test_an_attempt_that_was_given_up_is_told_once(out: Store, worker: Callable[
     one.leases.turn()
     one.leases.renew()
     one.leases.turn()
-    assert one.lost == [(1, 1, Loss.TAKEN)]
+    assert one.lost == [(1, 1, LeaseLoss.TAKEN)]
 
 
 def test_each_lease_is_lost_alone(store: Store, worker: Callable[..., Worker]) -> None:
@@ -141,7 +141,7 @@ def test_each_lease_is_lost_alone(store: Store, worker: Callable[..., Worker]) -
     one.leases.release(3, 1)
     one.leases.renew()
     one.leases.turn()
-    assert one.lost == [(2, 1, Loss.TAKEN)]
+    assert one.lost == [(2, 1, LeaseLoss.TAKEN)]
     assert one.leases.holds(1, 1)
 
 
@@ -165,7 +165,7 @@ class TestAway:
         self.turns(one, clock, 59)
         assert one.lost == []
         self.turns(one, clock, 1)
-        assert one.lost == [(1, 1, Loss.AWAY)]
+        assert one.lost == [(1, 1, LeaseLoss.AWAY)]
 
     def test_is_no_loss_to_the_patient(self, worker: Callable[..., Worker], clock: Clock) -> None:
         one = worker(60.0, store=Away(), clock=clock, patient=True)
@@ -173,7 +173,7 @@ class TestAway:
         self.turns(one, clock, 200)
         assert one.lost == []
 
-    @pytest.mark.parametrize(("stood", "lost"), [(59.0, []), (61.0, [(1, 1, Loss.LATE)])])
+    @pytest.mark.parametrize(("stood", "lost"), [(59.0, []), (61.0, [(1, 1, LeaseLoss.LATE)])])
     def test_nobody_can_tell_who_stood_still_that_it_was_not_replaced(
         self, worker: Callable[..., Worker], clock: Clock, stood: float, lost: list[Any]
     ) -> None:

@@ -11,7 +11,7 @@ from rig.badpeer import BadPeer, Connection, Play
 from rig.calls import node_at
 
 from scrapyd_dist.errors import CutReply, NodeError, NoReply, NotJson
-from scrapyd_dist.jobs.logreads import BLOCK, LogTap, look, survey
+from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, look, survey
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 from scrapyd_dist.transports.requests import RequestsTransport

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import pytest
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of
-from scrapyd_dist.coordination import looking
-from scrapyd_dist.coordination.coordinator import Coordinator
-from scrapyd_dist.coordination.desk import Limits
-from scrapyd_dist.coordination.fleet import Member
-from scrapyd_dist.coordination.posting import JobSpec
-from scrapyd_dist.items import collect
+from scrapyd_dist.items import merging
+from scrapyd_dist.scheduling import monitor
+from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.push import PushScheduler
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -27,7 +27,9 @@ from .nodemodel import ModelNode, ModelSender
 T = TypeVar("T")
 CRAWL = "c"
 HOME = home_of(CRAWL, 1.0)
-QUICK = Limits(poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3)
+QUICK = SchedulerLimits(
+    poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3
+)
 
 
 def run(work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
@@ -47,7 +49,7 @@ async def until(condition: Callable[[], object], what: str, timeout: float = 15)
 class Bench:
     """A coordinator, its nodes and its store."""
 
-    coordinator: Coordinator
+    coordinator: PushScheduler
     nodes: list[ModelNode]
     store: StoreThread
     sender: ModelSender
@@ -93,23 +95,23 @@ class Bench:
         assert self.coordinator.stopped == ""
         assert self.states() == ["done"] * batches
         assert self.merged() == [(b, n) for b in range(1, batches + 1) for n in range(size)]
-        assert self.coordinator.tally.done == batches
-        assert self.coordinator.tally.items == batches * size
+        assert self.coordinator.counters.done == batches
+        assert self.coordinator.counters.items == batches * size
 
     def posts(self) -> list[str]:
         return [job for node in self.nodes for job in node.posts]
 
 
-async def _prepared(_: Member) -> str:
+async def _prepared(_: NodeState) -> str:
     return ""
 
 
 def make(
     tmp_path: Path,
     nodes: list[ModelNode],
-    limits: Limits,
+    limits: SchedulerLimits,
     *,
-    kind: type[Coordinator] = Coordinator,
+    kind: type[PushScheduler] = PushScheduler,
     where: str = "",
     **options: Any,
 ) -> Bench:
@@ -118,8 +120,8 @@ def make(
         store.store.add_crawl(Crawl(id=CRAWL, project="p", spider="s", created=1.0))
     sender = ModelSender(nodes)
     fields: dict[str, Any] = {
-        "spec": JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1"),
-        "members": [Member(node=node.node, prepared=True) for node in nodes],
+        "spec": JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1"),
+        "members": [NodeState(node=node.node, prepared=True) for node in nodes],
         "prepare": _prepared,
         **options,
     }
@@ -128,13 +130,15 @@ def make(
 
 
 @asynccontextmanager
-async def bench(tmp_path: Path, *nodes: ModelNode, limits: Limits = QUICK, **options: Any) -> AsyncIterator[Bench]:
+async def bench(
+    tmp_path: Path, *nodes: ModelNode, limits: SchedulerLimits = QUICK, **options: Any
+) -> AsyncIterator[Bench]:
     """A coordinator at work; with what an earlier one left, if there is something."""
     made = make(tmp_path, list(nodes), limits, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(looking, "FRESH", 0.02)
-        patch.setattr(looking, "UNKNOWN_GRACE", 0.1)
-        patch.setattr(collect, "RETRY_PAUSE", 0.01)
+        patch.setattr(monitor, "FRESH", 0.02)
+        patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
+        patch.setattr(merging, "RETRY_PAUSE", 0.01)
         await made.coordinator.recover()
         made.coordinator.start()
         try:

@@ -10,9 +10,9 @@ from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.frontier.filling import Found, open_frontier, pack
-from scrapyd_dist.frontier.slotting import Slots
-from scrapyd_dist.frontier.values import Backlog
+from scrapyd_dist.frontier.backlog import Backlog
+from scrapyd_dist.frontier.intake import FrontierIntake, open_frontier, pack
+from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.store import Store, open_store
 
 from .projects import Project
@@ -43,11 +43,11 @@ class Frontier:
         **fields: Any,
     ) -> None:  # fmt: skip
         """Add these pages; `fields` are those of each request, `slot` is where all of them go."""
-        family, found = Slots(prefix=prefix, number=slots), []
+        family, found = SlotRule(prefix=prefix, number=slots), []
         for url in urls:
             fingerprint = hashlib.sha256(url.encode()).digest()
             where = family.of(url, fingerprint) if slot is None else slot
-            found.append(Found(value={"url": url, **fields}, fingerprint=fingerprint, slot=where))
+            found.append(FrontierIntake(value={"url": url, **fields}, fingerprint=fingerprint, slot=where))
         with closing(self._open()) as store:
             store.add_batches(
                 self.name, pack(found, size=size, key=None), now=time.time(), counts={"sealed": len(found)}

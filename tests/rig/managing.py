@@ -17,14 +17,13 @@ from cryptography.fernet import Fernet
 
 from scrapyd_dist import __version__
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
-from scrapyd_dist.coordination import looking
-from scrapyd_dist.coordination.fleet import Member
-from scrapyd_dist.coordination.posting import JobSpec
-from scrapyd_dist.frontier.values import Leased, Lessee, NewBatch
-from scrapyd_dist.items import collect
-from scrapyd_dist.managing import manager
-from scrapyd_dist.managing.manager import Manager
+from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
+from scrapyd_dist.items import merging
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling import monitor, pull
+from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.pull import PullScheduler
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.sealing import public_half
 from scrapyd_dist.store import Store, open_store
@@ -110,7 +109,7 @@ class ModelWorker:
 class Office:
     """A manager, its nodes and its store."""
 
-    manager: Manager
+    manager: PullScheduler
     nodes: list[ModelNode]
     store: Store  #: a connection of the test's own: the manager uses its one from a thread
     sender: ModelSender
@@ -164,22 +163,22 @@ def make(tmp_path: Path, nodes: list[ModelNode], **options: Any) -> Office:
         store.add_crawl(Crawl(id=CRAWL, project="p", spider="s", created=1.0))
     sender = ModelSender(nodes)
 
-    async def prepare(_: Member) -> str:
+    async def prepare(_: NodeState) -> str:
         return ""
 
     def reach(_: Node) -> Way:
         return Way(told={"store": "here"})
 
     fields: dict[str, Any] = {
-        "spec": JobSpec(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"}),
-        "members": [Member(node=node.node, prepared=True) for node in nodes],
+        "spec": JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"}),
+        "members": [NodeState(node=node.node, prepared=True) for node in nodes],
         "prepare": prepare,
         "reach": reach,
         "limits": QUICK,
         **options,
     }
     thread = StoreThread(open_store(tmp_path / "store.db"))
-    made = Manager(store=thread, sender=sender, folder=tmp_path / "parts", **fields)
+    made = PullScheduler(store=thread, sender=sender, folder=tmp_path / "parts", **fields)
     return Office(manager=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 
@@ -188,10 +187,10 @@ async def office(tmp_path: Path, *nodes: ModelNode, **options: Any) -> AsyncIter
     """A manager at work; with what an earlier one left, if there is something."""
     made = make(tmp_path, list(nodes), **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(looking, "FRESH", 0.02)
-        patch.setattr(looking, "UNKNOWN_GRACE", 0.1)
-        patch.setattr(collect, "RETRY_PAUSE", 0.01)
-        patch.setattr(manager, "LEAVE", 0.2)
+        patch.setattr(monitor, "FRESH", 0.02)
+        patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
+        patch.setattr(merging, "RETRY_PAUSE", 0.01)
+        patch.setattr(pull, "LEAVE", 0.2)
         await made.manager.recover()
         made.manager.start()
         try:

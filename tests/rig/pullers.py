@@ -12,8 +12,8 @@ import pytest
 
 from scrapyd_dist.batches import AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import StepRefused
-from scrapyd_dist.frontier.values import NewBatch
-from scrapyd_dist.jobs.outcome import Report, misses, read_report, refusal
+from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.joblogs.worker_report import WorkerReport, misses, read_report, refusal
 from scrapyd_dist.payload import encode
 from scrapyd_dist.store import open_store
 
@@ -88,7 +88,7 @@ class Frontier:
         """A worker's job id."""
         return f"{CRAWL}.w{worker}.a1"
 
-    def report(self, worker: int) -> Report:
+    def report(self, worker: int) -> WorkerReport:
         """A worker's own report."""
         return read_report((self.folder / f"{self.job(worker)}.json").read_bytes())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scrapyd_dist.batches import Attempt, BatchState, Crawl, Miss, job_id
-from scrapyd_dist.frontier.values import Leased, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
 from scrapyd_dist.store import Store, open_store
 
 from .redis import RedisServer

@@ -28,7 +28,7 @@ from scrapyd_dist.payload import ARGUMENT_MAX
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply, said
-from scrapyd_dist.transports.intake import Intake
+from scrapyd_dist.transports.reply_intake import ReplyIntake
 
 WHERE = "node one (http://web1:6800)"
 
@@ -310,7 +310,7 @@ class TestRawFiles:
     @given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(1, 9), max_size=20))
     def test_a_server_without_ranges_gives_the_same(self, content: bytes, start: int, cuts: list[int]) -> None:
         got = bytearray()
-        intake = Intake(
+        intake = ReplyIntake(
             NODE, api.fetch("logs/x", start=start), 200, [("Content-Length", str(len(content)))], got.extend
         )
         for piece in _cut(content, cuts):
@@ -332,20 +332,20 @@ def _cut(content: bytes, cuts: list[int]) -> list[bytes]:
 
 class TestIntake:
     def test_a_reply_is_whole_or_cut(self) -> None:
-        intake = Intake(NODE, api.listprojects(), 200, [("content-length", "99")])
+        intake = ReplyIntake(NODE, api.listprojects(), 200, [("content-length", "99")])
         intake.feed(b'{"status": "ok", "projects": []}')
         with pytest.raises(CutReply, match="32 of 99 bytes"):
             intake.done()
 
     def test_chunked_replies_announce_nothing(self) -> None:
         headers = [("Content-Length", "99"), ("Transfer-Encoding", "chunked")]
-        intake = Intake(NODE, api.listprojects(), 200, headers)
+        intake = ReplyIntake(NODE, api.listprojects(), 200, headers)
         intake.feed(b'{"status": "ok", "projects": []}')
         assert intake.done() == ()
 
     def test_an_endless_reply_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scrapyd_dist.transports.intake.REPLY_BYTES", 10)
-        intake = Intake(NODE, api.listprojects(), 200, [])
+        monkeypatch.setattr("scrapyd_dist.transports.reply_intake.REPLY_BYTES", 10)
+        intake = ReplyIntake(NODE, api.listprojects(), 200, [])
         intake.feed(b" " * 10)
         with pytest.raises(NotJson, match="longer than 10 bytes"):
             intake.feed(b" ")

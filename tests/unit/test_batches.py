@@ -23,7 +23,7 @@ from scrapyd_dist.batches import (
     job_id,
 )
 from scrapyd_dist.errors import ConfigError, StepRefused
-from scrapyd_dist.scrapyd.jobargs import check_job
+from scrapyd_dist.scrapyd.jobs import check_job
 
 STATES = list(itertools.product(BatchState, BatchState))
 

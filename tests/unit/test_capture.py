@@ -8,12 +8,12 @@ from cryptography.fernet import Fernet
 from scrapy import Request, Spider
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.classifier import LARGE, Fate
+from scrapyd_dist.middlewares.classifier import LARGE, Disposition
 from scrapyd_dist.middlewares.codec import from_value
 from scrapyd_dist.middlewares.producer.capture import Capture
 
-from scrapyd_dist.coordination.cutting import Cutter
 from scrapyd_dist.payload import BATCH_MAX_BYTES
+from scrapyd_dist.scheduling.batcher import Batcher
 
 KEY = Fernet.generate_key()
 
@@ -37,7 +37,7 @@ class Bench:
         offsite.spider_opened(self.spider)
         # in the place of the real one, whatever is asked for
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
-        self.cutter = Cutter(size=size, max_age=60)
+        self.cutter = Batcher(size=size, max_age=60)
         self.capture = Capture(crawler, self.spider, self.cutter, key=key, stay=stay)
         self.capture.remember(iter(before))
 
@@ -48,10 +48,10 @@ class Bench:
 
 def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> None:
     bench = Bench(size=2)
-    assert bench.capture.take(Request("http://web/1"), 0) == (Fate.SEALED, None)
+    assert bench.capture.take(Request("http://web/1"), 0) == (Disposition.SEALED, None)
     assert bench.capture.buffered == 1
     fate, cut = bench.capture.take(Request("http://web/2"), 0)
-    assert fate is Fate.SEALED
+    assert fate is Disposition.SEALED
     assert cut
     assert [from_value(value, bench.spider).url for value in cut.values] == ["http://web/1", "http://web/2"]
     fingerprinter = bench.spider.crawler.request_fingerprinter

@@ -5,18 +5,25 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.nodes.examining import kept_logs
+from scrapyd_dist.cli.nodes.node_examination import kept_logs
 
+from scrapyd_dist.diagnostics.diagnosis import (
+    Finding,
+    KeptLogs,
+    NodeDiagnosis,
+    Severity,
+    findings,
+    fleet_findings,
+    is_local,
+)
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState, Load
-from scrapyd_dist.upkeep.checkup import Exam, Finding, KeptLogs, Severity, findings, is_local
-from scrapyd_dist.upkeep.checkup_fleet import fleet_findings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 LOCAL = Node.parse("http://127.0.0.1:6800", name="web1")
 FAR = Node.parse("http://me:hush@web1:6800", name="web1")
-WELL = Exam(
+WELL = NodeDiagnosis(
     node=LOCAL,
     load=Load(pending=0, running=0, finished=0, node_name="web1", date=NOW),
     latency=0.01,

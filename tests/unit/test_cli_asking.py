@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls.asking import SETTINGS, Asked, pairs
-from scrapyd_dist.cli.grouping import asks
+from scrapyd_dist.cli.crawls.crawl_options import SETTINGS, CrawlOptions, pairs
+from scrapyd_dist.cli.option_groups import asks
 
 from scrapyd_dist.errors import ConfigError
 
 
 def test_options_that_are_left_out_set_nothing(tmp_path: Path) -> None:
-    order = Asked(spider="easy").order(tmp_path)
+    order = CrawlOptions(spider="easy").order(tmp_path)
     assert (order.spider, order.settings, order.spider_settings, order.args) == ("easy", {}, {}, {})
 
 
 def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
-    asked = Asked(
+    asked = CrawlOptions(
         spider="easy", rule=0, callback=["parse_item"], shards=20, index="http://w/i_%d", pages=7, first_page=0,
         batch_size=10, batch_max_age=1.5, max_attempts=2, max_failed=0, max_jobs=3, placement="least-loaded",
         node=["a", "b:1"], node_timeout=4.0, fleet_timeout=5.0, poll_interval=0.5, feed="ftp://h/%(batch)s",
@@ -34,16 +34,16 @@ def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("deploy", "mode"), [(True, "if-missing"), (False, "never")])
 def test_deploy_and_no_deploy(tmp_path: Path, deploy: bool, mode: str) -> None:
-    assert Asked(spider="s", deploy=deploy).order(tmp_path).settings == {"DISTRIBUTED_DEPLOY": mode}
+    assert CrawlOptions(spider="s", deploy=deploy).order(tmp_path).settings == {"DISTRIBUTED_DEPLOY": mode}
 
 
 @pytest.mark.parametrize(("pull", "mode"), [(True, "pull"), (False, "push")])
 def test_pull_and_push(tmp_path: Path, pull: bool, mode: str) -> None:
-    assert Asked(spider="s", pull=pull).order(tmp_path).settings == {"DISTRIBUTED_MODE": mode}
+    assert CrawlOptions(spider="s", pull=pull).order(tmp_path).settings == {"DISTRIBUTED_MODE": mode}
 
 
 def test_arguments_and_settings_of_the_spider_are_kept_apart_from_ours(tmp_path: Path) -> None:
-    order = Asked(spider="s", arg=["a=1", "b=x=y", "a=2"], setting=["LOG_LEVEL=INFO", "EMPTY="]).order(tmp_path)
+    order = CrawlOptions(spider="s", arg=["a=1", "b=x=y", "a=2"], setting=["LOG_LEVEL=INFO", "EMPTY="]).order(tmp_path)
     assert order.args == {"a": "2", "b": "x=y"}
     assert order.spider_settings == {"LOG_LEVEL": "INFO", "EMPTY": ""}
     assert order.settings == {}
@@ -57,7 +57,7 @@ def test_a_pair_without_name_or_sign_is_refused(text: str) -> None:
 
 def test_outputs_are_absolute_and_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "old.json").touch()
-    asked = Asked(spider="s", add_to=["new.jl", "odd.txt:csv"], overwrite=["old.json"])
+    asked = CrawlOptions(spider="s", add_to=["new.jl", "odd.txt:csv"], overwrite=["old.json"])
     assert asked.order(tmp_path).settings["DISTRIBUTED_OUTPUTS"] == [
         {"path": str(tmp_path / "new.jl"), "format": None, "overwrite": False},
         {"path": str(tmp_path / "odd.txt"), "format": "csv", "overwrite": False},
@@ -68,37 +68,37 @@ def test_outputs_are_absolute_and_keep_their_order(tmp_path: Path) -> None:
 def test_o_does_not_touch_a_file_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "items.jl").write_text("mine")
     with pytest.raises(ConfigError, match=r"-O items\.jl overwrites"):
-        Asked(spider="s", add_to=["items.jl"]).order(tmp_path)
+        CrawlOptions(spider="s", add_to=["items.jl"]).order(tmp_path)
 
 
 @pytest.mark.parametrize("options", [{"add_to": ["items.xml"]}, {"overwrite": ["items"]}, {"overwrite": ["."]}])
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Asked(spider="s", **options).order(tmp_path)
+        CrawlOptions(spider="s", **options).order(tmp_path)
 
 
 def test_the_list_of_start_urls_must_be_there_and_goes_over_as_a_whole_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="start addresses"):
-        Asked(spider="s", start_urls=tmp_path / "urls.txt").order(tmp_path)
+        CrawlOptions(spider="s", start_urls=tmp_path / "urls.txt").order(tmp_path)
     (tmp_path / "urls.txt").touch()
-    settings = Asked(spider="s", start_urls=tmp_path / "urls.txt").order(tmp_path).settings
+    settings = CrawlOptions(spider="s", start_urls=tmp_path / "urls.txt").order(tmp_path).settings
     assert settings == {"DISTRIBUTED_START_URLS_FILE": str((tmp_path / "urls.txt").resolve())}
 
 
 def test_a_password_in_the_feed_url_is_refused_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"settings\.py") as refused:
-        Asked(spider="s", feed="ftp://me:hush@files/%(batch)s.jl").order(tmp_path)
+        CrawlOptions(spider="s", feed="ftp://me:hush@files/%(batch)s.jl").order(tmp_path)
     assert "hush" not in str(refused.value)
 
 
 def test_a_command_shows_the_fields_of_asked_and_gets_them_as_one_value() -> None:
-    seen: list[tuple[Asked, bool]] = []
+    seen: list[tuple[CrawlOptions, bool]] = []
 
-    def command(asked: Asked, flag: bool = False) -> None:
+    def command(asked: CrawlOptions, flag: bool = False) -> None:
         seen.append((asked, flag))
 
     shown = asks(command)
-    names = [entry.name for entry in fields(Asked)]
+    names = [entry.name for entry in fields(CrawlOptions)]
     assert list(inspect.signature(shown).parameters) == [*names, "flag"]
     shown(**{**dict.fromkeys(names), "spider": "easy", "shards": 3}, flag=True)
-    assert seen == [(Asked(spider="easy", shards=3), True)]
+    assert seen == [(CrawlOptions(spider="easy", shards=3), True)]

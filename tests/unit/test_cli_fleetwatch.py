@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli.crawls import live
-from scrapyd_dist.cli.crawls.interrupts import looked_out_for
-from scrapyd_dist.cli.jobs.waiting import combined
-from scrapyd_dist.cli.nodes import fleetwatch
+from scrapyd_dist.cli.crawls import live_view
+from scrapyd_dist.cli.crawls.watcher import looked_out_for
+from scrapyd_dist.cli.jobs.wait import combined
+from scrapyd_dist.cli.nodes import fleet_view
 
 
 def job(number: int, **fields: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def drawn(what: Any, width: int = 120) -> list[str]:
 
 def test_every_node_is_drawn_with_its_jobs() -> None:
     stalled = job(2, state="stalled", silent_s=960, per_min={"pages": 0.0, "items": 0.0, "errors": 3.0})
-    lines = drawn(fleetwatch.frame(fleet(job(1), stalled)))
+    lines = drawn(fleet_view.frame(fleet(job(1), stalled)))
     assert lines[1].split() == ["web1", "up", "2", "running,", "2", "pending"]
     assert lines[2].split() == ["job1", "easy", "1,234", "60", "0"]
     assert lines[3].endswith("no progress for 16:00 min")
@@ -50,16 +50,16 @@ def test_every_node_is_drawn_with_its_jobs() -> None:
 def test_a_long_reason_gives_way_to_what_is_short() -> None:
     why = "node web1 (http://web1:6800): a very long story of how it came that nothing answers there " * 3
     fields = {"name": "web1", "state": "down", "reason": why}
-    for picture in (fleetwatch.frame(fleet(job(1), state="down", reason=why)), live.frame({"nodes": [fields]})):
+    for picture in (fleet_view.frame(fleet(job(1), state="down", reason=why)), live_view.frame({"nodes": [fields]})):
         (line,) = [line for line in drawn(picture, width=100) if "down" in line and "web1 " in line]
         assert line.split()[:2] == ["web1", "down"]
         assert line.endswith("…")
-    assert "job1 " in "\n".join(drawn(fleetwatch.frame(fleet(job(1), reason=why)), width=100))
+    assert "job1 " in "\n".join(drawn(fleet_view.frame(fleet(job(1), reason=why)), width=100))
 
 
 def test_of_many_jobs_those_with_errors_are_drawn_first() -> None:
     many = [job(number, per_min={"pages": 1.0, "items": 1.0, "errors": float(number)}) for number in range(50)]
-    lines = drawn(fleetwatch.frame(fleet(*many), lines=8))
+    lines = drawn(fleet_view.frame(fleet(*many), lines=8))
     assert sum(line.strip().startswith("job") for line in lines) == 5
     assert "job49" in "".join(lines)
     assert "and 45 more jobs" in lines
@@ -68,7 +68,7 @@ def test_of_many_jobs_those_with_errors_are_drawn_first() -> None:
 def test_without_a_terminal_it_is_a_line_now_and_then_and_one_for_each_change(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    view = fleetwatch.PlainFleet(every=30.0)
+    view = fleet_view.PlainFleet(every=30.0)
     said = []
     for now, document in ((0, fleet()), (10, fleet()), (20, fleet(state="wedged", reason="stuck")), (30, fleet())):
         view.show(document, now)
@@ -79,7 +79,7 @@ def test_without_a_terminal_it_is_a_line_now_and_then_and_one_for_each_change(
 
 
 def test_the_picture_of_a_crawl_can_be_put_into_a_page() -> None:
-    text = live.svg({"crawl": "easy-1", "state": "working", "nodes": [{"name": "<web1>", "state": "up"}]})
+    text = live_view.svg({"crawl": "easy-1", "state": "working", "nodes": [{"name": "<web1>", "state": "up"}]})
     assert text.startswith("<svg")
     assert "easy-1" in text
     assert "&lt;web1&gt;" in text
@@ -89,7 +89,7 @@ def test_the_picture_of_a_crawl_can_be_put_into_a_page() -> None:
 
 def test_of_many_nodes_those_in_trouble_are_drawn() -> None:
     nodes = [{"name": f"web{n}", "state": "down" if n == 70 else "up"} for n in range(100)]
-    lines = drawn(live.frame({"crawl": "c", "state": "working", "nodes": nodes}, most_nodes=5))
+    lines = drawn(live_view.frame({"crawl": "c", "state": "working", "nodes": nodes}, most_nodes=5))
     assert sum("web" in line for line in lines) == 4
     assert any("web70" in line for line in lines)
     assert "and 96 more nodes" in lines

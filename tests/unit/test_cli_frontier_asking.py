@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.frontier.asking import Wanted
+from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.frontier.filling import open_frontier
+from scrapyd_dist.frontier.intake import open_frontier
 from scrapyd_dist.store import Store, open_store
 
 
@@ -94,11 +94,11 @@ def test_a_second_manager_is_refused_and_told_who_has_it(consume: Callable[..., 
 
 
 def test_what_is_asked_for_reaches_manager_and_workers() -> None:
-    wanted = Wanted(
+    wanted = ConsumeOptions(
         spider="s", frontier="f", slots="p", max_running=3, per_slot=2, loop=60.0, max_time="2h", max_batches=50,
         max_requests=150, idle="30", node=["web1"],
     )  # fmt: skip
-    staffing = wanted.staffing()
+    staffing = wanted.scaling()
     assert (staffing.most, staffing.per_slot, staffing.prefix, staffing.every, staffing.max_time) == (
         3, 2, "p", 60.0, 7200.0,
     )  # fmt: skip
@@ -106,7 +106,7 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
         "DISTRIBUTED_MAX_BATCHES": 50, "DISTRIBUTED_MAX_REQUESTS": 150, "DISTRIBUTED_IDLE": 30.0,
         "DISTRIBUTED_NODES": ["web1"],
     }  # fmt: skip
-    assert Wanted(spider="s", frontier="f").settings() == {}, "then settings.py decides"
+    assert ConsumeOptions(spider="s", frontier="f").settings() == {}, "then settings.py decides"
 
 
 @pytest.mark.parametrize("command", ["resume shop", "retry shop"])

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.fernet import Fernet
-from scrapyd_dist.cli import main, speaking, storing
-from scrapyd_dist.cli.frontier import moving, stepping
+from scrapyd_dist.cli import main, output, project_store
+from scrapyd_dist.cli.frontier import frontier_move
 from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.frontier.slotting import Slots
-from scrapyd_dist.frontier.values import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.payload import encode
 from scrapyd_dist.store import open_store
 
@@ -237,7 +237,7 @@ def test_slots_are_split_and_joined_and_every_request_is_there_once(sdist: Calla
     assert set(waiting(store)) == {"q0", "q1", "q2", "q3"}
     assert urls(sdist, "q0", "q1", "q2", "q3") == every
     assert sdist("list", "shop")[1].split() == ["q0", "q1", "q2", "q3"], "what was emptied is not listed"
-    slot = Slots(prefix="q", number=4)
+    slot = SlotRule(prefix="q", number=4)
     for number in range(60):
         assert f"http://site{number % 3}.com/{number}" in urls(sdist, slot.of("", b"%03d" % number))
     assert {batch.priority for batch in store.batches("shop", {BatchState.SEALED})} == {0, 10}
@@ -291,14 +291,14 @@ def test_what_a_worker_takes_in_the_middle_is_left_as_well(
 ) -> None:
     put(store, "p", 1)
     put(store, "p", 2)
-    plain = storing.requests_in
+    plain = project_store.requests_in
 
     def slow(*given: Any) -> Any:
         if store.batch("shop", 1).state is BatchState.SEALED:
             lease(store, "p")
         return plain(*given)
 
-    monkeypatch.setattr(moving, "requests_in", slow)
+    monkeypatch.setattr(frontier_move, "requests_in", slow)
     code, out, _ = sdist("move", "shop", "p", "q", 1, "--json")
     assert (code, json.loads(out)["left"], json.loads(out)["requests"]) == (3, [1], 1)
 
@@ -308,7 +308,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 ) -> None:
     for number in range(5):
         put(store, "p", number)
-    plain, seen = storing.requests_in, []
+    plain, seen = project_store.requests_in, []
 
     def interrupted(*given: Any) -> Any:
         seen.append(1)
@@ -316,7 +316,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
             os.kill(os.getpid(), 2)
         return plain(*given)
 
-    monkeypatch.setattr(moving, "requests_in", interrupted)
+    monkeypatch.setattr(frontier_move, "requests_in", interrupted)
     code, out, err = sdist("move", "shop", "p", "q", 1, "--json")
     told = json.loads(out)
     assert (code, told["batches"], told["interrupted"]) == (130, 3, True)
@@ -328,7 +328,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 
 def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() -> None:
     values = [{"url": f"http://a/{number}"} for number in range(20)]
-    parts = moving.in_slots(values, (), Slots(prefix="q", number=3), 0, b"")
+    parts = frontier_move.in_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
     assert {part.slot for part in parts} == {"q0", "q1", "q2"}
     assert sum(part.size for part in parts) == 20
     assert not any(part.fingerprints for part in parts)
@@ -337,9 +337,9 @@ def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() 
 def test_long_work_is_told_about(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "TELL", 0.0)
+    monkeypatch.setattr(frontier_move, "TELL", 0.0)
     batches = [put(store, "p", number) for number in range(2)]
-    stepping.walk(batches, lambda _: None, "moved")
+    frontier_move.walk(batches, lambda _: None, "moved")
     assert "2 of 2 batches moved" in capsys.readouterr().err
 
 
@@ -424,7 +424,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
     store: Store, sdist: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     put(store, "p0", 1, 2)
-    monkeypatch.setattr(speaking, "can_ask", lambda: True)
+    monkeypatch.setattr(output, "can_ask", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     _, _, err = sdist("delete", "shop", "--prefix", "p")
     assert "1 slot" in err

@@ -4,14 +4,14 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from scrapyd_dist.cli.jobs.grepping import Search
-from scrapyd_dist.cli.jobs.logs import Keep
+from scrapyd_dist.cli.jobs.grep import Search
+from scrapyd_dist.cli.jobs.logs import LogFilter
 
-from scrapyd_dist.jobs.joblog import Line, Lines
+from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 
 
-def lines(text: str) -> list[Line]:
-    reader = Lines()
+def lines(text: str) -> list[LogLine]:
+    reader = LogLines()
     return [*reader.feed(text.encode()), *reader.end()]
 
 
@@ -53,7 +53,7 @@ def test_which_lines_are_kept() -> None:
     above, info, error = lines("above\n2026-11-20 23:05:01 [a] INFO: x\n2026-11-20 23:06:01 [a] ERROR: x\n")
     hour = timedelta(hours=1)  # the node is an hour before UTC
     since = datetime(2026, 11, 20, 22, 6, tzinfo=timezone.utc)
-    assert [Keep().wants(line, hour) for line in (above, info, error)] == [True, True, True]
-    assert [Keep(level=3).wants(line, hour) for line in (above, info, error)] == [False, False, True]
-    assert [Keep(since=since).wants(line, hour) for line in (above, info, error)] == [False, False, True]
-    assert Keep(since=since).wants(info, timedelta())
+    assert [LogFilter().wants(line, hour) for line in (above, info, error)] == [True, True, True]
+    assert [LogFilter(level=3).wants(line, hour) for line in (above, info, error)] == [False, False, True]
+    assert [LogFilter(since=since).wants(line, hour) for line in (above, info, error)] == [False, False, True]
+    assert LogFilter(since=since).wants(info, timedelta())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import typer
-from scrapyd_dist.cli.crawls.producing import crawl_folder, store_path
-from scrapyd_dist.cli.items import merge, pull, tail
-from scrapyd_dist.cli.items.wishes import file_name
+from scrapyd_dist.cli.crawls.producer_process import crawl_folder, store_path
+from scrapyd_dist.cli.items import item_pull, merge, tail
+from scrapyd_dist.cli.items.pull_requests import file_name
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -171,7 +171,7 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: pytest.Capture
     job = shop.batch('{"n": 1}\n')
     for states in (["whole", "whole"], ["whole", "present"]):
         with pytest.raises(typer.Exit) as left:
-            pull.pull([CRAWL], folder=Path("items"), node=None, timeout=1, as_json=True)
+            item_pull.pull([CRAWL], folder=Path("items"), node=None, timeout=1, as_json=True)
         document = json.loads(capsys.readouterr().out)
         assert (left.value.exit_code, document["items"], document["schema"]) == (0, 2, 1)
         assert [row["state"] for row in document["files"]] == states
@@ -179,7 +179,7 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: pytest.Capture
     assert Path(f"items/{CRAWL}/own-0.jl").read_text() == '{"n": 0}\n'
     out = shop.batch(None)
     with pytest.raises(typer.Exit) as left:
-        pull.pull([CRAWL], folder=Path("items"), node=None, timeout=1, as_json=False)
+        item_pull.pull([CRAWL], folder=Path("items"), node=None, timeout=1, as_json=False)
     said = capsys.readouterr()
     assert left.value.exit_code == 3
     assert f"{out}  web1" in said.out

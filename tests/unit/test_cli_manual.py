@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.codes import CODES
 from scrapyd_dist.cli.commands import COMMANDS, load, walk
+from scrapyd_dist.cli.exit_codes import CODES
 from scrapyd_dist.cli.manual import pages
-from scrapyd_dist.cli.setup.settingsknown import DEFAULTS
+from scrapyd_dist.cli.setup.config_sources import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 EVERY = dict(walk())

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.cli.setup.masking import masked
-from scrapyd_dist.cli.setup.settingsknown import meant, unknown
+from scrapyd_dist.cli.setup.config_sources import meant, unknown
+from scrapyd_dist.cli.setup.redaction import masked
 
 
 @pytest.mark.parametrize(

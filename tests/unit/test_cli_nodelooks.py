@@ -4,10 +4,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli.fleet import quick_project
-from scrapyd_dist.cli.nodes.draining import SILENT_LOOKS, Waited
-from scrapyd_dist.cli.nodes.listing import clock
-from scrapyd_dist.cli.nodes.looks import Seen, drifts, exit_code_of, newest_of, row
+from scrapyd_dist.cli.nodes.drain import SILENT_LOOKS, DrainResult
+from scrapyd_dist.cli.nodes.node_list import clock
+from scrapyd_dist.cli.nodes.node_status import NodeStatus, drifts, exit_code_of, newest_of, row
+from scrapyd_dist.cli.target_nodes import quick_project
 
 from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, NodeError
@@ -23,8 +23,8 @@ def load(pending: int = 0, running: int = 0) -> Load:
     return Load(pending=pending, running=running, finished=0, node_name="web1", date=NOW)
 
 
-def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str) -> Seen:
-    return Seen(node=NODE, load=None if error else load(pending, running), error=error, versions=versions or None)
+def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str) -> NodeStatus:
+    return NodeStatus(node=NODE, load=None if error else load(pending, running), error=error, versions=versions or None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_project_is_named_without_running_it(tmp_path: Path, text: str | Non
 
 
 def test_a_node_is_drained_when_it_has_been_empty_for_a_while() -> None:
-    waited = Waited(node=NODE)
+    waited = DrainResult(node=NODE)
     waited.saw(seen(running=1), 100, settled=3)
     assert (waited.state, waited.text()) == ("draining", "web1: 1 running, 0 waiting")
     waited.saw(seen(), 101, settled=3)
@@ -108,18 +108,18 @@ def test_a_node_is_drained_when_it_has_been_empty_for_a_while() -> None:
 
 
 def test_waiting_for_one_that_is_silent_ends() -> None:
-    waited = Waited(node=NODE)
+    waited = DrainResult(node=NODE)
     for look in range(SILENT_LOOKS):
         assert not waited.over
         waited.saw(seen(error=ConnectionRefused.at(str(NODE))), look, settled=0)
     assert (waited.over, waited.state) == (True, "unknown")
-    waited = Waited(node=NODE)
+    waited = DrainResult(node=NODE)
     waited.saw(seen(error=AuthRefused.at(str(NODE))), 1, settled=0)
     assert waited.over  # a wrong password does not become right by waiting
 
 
 def test_waiting_for_one_that_starts_nothing_ends() -> None:
-    waited = Waited(node=NODE, start_delay=10)
+    waited = DrainResult(node=NODE, start_delay=10)
     for at in (100, 106, 112, 118, 124):
         waited.saw(seen(pending=2), at, settled=0)
     assert (waited.over, waited.state) == (True, "wedged")

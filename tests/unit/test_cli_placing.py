@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.jobs.jobsfile import JobRow, read_jobs
-from scrapyd_dist.cli.jobs.placing import Fleet, _Seen
+from scrapyd_dist.cli.jobs.job_placement import JobFleet, _NodeLoad
+from scrapyd_dist.cli.jobs.schedule import JobRow, read_jobs
 
 from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
 from scrapyd_dist.nodes import Node
@@ -17,18 +17,18 @@ NODES = [replace(Node.parse(f"web{number}", slots=slots), project="p") for numbe
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
 
-def fleet(*loads: int, versions: list[list[str]] | None = None) -> Fleet:
+def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
     """Three nodes with so many jobs each, and these versions."""
     nobody: Any = None  # nothing is sent here
-    made = Fleet(sender=nobody, nodes=NODES, timeout=1)
+    made = JobFleet(sender=nobody, nodes=NODES, timeout=1)
     names = versions or [["a", "b"]] * len(NODES)
     for node, load, known in zip(NODES, loads, names, strict=True):
         seen = Load(pending=0, running=load, finished=0, node_name=node.name, date=NOW)
-        made._seen[node] = _Seen(load=seen, versions=tuple(known))
+        made._seen[node] = _NodeLoad(load=seen, versions=tuple(known))
     return made
 
 
-def places(made: Fleet, count: int) -> list[str]:
+def places(made: JobFleet, count: int) -> list[str]:
     return [node.host for _ in range(count) for node in made.places(None, all_nodes=False)]
 
 

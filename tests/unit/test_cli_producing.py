@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from rig.waiting import wait_for
-from scrapyd_dist.cli.crawls import producing
-from scrapyd_dist.cli.crawls.asking import Order
-from scrapyd_dist.cli.storing import existing_store
+from scrapyd_dist.cli.crawls import producer_process
+from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
+from scrapyd_dist.cli.project_store import existing_store
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -27,7 +27,7 @@ def a_crawl(**fields: object) -> Crawl:
 
 
 def keep(root: Path, crawl: Crawl) -> None:
-    with closing(open_store(producing.store_path(root))) as store:
+    with closing(open_store(producer_process.store_path(root))) as store:
         store.add_crawl(crawl)
 
 
@@ -52,27 +52,27 @@ def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_wh
     sayings = {"mine": "sdist resume mine", "over": "sdist clean over", "shop": "There is a frontier shop already"}
     for name, said in {**sayings, "not a name": "cannot name a crawl"}.items():
         with pytest.raises(ConfigError, match=said):
-            producing.begin(tmp_path, Order(spider="easy"), name)
+            producer_process.begin(tmp_path, CrawlOrder(spider="easy"), name)
     assert not (tmp_path / ".sdist" / "crawls").exists()
 
 
 def test_this_process_lives_and_one_that_ended_does_not() -> None:
-    assert producing.lives(a_crawl(pid=os.getpid(), beat=time.time()))
+    assert producer_process.lives(a_crawl(pid=os.getpid(), beat=time.time()))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert not producing.lives(a_crawl(pid=ended.pid, beat=time.time()))
-    assert not producing.lives(a_crawl(pid=None))
+    assert not producer_process.lives(a_crawl(pid=ended.pid, beat=time.time()))
+    assert not producer_process.lives(a_crawl(pid=None))
 
 
 def test_a_process_that_was_started_after_the_last_sign_of_life_is_another_one() -> None:
-    assert not producing.lives(a_crawl(pid=os.getpid(), created=1.0, beat=1.0))
-    assert not producing.lives(a_crawl(pid=os.getpid(), created=1.0))
+    assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0, beat=1.0))
+    assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0))
 
 
 def test_a_finished_crawl_cannot_be_resumed(tmp_path: Path) -> None:
     keep(tmp_path, a_crawl(state=CrawlState.FINISHED))
     with pytest.raises(ConfigError, match="nothing to resume"):
-        producing.begin_again(tmp_path, "c")
+        producer_process.begin_again(tmp_path, "c")
 
 
 @pytest.mark.parametrize("state", [CrawlState.STOPPED, CrawlState.REFUSED, CrawlState.WORKING])
@@ -81,9 +81,9 @@ def test_resume_starts_a_process_for_the_same_crawl(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
     keep(tmp_path, a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}}))
-    _, process = producing.begin_again(tmp_path, "c")
+    _, process = producer_process.begin_again(tmp_path, "c")
     process.wait(20)
-    with closing(open_store(producing.store_path(tmp_path))) as store:
+    with closing(open_store(producer_process.store_path(tmp_path))) as store:
         row = store.crawl("c")
     assert (row.state, row.pid, row.exit_code, row.ended, row.message) == (
         CrawlState.STARTING, process.pid, None, None, "",
@@ -94,7 +94,7 @@ def test_resume_starts_a_process_for_the_same_crawl(
 def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path) -> None:
     keep(tmp_path, a_crawl(state=CrawlState.WORKING, pid=os.getpid(), beat=time.time()))
     with pytest.raises(ConfigError, match="sdist watch c"):
-        producing.begin_again(tmp_path, "c")
+        producer_process.begin_again(tmp_path, "c")
 
 
 def test_a_project_without_crawls_gets_no_store_by_being_looked_at(tmp_path: Path) -> None:
@@ -104,14 +104,14 @@ def test_a_project_without_crawls_gets_no_store_by_being_looked_at(tmp_path: Pat
 
 
 def test_last_words_are_the_last_error_else_the_end(tmp_path: Path) -> None:
-    assert producing.last_words(tmp_path, "c") == ""
-    folder = producing.crawl_folder(tmp_path, "c")
+    assert producer_process.last_words(tmp_path, "c") == ""
+    folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     log = folder / "producer.log"
     log.write_text("".join(f"line {at}\n\n" for at in range(50)))
-    assert producing.last_words(tmp_path, "c").splitlines() == [f"line {at}" for at in range(38, 50)]
+    assert producer_process.last_words(tmp_path, "c").splitlines() == [f"line {at}" for at in range(38, 50)]
     log.write_text("2026 [x] ERROR: first\nmore\n2026 [x] ERROR: second\nwhy\n2026 [x] INFO: closed\n")
-    assert producing.last_words(tmp_path, "c").splitlines()[:2] == ["2026 [x] ERROR: second", "why"]
+    assert producer_process.last_words(tmp_path, "c").splitlines()[:2] == ["2026 [x] ERROR: second", "why"]
 
 
 def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
@@ -122,13 +122,13 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     program.write_text('#!/bin/sh\necho "$@" "$SDIST_STORE"\nps -o sid= -o pid= -p $$\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    order = Order(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
-    crawl, process = producing.begin(tmp_path, order, None)
+    order = CrawlOrder(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
+    crawl, process = producer_process.begin(tmp_path, order, None)
     process.wait(20)
-    store = producing.store_path(tmp_path)
-    log = producing.crawl_folder(tmp_path, crawl.id) / "producer.log"
+    store = producer_process.store_path(tmp_path)
+    log = producer_process.crawl_folder(tmp_path, crawl.id) / "producer.log"
     said, ids = wait_for(lambda: log.read_text().splitlines()[:2], 5, "what the program said")
-    assert said == f"-m scrapyd_dist.middlewares.producer.produce {crawl.id} {store}"
+    assert said == f"-m scrapyd_dist.middlewares.producer.process {crawl.id} {store}"
     session, pid = map(int, ids.split())
     assert session == pid == process.pid
     with closing(open_store(store)) as opened:
@@ -145,10 +145,10 @@ def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
-    monkeypatch.setattr(producing, "spawn", lambda *_: None)
-    order = Order(spider="easy", settings={}, spider_settings={}, args={})
-    first, _ = producing.begin(tmp_path, order, None)
+    monkeypatch.setattr(producer_process, "spawn", lambda *_: None)
+    order = CrawlOrder(spider="easy", settings={}, spider_settings={}, args={})
+    first, _ = producer_process.begin(tmp_path, order, None)
     names = iter([first.id, "another"])
-    monkeypatch.setattr(producing, "_free_name", lambda *_: next(names))
-    second, _ = producing.begin(tmp_path, order, None)
+    monkeypatch.setattr(producer_process, "_free_name", lambda *_: next(names))
+    second, _ = producer_process.begin(tmp_path, order, None)
     assert second.id == "another"

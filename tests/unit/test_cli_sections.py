@@ -4,7 +4,7 @@ import configparser
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli.setup.sections import Wanted, appended, free_name, named, sort_out
+from scrapyd_dist.cli.setup.init import ConfigSection, appended, free_name, named, sort_out
 
 from scrapyd_dist.config import targets_of
 from scrapyd_dist.errors import ConfigError
@@ -36,7 +36,7 @@ def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None
 
 def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME_OF", "wrong")
-    wanted = [Wanted(name="a", node=Node.parse("http://h:1/p%20q/$HOME_OF"), username="50%")]
+    wanted = [ConfigSection(name="a", node=Node.parse("http://h:1/p%20q/$HOME_OF"), username="50%")]
     (node,) = parsed(appended("", wanted))
     assert node.url == "http://h:1/p%20q/%24HOME_OF"
     assert node.username == "50%"

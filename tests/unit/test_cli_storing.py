@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli import storing
+from scrapyd_dist.cli import project_store
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
@@ -25,15 +25,15 @@ def settings(root: Path, text: str) -> None:
 
 
 def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> None:
-    assert storing.where(root) == str(root / ".sdist" / "store.db")
+    assert project_store.where(root) == str(root / ".sdist" / "store.db")
     settings(root, "BOT_NAME = 'shop'")
-    assert storing.where(root) == str(root / ".sdist" / "store.db")
-    assert storing.maybe_store(root) is None
+    assert project_store.where(root) == str(root / ".sdist" / "store.db")
+    assert project_store.maybe_store(root) is None
     with pytest.raises(NothingMatched):
-        storing.existing_store(root)
+        project_store.existing_store(root)
     assert not (root / ".sdist").exists()
-    storing.project_store(root).close()
-    store = storing.maybe_store(root)
+    project_store.project_store(root).close()
+    store = project_store.maybe_store(root)
     assert store is not None
     with closing(store):
         assert store.crawls() == []
@@ -52,7 +52,7 @@ def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> Non
 )
 def test_a_setting_is_read_where_it_is_a_plain_text(root: Path, text: str, where: str | None) -> None:
     settings(root, text)
-    assert storing.where(root) == (where or str(root / ".sdist" / "store.db"))
+    assert project_store.where(root) == (where or str(root / ".sdist" / "store.db"))
 
 
 def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
@@ -60,16 +60,16 @@ def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
 ) -> None:
     settings(root, "import os\nDISTRIBUTED_STORE = os.environ['X']")
     with pytest.raises(ConfigError, match="SDIST_STORE"):
-        storing.where(root)
+        project_store.where(root)
     (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8")
     with pytest.raises(ConfigError, match="THE_STORE, which is not in the environment"):
-        storing.where(root)
+        project_store.where(root)
     monkeypatch.setenv("THE_STORE", "redis://:%40@h/0")
-    assert storing.where(root) == "redis://:%40@h/0"
+    assert project_store.where(root) == "redis://:%40@h/0"
     monkeypatch.setenv("SDIST_STORE", "mine.db")
-    assert storing.where(root) == str(root / "mine.db")
+    assert project_store.where(root) == str(root / "mine.db")
 
 
 def test_a_project_that_cannot_be_read_has_its_usual_store(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
-    assert storing.where(tmp_path) == str(tmp_path / ".sdist" / "store.db")
+    assert project_store.where(tmp_path) == str(tmp_path / ".sdist" / "store.db")

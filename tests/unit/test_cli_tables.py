@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli import fleet, render
-from scrapyd_dist.cli.crawls import demo, planning
+from scrapyd_dist.cli import tables, target_nodes
+from scrapyd_dist.cli.crawls import demo, plan_view
 from scrapyd_dist.cli.crawls.crawl import seconds
 from scrapyd_dist.examples.pages import Site
 
@@ -39,12 +39,12 @@ PLAN: dict[str, Any] = {
 
 
 def test_into_a_pipe_columns_are_as_wide_as_they_must_be() -> None:
-    lines = render.plain_lines(("name", "items"), [["web1", "1"], ["a-very-long-name", "2,000"]])
+    lines = tables.plain_lines(("name", "items"), [["web1", "1"], ["a-very-long-name", "2,000"]])
     assert lines == ["NAME              ITEMS", "web1              1", "a-very-long-name  2,000"]
 
 
 def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    planning.show(PLAN)
+    plan_view.show(PLAN)
     said = capsys.readouterr()
     for expected in (
         "rule 1",
@@ -60,19 +60,19 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_long_list_of_shards_shows_its_ends() -> None:
-    rows = planning.shard_rows(PLAN["shards"])
+    rows = plan_view.shard_rows(PLAN["shards"])
     assert [row[0] for row in rows] == ["0", "1", "2", "3", "…", "8"]
     assert rows[4][1] == "4 more"
     assert rows[-1] == ("8", "40-44", "http://w/8")
-    assert [row[0] for row in planning.shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
+    assert [row[0] for row in plan_view.shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
 
 
 def test_a_shard_of_a_list_has_no_pages() -> None:
-    assert planning.shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
+    assert plan_view.shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
 
 
 def test_the_plan_says_which_node_would_get_the_code() -> None:
-    rows = planning.node_rows(PLAN, PLAN["nodes"])
+    rows = plan_view.node_rows(PLAN, PLAN["nodes"])
     assert [row[3] for row in rows] == ["has it", "would get v1", "-"]
     assert [row[5] for row in rows] == ["", "serves no /logs/: needs --feed", "refused"]
 
@@ -89,7 +89,7 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
     ],
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert fleet.exit_code(total, errors) == code
+    assert target_nodes.exit_code(total, errors) == code
 
 
 @pytest.mark.parametrize(("text", "value"), [(None, None), ("90", 90), ("1.5", 1.5), ("30m", 1800), ("2h", 7200)])
@@ -104,7 +104,7 @@ def test_what_is_no_span_of_time(text: str) -> None:
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
-    from scrapyd_dist.cli.crawls.live import LiveView
+    from scrapyd_dist.cli.crawls.live_view import LiveView
 
     console = Console(force_terminal=True, width=100, record=True, file=StringIO())
     summary = {

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.candidates import domains
-from scrapyd_dist.cli.throttle.showing import Row
+from scrapyd_dist.cli.throttle.throttle_show import Row
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
-from scrapyd_dist.throttle.values import ALL, Ask, DomainState, Limit, Rule, SiteNews
+from scrapyd_dist.throttle.permits import ALL, DomainState, Limit, PermitRequest, Rule, SiteNews
 
 Run = Callable[..., tuple[int, str, str]]
 FILE = "domains:\n  a.com: {hits: 10, window: 60}\nblacklist: [b.com]\n"
@@ -177,8 +177,8 @@ def test_rules_and_what_was_granted_are_shown(sdist: Run, root: Path) -> None:
     sdist("set", ALL, "--hits", 100, "--window", 600)
     with closing(open_store(root / ".sdist" / "store.db")) as store:
         store.take_permits([
-            Ask(key="a.com", domain="a.com", count=3, pages=5, budget="one"),
-            Ask(key="news|c.com", domain="c.com", limit=Limit(hits=1, window=1.0)),
+            PermitRequest(key="a.com", domain="a.com", count=3, pages=5, budget="one"),
+            PermitRequest(key="news|c.com", domain="c.com", limit=Limit(hits=1, window=1.0)),
         ])  # fmt: skip
         store.tell_sites([SiteNews(domain="c.com", refused_at=0.0, retry_after=90.0)])
     document = shown(sdist)

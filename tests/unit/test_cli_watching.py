@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls import producing, watching
+from scrapyd_dist.cli.crawls import producer_process, watcher
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import Store, open_store
 
-QUIET = watching.Manner(progress=False)
+QUIET = watcher.Display(progress=False)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(open_store(producing.store_path(tmp_path))) as opened:
+    with closing(open_store(producer_process.store_path(tmp_path))) as opened:
         yield opened
 
 
@@ -35,10 +35,10 @@ def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
 ) -> None:
     summary = {"items": 5, "failed_urls": 2, "duration_s": 1}
     add(store, state=CrawlState.FINISHED, exit_code=3, summary=summary)
-    folder = producing.crawl_folder(tmp_path, "c")
+    folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     (folder / "misses.jsonl").write_text('{"url": "http://w/1", "kind": "failed", "reason": "503"}\ntorn {\n')
-    assert watching.watch(tmp_path, "c", QUIET) == 3
+    assert watcher.watch(tmp_path, "c", QUIET) == 3
     said = capsys.readouterr()
     assert "Crawl c finished after 1 s: 5 items." in said.out
     assert "http://w/1  503" in said.out
@@ -49,7 +49,7 @@ def test_json_is_one_document_and_nothing_else(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add(store, state=CrawlState.STOPPED, exit_code=3, summary={"items": 5}, message="Go on with: sdist resume c")
-    assert watching.watch(tmp_path, "c", watching.Manner(as_json=True, progress=False)) == 3
+    assert watcher.watch(tmp_path, "c", watcher.Display(as_json=True, progress=False)) == 3
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert (document["schema"], document["state"], document["items"]) == (1, "stopped", 5)
@@ -58,7 +58,7 @@ def test_json_is_one_document_and_nothing_else(
 
 def test_a_refused_crawl_is_one_paragraph(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     add(store, state=CrawlState.REFUSED, exit_code=4, message="There is no spider 'x'.")
-    assert watching.watch(tmp_path, "c", QUIET) == 4
+    assert watcher.watch(tmp_path, "c", QUIET) == 4
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "sdist: There is no spider 'x'.\n")
 
@@ -67,19 +67,19 @@ def test_a_crawl_whose_process_is_gone(tmp_path: Path, store: Store) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     add(store, state=CrawlState.WORKING, pid=ended.pid, beat=time.time())
-    folder = producing.crawl_folder(tmp_path, "c")
+    folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     (folder / "producer.log").write_text("MemoryError\n")
     for process in (None, ended):
-        with pytest.raises(watching.ProducerDied, match=r"(?s)MemoryError.*sdist resume c") as died:
-            watching.watch(tmp_path, "c", QUIET, process)
+        with pytest.raises(watcher.ProducerDied, match=r"(?s)MemoryError.*sdist resume c") as died:
+            watcher.watch(tmp_path, "c", QUIET, process)
         assert died.value.exit_code == 1
 
 
 def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, store: Store) -> None:
     add(store, state=CrawlState.WORKING, pid=os.getpid(), beat=time.time())
-    with pytest.raises(watching.StillRuns, match="sdist watch c") as ended:
-        watching.watch(tmp_path, "c", watching.Manner(progress=False, timeout=0.01))
+    with pytest.raises(watcher.StillRuns, match="sdist watch c") as ended:
+        watcher.watch(tmp_path, "c", watcher.Display(progress=False, timeout=0.01))
     assert ended.value.exit_code == 124
     assert store.crawl("c").state is CrawlState.WORKING
 
@@ -95,12 +95,12 @@ def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> No
 
         def close(self) -> None: ...
 
-    eye = watching.Eye(root=tmp_path, store=store, crawl="c")
+    eye = watcher.Watcher(root=tmp_path, store=store, crawl="c")
     assert eye.until_ended(Ending(), 20.0).state is CrawlState.FINISHED
 
 
 def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    view = watching.PlainView()
+    view = watcher.PlainView()
     starting = Crawl(id="c", project="p", spider="s", created=0.0)
     finding = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.FINDING)
     working = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING)
@@ -127,7 +127,7 @@ def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.Cap
 
 def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "producer.log"
-    view = watching.LogView(log)
+    view = watcher.LogView(log)
     row = Crawl(id="c", project="p", spider="s", created=0.0)
     view.show(row, 0)  # not there yet
     log.write_text("one\n")
@@ -139,7 +139,7 @@ def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_without_a_terminal_nobody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert watching._wants_stop("c") is False
+    assert watcher._wants_stop("c") is False
     assert "sdist watch c" in capsys.readouterr().err
 
 
@@ -154,4 +154,4 @@ def test_without_a_terminal_nobody_is_asked(capsys: pytest.CaptureFixture[str]) 
 )
 def test_the_state_in_a_word(state: CrawlState, pid: int | None, word: str) -> None:
     row = Crawl(id="c", project="p", spider="s", created=time.time(), beat=time.time(), state=state, pid=pid)
-    assert watching.alive_state(row) == word
+    assert watcher.alive_state(row) == word

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls import words
+from scrapyd_dist.cli.crawls import wording
 
 from scrapyd_dist.batches import Crawl, CrawlState
 
@@ -33,26 +33,26 @@ def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (725, "12:05 min"), (3723, "1:02:03 h")],
 )
 def test_clock(seconds: float, text: str) -> None:
-    assert words.clock(seconds) == text
+    assert wording.clock(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (12345, "12,345 batches")]
 )
 def test_counted(count: int, text: str) -> None:
-    assert words.counted(count, "batch", "batches") == text
+    assert wording.counted(count, "batch", "batches") == text
 
 
 def test_what_is_to_come_is_marked_by_how_sure_it_is() -> None:
     def told(sure: str, eta: float | None) -> tuple[str, str]:
-        found: tuple[str, str] = words.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}})
+        found: tuple[str, str] = wording.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}})
         return found
 
     assert told("known", 45.0) == ("6,000", "45 s to go")
     assert told("estimate", 45.0) == ("≈ 6,000", "≈ 45 s to go")
     assert told("at-least", 45.0) == ("≥ 6,000", "≥ 45 s to go")
     assert told("known", None) == ("6,000", "")
-    assert words.outlook({"requests": {"total": 7}}) == ("7", "")
+    assert wording.outlook({"requests": {"total": 7}}) == ("7", "")
 
 
 @pytest.mark.parametrize(
@@ -61,58 +61,58 @@ def test_what_is_to_come_is_marked_by_how_sure_it_is() -> None:
      ({}, ""), (None, "")],
 )  # fmt: skip
 def test_a_rate(rates: object, text: str) -> None:
-    assert words.per_second(rates, "items") == text
+    assert wording.per_second(rates, "items") == text
 
 
 def test_the_line_while_it_runs() -> None:
-    assert words.progress_line(crawl()) == (
+    assert wording.progress_line(crawl()) == (
         "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,499 of ≈ 6,000 · gone 1 · batches 3/4"
         " · pages 1,600 (41/s) · items 1,499 (12/s) · ≈ 45 s to go · nodes 1/2"
     )
 
 
 def test_a_paused_crawl_has_no_time_to_go() -> None:
-    line = words.progress_line(crawl(paused=True))
+    line = wording.progress_line(crawl(paused=True))
     assert line.startswith("easy-1: paused · ")
     assert "to go" not in line
     stopped = crawl(CrawlState.STOPPED, paused=True)
-    assert words.state_of({**stopped.summary, "state": "stopped"}) == "stopped"
+    assert wording.state_of({**stopped.summary, "state": "stopped"}) == "stopped"
 
 
 def test_done_is_what_gave_a_result() -> None:
     lost = crawl(requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0}, failed_urls=100, gone_urls=20)
-    assert "done 0 of ≈ 6,000 · gone 20 · " in words.progress_line(lost)
-    assert "errors 100 · " in words.progress_line(lost)
-    ended = words.closing(replace(lost, state=CrawlState.FINISHED))
+    assert "done 0 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
+    assert "errors 100 · " in wording.progress_line(lost)
+    ended = wording.closing(replace(lost, state=CrawlState.FINISHED))
     assert "; 0 done in 4 batches" in ended[1]
 
 
 def test_waiting_jobs_do_not_run() -> None:
-    assert words.jobs_of({"running": 4, "waiting": 2, "slots": 2}) == "2/2 running, 2 waiting"
-    assert words.jobs_of({"running": 4, "slots": 4}) == "4/4 running"
+    assert wording.jobs_of({"running": 4, "waiting": 2, "slots": 2}) == "2/2 running, 2 waiting"
+    assert wording.jobs_of({"running": 4, "slots": 4}) == "4/4 running"
 
 
 def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
     slow = {"batch": 7, "attempt": 1, "job": "easy-1.b7.a1", "node": "web1", "for_s": 180, "done": 40, "of": 1000,
             "times_slower": 6.2}  # fmt: skip
     stuck = {**slow, "batch": 8, "job": "easy-1.b8.a1", "done": 0, "times_slower": None}
-    assert words.standing(crawl(stragglers=[slow, stuck], failed_urls=4))[1:] == [
+    assert wording.standing(crawl(stragglers=[slow, stuck], failed_urls=4))[1:] == [
         "  web1 · up · 2/4 running · 2 batches done · pages 1,010 21/s · items 1,000 20/s · errors 4 0.1/s",
         "  web2 · down · 0 running · 1 batch done · pages 0 · items 499 · connection refused",
         "  slow: batch 7 on web1 for 3:00 min, 40 of 1,000 done, 6.2 times slower than usual (easy-1.b7.a1)",
         "  slow: batch 8 on web1 for 3:00 min, 0 of 1,000 done, nothing is done yet (easy-1.b8.a1)",
     ]
-    assert "errors 4 · " in words.progress_line(crawl(failed_urls=4))
+    assert "errors 4 · " in wording.progress_line(crawl(failed_urls=4))
 
 
 def test_a_crawl_that_nothing_is_known_of_yet() -> None:
     empty = replace(crawl(CrawlState.STARTING), summary={})
-    assert words.progress_line(empty) == "easy-1: starting"
+    assert wording.progress_line(empty) == "easy-1: starting"
 
 
 def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
-    assert words.closing(crawl(CrawlState.FINISHED), misses) == [
+    assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
         "  3,000 URLs found on 50 index pages; 1,499 done in 4 batches (7 offsite, 20 found twice).",
         "  1 gone (the site says they are not there):",
@@ -125,17 +125,17 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
 
 def test_of_many_missing_urls_the_first_few_are_named() -> None:
     misses = [{"kind": "failed", "url": f"http://w/{at}", "reason": "503"} for at in range(9)]
-    lines = words.closing(crawl(CrawlState.FINISHED, gone_urls=0, failed_urls=9), misses)
-    assert [line for line in lines if "http://w/" in line] == [f"    http://w/{at}  503" for at in range(words.SHOWN)]
-    assert f"    and {9 - words.SHOWN} more" in lines
+    lines = wording.closing(crawl(CrawlState.FINISHED, gone_urls=0, failed_urls=9), misses)
+    assert [line for line in lines if "http://w/" in line] == [f"    http://w/{at}  503" for at in range(wording.SHOWN)]
+    assert f"    and {9 - wording.SHOWN} more" in lines
 
 
 def test_a_stopped_crawl_ends_with_how_to_go_on() -> None:
     stopped = replace(crawl(CrawlState.STOPPED), message="All nodes are down. Go on with: sdist resume easy-1")
-    assert words.closing(stopped)[-1] == stopped.message
+    assert wording.closing(stopped)[-1] == stopped.message
 
 
 def test_output_below_this_folder_is_named_as_seen_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = words.closing(crawl(CrawlState.FINISHED, output=[str(Path.cwd() / "out" / "items.jl")]))
+    lines = wording.closing(crawl(CrawlState.FINISHED, output=[str(Path.cwd() / "out" / "items.jl")]))
     assert lines[0].endswith("1,499 items in out/items.jl.")

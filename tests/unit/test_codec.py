@@ -15,7 +15,7 @@ from scrapy import FormRequest, Item, Request, Spider
 from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
-from scrapyd_dist.middlewares.codec import CannotTravel, Watched, from_value, rule_of, to_value
+from scrapyd_dist.middlewares.codec import CannotTravel, WatchedDict, from_value, rule_of, to_value
 
 from scrapyd_dist.payload import from_json, to_json
 
@@ -322,7 +322,7 @@ def test_a_value_typed_by_hand_needs_only_its_url() -> None:
 def test_an_errback_that_we_put_around_the_spiders_does_not_travel() -> None:
     def heard(errback: Any, failure: Any) -> None: ...
 
-    watched = Request("http://web/", errback=Watched(heard, Watched(heard, SPIDER.gone)))
+    watched = Request("http://web/", errback=WatchedDict(heard, WatchedDict(heard, SPIDER.gone)))
     check_same(watched.replace(errback=SPIDER.gone))
     assert there_and_back(watched).errback == SPIDER.gone
-    assert there_and_back(Request("http://web/", errback=Watched(heard, None))).errback is None
+    assert there_and_back(Request("http://web/", errback=WatchedDict(heard, None))).errback is None

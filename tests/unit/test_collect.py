@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.items.collect import Output, merge
-from scrapyd_dist.items.lines import Items
+from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.merging import ItemOutput, merge
 
 ITEMS: list[list[dict[str, Any]]] = [
     [{"title": "ü\u2028\n", "price": 1.5, "tags": ["a", "b"]}, {"title": None, "nested": {"a": [1]}}],
@@ -50,7 +50,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("name", "expected"), [("a.jl", FLAT), ("a.jsonl", FLAT), ("a.json", FLAT), ("a.csv", CELLS)])
 def test_every_item_is_there_once_and_in_order(tmp_path: Path, name: str, expected: list[Any]) -> None:
-    output = Output.named(tmp_path / "new" / "folder" / name)
+    output = ItemOutput.named(tmp_path / "new" / "folder" / name)
     assert merge(Items(parts_of(tmp_path / "parts", ITEMS)), [output]) == 3
     assert read(output.path) == expected
     assert [path.name for path in output.path.parent.iterdir()] == [name]
@@ -58,13 +58,13 @@ def test_every_item_is_there_once_and_in_order(tmp_path: Path, name: str, expect
 
 @pytest.mark.parametrize("name", ["a.jl", "a.json", "a.csv"])
 def test_no_items_make_an_empty_file_of_the_kind(tmp_path: Path, name: str) -> None:
-    output = Output.named(tmp_path / name)
+    output = ItemOutput.named(tmp_path / name)
     assert merge(Items([]), [output]) == 0
     assert read(output.path) == []
 
 
 def test_several_outputs_have_the_same_items(tmp_path: Path) -> None:
-    outputs = [Output.named(tmp_path / name) for name in ("a.jl", "b.json")]
+    outputs = [ItemOutput.named(tmp_path / name) for name in ("a.jl", "b.json")]
     assert merge(Items(parts_of(tmp_path / "parts", ITEMS)), outputs) == 3
     assert read(outputs[0].path) == read(outputs[1].path) == FLAT
 
@@ -72,7 +72,7 @@ def test_several_outputs_have_the_same_items(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.jl", "a.json", "a.csv"])
 def test_an_old_file_is_replaced(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("old")
-    merge(Items(parts_of(tmp_path / "parts", [[{"a": "1"}]])), [Output.named(tmp_path / name)])
+    merge(Items(parts_of(tmp_path / "parts", [[{"a": "1"}]])), [ItemOutput.named(tmp_path / name)])
     assert read(tmp_path / name) == [{"a": "1"}]
 
 
@@ -80,14 +80,14 @@ def test_an_old_file_is_replaced(tmp_path: Path, name: str) -> None:
 def test_lines_are_added_to_a_file_that_is_there(tmp_path: Path, end: str) -> None:
     path = tmp_path / "a.jl"
     path.write_text('{"a": 0}' + end)
-    assert merge(Items(parts_of(tmp_path / "parts", [[{"a": 1}]])), [Output.named(path, overwrite=False)]) == 1
+    assert merge(Items(parts_of(tmp_path / "parts", [[{"a": 1}]])), [ItemOutput.named(path, overwrite=False)]) == 1
     assert read(path) == [{"a": 0}, {"a": 1}]
 
 
 def test_rows_are_added_below_the_columns_that_are_there(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("b,a\r\n2,1\r\n")
-    merge(Items(parts_of(tmp_path / "parts", [[{"a": 3, "b": 4}]])), [Output.named(path, overwrite=False)])
+    merge(Items(parts_of(tmp_path / "parts", [[{"a": 3, "b": 4}]])), [ItemOutput.named(path, overwrite=False)])
     assert read(path) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
 
@@ -95,14 +95,16 @@ def test_nothing_is_added_to_a_json_list_and_the_old_one_stays(tmp_path: Path) -
     path = tmp_path / "a.json"
     path.write_text("[1]")
     with pytest.raises(ConfigError, match="nothing can be added"):
-        Output.named(path, overwrite=False)
+        ItemOutput.named(path, overwrite=False)
     assert path.read_text() == "[1]"
 
 
 def test_a_merge_that_fails_leaves_the_old_file_and_no_half_one(tmp_path: Path) -> None:
     (tmp_path / "a.jl").write_text("old")
     with pytest.raises(FileNotFoundError):
-        merge(Items([*parts_of(tmp_path / "parts", ITEMS), tmp_path / "lost.jl"]), [Output.named(tmp_path / "a.jl")])
+        merge(
+            Items([*parts_of(tmp_path / "parts", ITEMS), tmp_path / "lost.jl"]), [ItemOutput.named(tmp_path / "a.jl")]
+        )
     assert (tmp_path / "a.jl").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jl", "parts"]
 
@@ -110,14 +112,14 @@ def test_a_merge_that_fails_leaves_the_old_file_and_no_half_one(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["a.xml", "a", "a.jl.gz", "a.pickle"])
 def test_an_unknown_format_is_told_before_anything_starts(name: str) -> None:
     with pytest.raises(ConfigError, match="Items can be merged into"):
-        Output.named(name)
+        ItemOutput.named(name)
 
 
 def test_a_stated_format_goes_before_the_name() -> None:
-    assert Output.named("a.txt", format="csv").format == "csv"
-    assert Output.named("A.JSON").format == "json"
+    assert ItemOutput.named("a.txt", format="csv").format == "csv"
+    assert ItemOutput.named("A.JSON").format == "json"
     with pytest.raises(ConfigError):
-        Output.named("a.jl", format="marshal")
+        ItemOutput.named("a.jl", format="marshal")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -131,7 +133,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
     )
 )
 def test_any_items_come_out_as_they_went_in(tmp_path: Path, items: list[list[dict[str, Any]]]) -> None:
-    outputs = [Output.named(tmp_path / "x.jl"), Output.named(tmp_path / "x.json")]
+    outputs = [ItemOutput.named(tmp_path / "x.jl"), ItemOutput.named(tmp_path / "x.json")]
     merge(Items(parts_of(tmp_path / "parts", items)), outputs)
     flat = [item for rows in items for item in rows]
     assert read(outputs[0].path) == read(outputs[1].path) == flat
@@ -141,9 +143,9 @@ def test_any_items_come_out_as_they_went_in(tmp_path: Path, items: list[list[dic
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jl")
     with pytest.raises(ConfigError, match="not a regular file"):
-        Output.named(tmp_path / "pipe.jl")
+        ItemOutput.named(tmp_path / "pipe.jl")
     with pytest.raises(ConfigError, match="is a folder"):
-        Output.named(tmp_path, format="csv")
+        ItemOutput.named(tmp_path, format="csv")
 
 
 def test_nested_values_are_json_text_in_a_cell(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_nested_values_are_json_text_in_a_cell(tmp_path: Path) -> None:
         [{"a": {"b": "ü"}, "c": [1, "x"], "d": ["x", "y"], "e": []}],
         [{"f": 1, "a": True}],
     ]
-    output = Output.named(tmp_path / "a.csv")
+    output = ItemOutput.named(tmp_path / "a.csv")
     merge(Items(parts_of(tmp_path / "parts", items)), [output])
     first, second = read(output.path)
     assert list(first) == ["a", "c", "d", "e", "f"]

@@ -249,7 +249,7 @@ def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
 ) -> None:
     from scrapyd_dist.errors import AuthRefused
     from scrapyd_dist.scrapyd import api
-    from scrapyd_dist.transports.intake import Intake
+    from scrapyd_dist.transports.reply_intake import ReplyIntake
 
     monkeypatch.delenv("WEB2_PASSWORD", raising=False)
     monkeypatch.setenv("SET_PASSWORD", "x")
@@ -258,7 +258,7 @@ def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
     )
     node = config.load(tmp_path).target("web2")
     with pytest.raises(AuthRefused) as refused:
-        Intake(node, api.daemonstatus(), 401, ()).done()
+        ReplyIntake(node, api.daemonstatus(), 401, ()).done()
     text = str(refused.value)
     assert ("[deploy:web2]" in text and "WEB2_PASSWORD is not set in this environment" in text) is told
     assert "Set `username`" not in text, "they are set"

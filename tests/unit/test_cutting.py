@@ -5,26 +5,26 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.coordination.cutting import FEWEST, HELD, UNTRIED, Cut, Cutter, Demand
-from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.scheduling.batcher import FEWEST, HELD, UNTRIED, BatchDraft, Batcher, Demand
 
 
 def value(number: int) -> tuple[RequestValue, bytes]:
     return {"url": f"http://web/{number}"}, str(number).encode()
 
 
-def found(number: int) -> Found:
+def found(number: int) -> FrontierIntake:
     own, fingerprint = value(number)
-    return Found(value=own, fingerprint=fingerprint)
+    return FrontierIntake(value=own, fingerprint=fingerprint)
 
 
-def numbers(cuts: list[Cut]) -> list[int]:
+def numbers(cuts: list[BatchDraft]) -> list[int]:
     assert all(value(int(f))[0] == v for cut in cuts for v, f in zip(cut.values, cut.fingerprints, strict=True))
     return [int(fingerprint) for cut in cuts for fingerprint in cut.fingerprints]
 
 
-def sizes(cuts: list[Cut]) -> list[int]:
+def sizes(cuts: list[BatchDraft]) -> list[int]:
     return [len(cut.values) for cut in cuts]
 
 
@@ -33,7 +33,7 @@ def sizes(cuts: list[Cut]) -> list[int]:
 
 @given(size=st.integers(1, 7), count=st.integers(0, 40))
 def test_batches_are_full_but_the_last_and_keep_everything_in_order(size: int, count: int) -> None:
-    cutter = Cutter(size=size, max_age=60)
+    cutter = Batcher(size=size, max_age=60)
     cuts = [cut for n in range(count) if (cut := cutter.add(found(n), 0.0))]
     assert sizes(cuts) == [size] * (count // size)
     assert len(cutter) == count % size
@@ -44,7 +44,7 @@ def test_batches_are_full_but_the_last_and_keep_everything_in_order(size: int, c
 
 
 def test_a_batch_is_due_when_its_first_request_has_waited_long_enough() -> None:
-    cutter = Cutter(size=10, max_age=5)
+    cutter = Batcher(size=10, max_age=5)
     assert cutter.due(1000.0) == []
     cutter.add(found(0), 100.0)
     cutter.add(found(1), 104.0)
@@ -56,7 +56,7 @@ def test_a_batch_is_due_when_its_first_request_has_waited_long_enough() -> None:
 
 
 def test_two_cuts_share_nothing() -> None:
-    assert Cut().values is not Cut().values
+    assert BatchDraft().values is not BatchDraft().values
 
 
 # sizes that fit the fleet
@@ -85,10 +85,10 @@ class Fleet:
     most: int = 1000
     max_age: float = 30.0
     found: int = 0
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[BatchDraft] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cutter = Cutter(size=self.most, max_age=self.max_age, demand=lambda: self.demand)
+        self.cutter = Batcher(size=self.most, max_age=self.max_age, demand=lambda: self.demand)
 
     def find(self, count: int, now: float) -> None:
         for number in range(self.found, self.found + count):

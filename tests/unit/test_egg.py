@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.versions import KEPT_EGGS, find_egg, is_dirty, save_egg
+from scrapyd_dist.deploy.kept_eggs import KEPT_EGGS, find_egg, is_dirty, save_egg
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ConfigError
@@ -259,7 +259,7 @@ def exists(module: str) -> bool:
 #: what only the producer's process imports, behind a question that a worker answers with no
 PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.frontier.filler",
-    "scrapyd_dist.middlewares.producer.parts",
+    "scrapyd_dist.middlewares.producer.crawl_request",
     "scrapyd_dist.middlewares.producer.producer",
 }
 

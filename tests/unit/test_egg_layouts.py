@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from scrapyd_dist.deploy.egg import Egg, build
-from scrapyd_dist.deploy.refusals import why
+from scrapyd_dist.deploy.node_upload import why
 
 from scrapyd_dist.errors import ApiRefused, ConfigError
 

@@ -8,11 +8,11 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 from scrapy.exporters import BaseItemExporter
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.exporting import exporter_for
+from scrapyd_dist.middlewares.producer.item_exporters import exporter_for
 from scrapyd_dist.middlewares.producer.producer import take_outputs
 
-from scrapyd_dist.items.collect import Output, merge
-from scrapyd_dist.items.lines import Items
+from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.merging import ItemOutput, merge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def merged(folder: Path, name: str, settings: dict[str, Any], **output: Any) -> 
     output.setdefault("format", {"jl": "jsonlines"}.get(path.suffix[1:], path.suffix[1:]))
     overwrite = output.setdefault("overwrite", True)
     make = exporter_for(output, Settings(settings), None)
-    merge(Items([part]), [Output.named(path, overwrite=overwrite, format=output["format"], exporter=make)])
+    merge(Items([part]), [ItemOutput.named(path, overwrite=overwrite, format=output["format"], exporter=make)])
     return path.read_bytes()
 
 

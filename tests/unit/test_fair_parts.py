@@ -15,35 +15,35 @@ from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.cli.frontier.asking import Wanted
-from scrapyd_dist.cli.frontier.counting import SCREEN, fullest
+from scrapyd_dist.cli.frontier.consume import ConsumeOptions
+from scrapyd_dist.cli.frontier.frontier_count import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
-from scrapyd_dist.middlewares.assignment import PullJob
-from scrapyd_dist.middlewares.producer.modes import worker_settings
-from scrapyd_dist.middlewares.producer.options import Options, read_options
-from scrapyd_dist.middlewares.pull.feeding import Feeder
-from scrapyd_dist.middlewares.pull.news import News
-from scrapyd_dist.middlewares.slot_routing import Slotting
+from scrapyd_dist.middlewares.assignment import PullAssignment
+from scrapyd_dist.middlewares.producer.factory import worker_settings
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
+from scrapyd_dist.middlewares.pull.lease_client import Notifier
+from scrapyd_dist.middlewares.pull.request_feeder import RequestFeeder
+from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordination import cutting
-from scrapyd_dist.coordination.buffers import buffer_for
-from scrapyd_dist.coordination.cutting import Cut, Cutter, SlotCutter, portions
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.filling import Found
-from scrapyd_dist.frontier.slotting import SITE, Slots, slot_of_site
-from scrapyd_dist.frontier.values import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.slots import SITE, SlotRule, slot_of_site
 from scrapyd_dist.payload import encode
+from scrapyd_dist.scheduling import batcher
+from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, SlotBatcher, portions
+from scrapyd_dist.scheduling.buffers import buffer_for
 
 
-def found(number: int, site: str = "a.com", priority: int = 0) -> Found:
+def found(number: int, site: str = "a.com", priority: int = 0) -> FrontierIntake:
     value = {"url": f"http://www.{site}/{number}"}
-    return Found(value=value, fingerprint=f"{site}{number}".encode(), slot=site, priority=priority)
+    return FrontierIntake(value=value, fingerprint=f"{site}{number}".encode(), slot=site, priority=priority)
 
 
-def sites(cut: Cut | list[Found]) -> str:
-    values = cut.values if isinstance(cut, Cut) else [one.value for one in cut]
+def sites(cut: BatchDraft | list[FrontierIntake]) -> str:
+    values = cut.values if isinstance(cut, BatchDraft) else [one.value for one in cut]
     return "".join(str(value["url"])[11] for value in values)
 
 
@@ -63,7 +63,7 @@ def sites(cut: Cut | list[Found]) -> str:
     ],
 )
 def test_each_site_has_a_slot_that_is_called_like_it(url: str, slot: str) -> None:
-    assert Slots(prefix="p-", by=SITE).of(url, b"whatever") == slot
+    assert SlotRule(prefix="p-", by=SITE).of(url, b"whatever") == slot
 
 
 @given(site=st.text(max_size=120), prefix=st.sampled_from(["", "p", "p" * 60]))
@@ -81,19 +81,19 @@ def test_long_and_strange_names_of_sites_are_told_apart() -> None:
 
 
 def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does() -> None:
-    by_site = Slotting.from_settings(
+    by_site = SlotRouting.from_settings(
         Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOTS": 7, "DISTRIBUTED_CALLBACK_SLOTS": {"x": "art-/4"}})
     )
     assert by_site.usual.of("http://a.com/", b"1") == by_site.usual.of("http://b.a.com/", b"2") == "a.com"
     assert by_site.callbacks["x"].of("http://a.com/", b"1") == "art-a.com"
-    other = Slotting.from_settings(Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"}))
+    other = SlotRouting.from_settings(Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"}))
     assert other.usual.of("http://a.com/", b"1") == "0"
 
 
 # what is asked for
 
 
-def options(**values: Any) -> Options:
+def options(**values: Any) -> ProducerOptions:
     return read_options(Settings({f"DISTRIBUTED_{name}": value for name, value in values.items()}))
 
 
@@ -101,8 +101,8 @@ def options(**values: Any) -> Options:
 def test_fairly_leased_batches_are_small_unless_somebody_says_otherwise(fair: str) -> None:
     made = options(MODE="pull", FAIR=fair)
     assert (made.fair, made.batch_size, made.batch_adapt) == (fair, 10, True)
-    assert (made.staffing.terms.fair, made.staffing.terms.batch_size) == (fair, 10)
-    assert options(MODE="pull", FAIR=fair, BATCH_SIZE=40).staffing.terms.batch_size == 40
+    assert (made.scaling.terms.fair, made.scaling.terms.batch_size) == (fair, 10)
+    assert options(MODE="pull", FAIR=fair, BATCH_SIZE=40).scaling.terms.batch_size == 40
     assert (options(FAIR=fair).batch_size, options(MODE="pull").fair) == (10_000, UNFAIR)
 
 
@@ -119,8 +119,8 @@ def test_workers_are_told_what_the_command_line_says() -> None:
 
 
 def test_who_consumes_a_frontier_asks_for_it_by_the_same_word() -> None:
-    assert Wanted(spider="s", frontier="f", fair=SPREAD).settings() == {"DISTRIBUTED_FAIR": SPREAD}
-    assert Wanted(spider="s", frontier="f").settings() == {}
+    assert ConsumeOptions(spider="s", frontier="f", fair=SPREAD).settings() == {"DISTRIBUTED_FAIR": SPREAD}
+    assert ConsumeOptions(spider="s", frontier="f").settings() == {}
 
 
 def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> None:
@@ -159,7 +159,7 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
 
 def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first() -> None:
     idle = [0]
-    cutter = SlotCutter(size=10, max_age=30, idle=lambda: idle[0], many_slots=True)
+    cutter = SlotBatcher(size=10, max_age=30, idle=lambda: idle[0], many_slots=True)
     for at, site in enumerate("abcde"):
         cutter.add(found(0, site), float(at))
         cutter.add(found(1, site), 9.0)
@@ -173,7 +173,7 @@ def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first()
 
 
 def test_what_is_full_goes_with_the_next_look() -> None:
-    cutter = SlotCutter(size=3, max_age=30, many_slots=True)
+    cutter = SlotBatcher(size=3, max_age=30, many_slots=True)
     assert [cutter.add(found(at, "ab"[at % 2]), 0.0) for at in range(9)] == [None] * 9
     assert len(cutter) == 9
     assert [sites(cut) for cut in cutter.due(0.0)] == ["aaa", "bbb"]
@@ -185,11 +185,11 @@ def test_what_is_held_back_is_bounded_however_many_slots_there_are(
     many_slots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 500
-    monkeypatch.setattr(cutting, "HELD_REQUESTS", most)
-    cutter = SlotCutter(size=10, max_age=1e9, many_slots=many_slots)
+    monkeypatch.setattr(batcher, "HELD_REQUESTS", most)
+    cutter = SlotBatcher(size=10, max_age=1e9, many_slots=many_slots)
     cuts = []
     for number in range(most + 100):
-        one = Found(value={"url": "http://a/"}, fingerprint=b"", slot=str(number % (most - 9)))
+        one = FrontierIntake(value={"url": "http://a/"}, fingerprint=b"", slot=str(number % (most - 9)))
         cuts += [cut for cut in [cutter.add(one, 0.0)] if cut]
         assert len(cutter) <= most
     assert len(cuts) >= 50  # of the oldest slots, which have two by now
@@ -198,7 +198,7 @@ def test_what_is_held_back_is_bounded_however_many_slots_there_are(
 
 
 def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
-    cuts = [Cut(values=[{}] * 1000, fingerprints=[b""] * 1000, slot=slot) for slot in "abcda"]
+    cuts = [BatchDraft(values=[{}] * 1000, fingerprints=[b""] * 1000, slot=slot) for slot in "abcda"]
     assert [[cut.slot for cut in some] for some in portions([*cuts, cuts[0]])] == [["a", "b"], ["c", "d"], ["a"], ["a"]]
     assert list(portions([])) == []
 
@@ -212,7 +212,7 @@ def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[s
     put = [found(number, f"{site}.com") for number, site in enumerate(places)]
     for one in put:
         buffer.add(one, 0.0)
-    out: list[Found] = []
+    out: list[FrontierIntake] = []
     for size in sizes:
         left = len(buffer)
         some = buffer.take(size)
@@ -225,7 +225,7 @@ def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[s
 
 
 def test_spread_takes_one_of_each_site_and_goes_on_where_it_stopped() -> None:
-    cutter = Cutter(size=4, max_age=5, fair=SPREAD)
+    cutter = Batcher(size=4, max_age=5, fair=SPREAD)
     for number in range(7):
         cutter.add(found(number, "a.com"), 0.0)
     for site in ("b.com", "b.com", "c.com"):
@@ -234,7 +234,7 @@ def test_spread_takes_one_of_each_site_and_goes_on_where_it_stopped() -> None:
 
 
 def test_by_domain_keeps_a_site_in_one_batch_as_far_as_it_fits() -> None:
-    cutter = Cutter(size=5, max_age=5, fair=BY_DOMAIN)
+    cutter = Batcher(size=5, max_age=5, fair=BY_DOMAIN)
     for number, site in enumerate("abcabcabcbbbb"):
         cutter.add(found(number, f"{site}.com"), 0.0)
     cuts = [sites(cut) for cut in cutter.due(5.0)]
@@ -242,7 +242,7 @@ def test_by_domain_keeps_a_site_in_one_batch_as_far_as_it_fits() -> None:
 
 
 def test_the_age_is_that_of_the_oldest_whatever_has_gone_before_it() -> None:
-    cutter = Cutter(size=2, max_age=5, fair=BY_DOMAIN)
+    cutter = Batcher(size=2, max_age=5, fair=BY_DOMAIN)
     cutter.add(found(0, "b.com"), 0.0)
     cutter.add(found(1, "b.com"), 0.0)
     cutter.add(found(2, "b.com"), 1.0)
@@ -305,7 +305,7 @@ class Sites:
         return have
 
 
-class _Full(News):
+class _Full(Notifier):
     """Nobody waits for news: the worker has all that it wants."""
 
     frontier: Sites
@@ -318,12 +318,12 @@ def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
     """What a worker has of each site when it wants nothing more."""
     crawler = get_crawler(Spider, settings)
     crawler.spider = crawler._create_spider("any")
-    job = PullJob(crawl="c", worker=1, home="c.0", node="one", fair=SPREAD, batch_size=frontier.size)
+    job = PullAssignment(crawl="c", worker=1, home="c.0", node="one", fair=SPREAD, batch_size=frontier.size)
     parts: Any = SimpleNamespace(it=frontier)
     news = _Full()
     news.frontier = frontier
-    frontier.feeder = Feeder(
-        crawler, job, folder, key=None, leasing=parts.it, carrier=parts.it, settling=parts.it, news=news,
+    frontier.feeder = RequestFeeder(
+        crawler, job, folder, key=None, lease_client=parts.it, tracker=parts.it, acker=parts.it, notifier=news,
         finds=lambda salt: None, broken=lambda problem: None,  # type: ignore[arg-type, return-value]  # nothing is found
     )  # fmt: skip
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import PullJob
-from scrapyd_dist.middlewares.pull.feeding import POLL, SOON, Feeder
-from scrapyd_dist.middlewares.pull.news import News
+from scrapyd_dist.middlewares.assignment import PullAssignment
+from scrapyd_dist.middlewares.pull.lease_client import Notifier
+from scrapyd_dist.middlewares.pull.request_feeder import POLL, SOON, RequestFeeder
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.frontier.values import Leased
+from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.payload import encode
 
-JOB = PullJob(crawl="c", worker=1, home="c.0", node="one", url="http://one")
+JOB = PullAssignment(crawl="c", worker=1, home="c.0", node="one", url="http://one")
 
 
 class Frontier:
@@ -62,7 +62,7 @@ class Frontier:
             batch.part.close()
 
 
-async def drain(feeder: Feeder) -> int:
+async def drain(feeder: RequestFeeder) -> int:
     return len([request async for request in feeder.requests()])
 
 
@@ -80,22 +80,22 @@ def test_a_worker_takes_no_more_than_it_can_begin(sizes: list[int], most: list[i
     assert sorted(set(frontier.asked)) == most
 
 
-def made_of(frontier: Frontier, folder: Path, news: News | None = None) -> tuple[int, list[str]]:
+def made_of(frontier: Frontier, folder: Path, news: Notifier | None = None) -> tuple[int, list[str]]:
     """How many requests a worker makes of these batches, and why it ended early."""
     crawler = get_crawler(Spider, {"CONCURRENT_REQUESTS": 16})
     crawler.spider = crawler._create_spider("any")
-    parts: Any = SimpleNamespace(leasing=frontier, carrier=frontier, settling=frontier)
+    parts: Any = SimpleNamespace(lease_client=frontier, tracker=frontier, acker=frontier)
     why: list[str] = []
-    feeder = Feeder(
-        crawler, JOB, folder, key=None, leasing=parts.leasing, carrier=parts.carrier, settling=parts.settling,
-        news=news or News(),
+    feeder = RequestFeeder(
+        crawler, JOB, folder, key=None, lease_client=parts.lease_client, tracker=parts.tracker, acker=parts.acker,
+        notifier=news or Notifier(),
         finds=lambda salt: None, broken=lambda problem: _end(feeder, why, problem),  # type: ignore[arg-type, return-value]  # nothing is found
     )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, drain(feeder)).result(20), why
 
 
-def _end(feeder: Feeder, why: list[str], problem: str) -> None:
+def _end(feeder: RequestFeeder, why: list[str], problem: str) -> None:
     feeder.stopped = True
     why.append(problem)
 
@@ -134,7 +134,7 @@ class Late(Frontier):
         return bool(self.taken) and self.left <= 0
 
 
-class Waits(News):
+class Waits(Notifier):
     """Notes for how long somebody would have waited."""
 
     def __init__(self) -> None:

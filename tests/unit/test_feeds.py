@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rig.ftp import FtpServer
 
-from scrapyd_dist.items.feeds import read_back
+from scrapyd_dist.items.delivery import read_back
 
 
 @pytest.fixture

@@ -13,20 +13,20 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.classifier import Fate, Finds, Sorter
+from scrapyd_dist.middlewares.classifier import Disposition, FoundRequests, RequestClassifier
 from scrapyd_dist.middlewares.codec import from_value, set_attributes
 from scrapyd_dist.middlewares.producer.capture import Capture
-from scrapyd_dist.middlewares.slot_routing import Home, Slotting
+from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 from scrapyd_dist.middlewares.targets import find_target
 
-from scrapyd_dist.coordination.cutting import Cutter, SlotCutter
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.filling import Found, add_unseen, pack
-from scrapyd_dist.frontier.values import NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
+from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen, pack
 from scrapyd_dist.payload import decode
+from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 
 KEY = Fernet.generate_key()
-HOME = Home(project="shop", spider="links")
+HOME = SlotHome(project="shop", spider="links")
 
 
 class Links(CrawlSpider):
@@ -72,13 +72,13 @@ class Bench:
         offsite.spider_opened(self.spider)
         # in the place of the real one, whatever is asked for
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
-        slotting = None if push else Slotting.from_settings(crawler.settings, home=HOME, own=own)
-        self.finds = Finds(Sorter(crawler, self.spider, key=KEY, slotting=slotting, salt="x"))
+        slotting = None if push else SlotRouting.from_settings(crawler.settings, home=HOME, own=own)
+        self.finds = FoundRequests(RequestClassifier(crawler, self.spider, key=KEY, slotting=slotting, salt="x"))
 
     def take(self, url: str = "http://web/", **fields: Any) -> str:
         return self.finds.take(Request(url, **fields)).value
 
-    def found(self, url: str = "http://web/", **fields: Any) -> Found:
+    def found(self, url: str = "http://web/", **fields: Any) -> FrontierIntake:
         """The request as it goes into the frontier."""
         assert self.take(url, **fields) == "sealed", self.finds.undelivered or self.finds.reasons
         return self.finds.found[-1]
@@ -183,7 +183,9 @@ def test_pages_are_known_by_method_address_and_body() -> None:
 def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> None:
     bench = Bench()
     here = [bench.found(dont_filter=True).fingerprint for _ in range(2)]
-    other = Finds(Sorter(bench.spider.crawler, bench.spider, key=KEY, slotting=Slotting(), salt="y"))
+    other = FoundRequests(
+        RequestClassifier(bench.spider.crawler, bench.spider, key=KEY, slotting=SlotRouting(), salt="y")
+    )
     other.take(Request("http://web/", dont_filter=True))
     assert len({*here, other.found[0].fingerprint}) == 3
 
@@ -334,8 +336,10 @@ def test_seeds_are_targets_as_start_requests_only() -> None:
 # batches
 
 
-def found(number: int, slot: str = "0", priority: int = 0, url: str = "http://web/") -> Found:
-    return Found(value={"url": f"{url}{number}"}, fingerprint=str(number).encode(), slot=slot, priority=priority)
+def found(number: int, slot: str = "0", priority: int = 0, url: str = "http://web/") -> FrontierIntake:
+    return FrontierIntake(
+        value={"url": f"{url}{number}"}, fingerprint=str(number).encode(), slot=slot, priority=priority
+    )
 
 
 def test_batches_have_one_slot_and_one_priority_and_as_many_requests_as_allowed() -> None:
@@ -392,28 +396,28 @@ def test_the_account_is_kept_though_nothing_is_new() -> None:
 # the producer of a crawl
 
 
-def captured(slotting: Slotting | None) -> Capture:
+def captured(slotting: SlotRouting | None) -> Capture:
     bench = Bench()
-    cutter: Any = SlotCutter(size=1, max_age=9) if slotting else Cutter(size=1, max_age=9)
+    cutter: Any = SlotBatcher(size=1, max_age=9) if slotting else Batcher(size=1, max_age=9)
     return Capture(bench.spider.crawler, bench.spider, cutter, key=KEY, stay="local", slotting=slotting)
 
 
 def test_a_crawl_that_sends_its_batches_has_no_slots() -> None:
     fate, cut = captured(None).take(Request("http://web/", priority=4), 0)
-    assert fate is Fate.SEALED
+    assert fate is Disposition.SEALED
     assert cut
     assert (cut.slot, cut.priority) == (None, 0)
 
 
 def test_a_pulled_crawl_cuts_by_slot_and_priority() -> None:
-    _, cut = captured(Slotting(home=HOME)).take(Request("http://web/", priority=4), 0)
+    _, cut = captured(SlotRouting(home=HOME)).take(Request("http://web/", priority=4), 0)
     assert cut
     assert (cut.slot, cut.priority) == ("0", 4)
 
 
 def test_what_goes_nowhere_is_told_at_the_end() -> None:
-    capture = captured(Slotting(home=HOME))
-    assert capture.take(Request("http://web/", meta={"distribute": 3}), 0) == (Fate.REFUSED, None)
+    capture = captured(SlotRouting(home=HOME))
+    assert capture.take(Request("http://web/", meta={"distribute": 3}), 0) == (Disposition.REFUSED, None)
     (line,) = capture.stayed()
     assert line.startswith("1 requests for another spider are in the list of misses: its address 3")
     assert capture.take_counts() == {"refused": 1}

@@ -6,21 +6,21 @@ from contextlib import closing
 from typing import cast
 
 import pytest
-from scrapyd_dist.middlewares.frontier import fillstore
-from scrapyd_dist.middlewares.frontier.fillstore import FrontierWriter
+from scrapyd_dist.middlewares.frontier import filler
+from scrapyd_dist.middlewares.frontier.filler import FrontierWriter
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.frontier.filling import Found
-from scrapyd_dist.frontier.producing import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
 MISS = Miss(url="http://web/", kind="dead", reason="none such")
 
 
-def found(count: int) -> list[Found]:
-    return [Found(value={"url": f"http://web/{n}"}, fingerprint=str(n).encode()) for n in range(count)]
+def found(count: int) -> list[FrontierIntake]:
+    return [FrontierIntake(value={"url": f"http://web/{n}"}, fingerprint=str(n).encode()) for n in range(count)]
 
 
 class Frontier:
@@ -28,7 +28,7 @@ class Frontier:
 
     def __init__(self) -> None:
         self.away: Exception | None = None
-        self.requests: list[Found] = []
+        self.requests: list[FrontierIntake] = []
         self.counts: list[dict[str, int]] = []
         self.misses: list[Miss] = []
 
@@ -36,7 +36,9 @@ class Frontier:
 
     def close(self) -> None: ...
 
-    def keep(self, found: Sequence[Found], counts: Mapping[str, int], misses: Sequence[Miss]) -> dict[str, int]:
+    def keep(
+        self, found: Sequence[FrontierIntake], counts: Mapping[str, int], misses: Sequence[Miss]
+    ) -> dict[str, int]:
         if self.away is not None:
             raise self.away
         self.requests += found
@@ -46,7 +48,7 @@ class Frontier:
 
 
 async def test_everything_is_written_once_in_order_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fillstore, "STEP", 4)
+    monkeypatch.setattr(filler, "STEP", 4)
     frontier = Frontier()
     with closing(StoreThread(cast("Store", frontier))) as thread:
         writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
@@ -77,7 +79,7 @@ async def test_what_the_store_does_not_take_is_kept_for_the_next_time(error: Exc
 
 
 async def test_while_too_much_waits_scrapy_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fillstore, "ROOM", 5)
+    monkeypatch.setattr(filler, "ROOM", 5)
     frontier = Frontier()
     with closing(StoreThread(cast("Store", frontier))) as thread:
         writer = FrontierWriter(cast("FrontierProducer", frontier), thread)

@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.finishing import read_wishes, refusal, tell
+from scrapyd_dist.middlewares.producer.crawl_end import read_wishes, refusal, tell
 
-from scrapyd_dist.account.finishing import RUNS, Wishes, earlier_items, environment, shown, too_few, unusual
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress.completion_policy import (
+    RUNS,
+    CompletionPolicy,
+    earlier_items,
+    environment,
+    shown,
+    too_few,
+    unusual,
+)
 
 DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished", "exit_code": 3, "items": 12}
 
@@ -68,12 +76,12 @@ def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
 @pytest.mark.parametrize("text", ["ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x"])
 def test_what_is_no_command_and_no_http_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--on-finish"):
-        Wishes(on_finish=text)
+        CompletionPolicy(on_finish=text)
 
 
 @pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])
 def test_commands_and_addresses(text: str) -> None:
-    assert Wishes(on_finish=text).on_finish == text
+    assert CompletionPolicy(on_finish=text).on_finish == text
 
 
 def test_an_address_is_shown_without_what_may_be_a_secret() -> None:
@@ -87,9 +95,9 @@ def test_a_least_number_that_is_none(value: str) -> None:
 
 
 def test_the_settings_are_read() -> None:
-    assert read_wishes(Settings({})) == Wishes()
+    assert read_wishes(Settings({})) == CompletionPolicy()
     given = Settings({"DISTRIBUTED_MIN_ITEMS": "7", "DISTRIBUTED_ON_FINISH": "true"})
-    assert read_wishes(given) == Wishes(min_items=7, on_finish="true")
+    assert read_wishes(given) == CompletionPolicy(min_items=7, on_finish="true")
 
 
 def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:

@@ -7,27 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordination.fleet import AHEAD, SLOTS_UNKNOWN, Member, Out
-from scrapyd_dist.coordination.placement import Placement
-from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import AHEAD, SLOTS_UNKNOWN, JobRun, NodeState
+from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scrapyd.api import Load
 
 
-def member(name: str, *, slots: int | None = 2, out: int = 0, **fields: Any) -> Member:
-    made = Member(node=Node.parse(f"{name}:6800", name=name, slots=slots), **{"prepared": True, **fields})
+def member(name: str, *, slots: int | None = 2, out: int = 0, **fields: Any) -> NodeState:
+    made = NodeState(node=Node.parse(f"{name}:6800", name=name, slots=slots), **{"prepared": True, **fields})
     for number in range(out):
         put(made, number)
     return made
 
 
-def put(where: Member, number: int, **fields: Any) -> Out:
+def put(where: NodeState, number: int, **fields: Any) -> JobRun:
     values: dict[str, Any] = {"batch": Batch(number=number, size=2), "number": 1, "since": 100.0, "start_by": 200.0}
-    where.out[str(number)] = Out(job=str(number), member=where, **{**values, **fields})
+    where.out[str(number)] = JobRun(job=str(number), member=where, **{**values, **fields})
     return where.out[str(number)]
 
 
-def report(**fields: Any) -> Report:
+def report(**fields: Any) -> WorkerReport:
     values: dict[str, Any] = {
         "ended": False,
         "updated": 1.0,
@@ -37,14 +37,14 @@ def report(**fields: Any) -> Report:
         "pages": 0,
         "items": 0,
     }
-    return Report(**{**values, **fields})
+    return WorkerReport(**{**values, **fields})
 
 
 def load(running: int, pending: int = 0) -> Load:
     return Load(pending=pending, running=running, finished=0, node_name="n", date=None)
 
 
-def names(placement: Placement, members: list[Member], count: int) -> list[str]:
+def names(placement: Placement, members: list[NodeState], count: int) -> list[str]:
     chosen = []
     for number in range(count):
         found = placement.choose(members)

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from scrapyd_dist.cli import render
+from scrapyd_dist.cli import tables
 from scrapyd_dist.cli.jobs.logs import put_line
-from scrapyd_dist.cli.speaking import complain, harmless, one_line, put, put_json
+from scrapyd_dist.cli.output import complain, harmless, one_line, put, put_json
 
-from scrapyd_dist.jobs.joblog import Lines
+from scrapyd_dist.joblogs.joblog import LogLines
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -23,7 +23,7 @@ def test_what_steers_a_terminal_is_shown_by_its_code() -> None:
 def test_every_line_of_ours_goes_that_way(capsys: pytest.CaptureFixture[str]) -> None:
     put(EVIL)
     complain(EVIL)
-    render.table(("name",), [[f"x\n{EVIL}"]])
+    tables.table(("name",), [[f"x\n{EVIL}"]])
     said = capsys.readouterr()
     assert said.out == f"{SHOWN}\nNAME\nx\\n{SHOWN}\n"
     assert said.err == f"sdist: {SHOWN}\n"
@@ -38,7 +38,7 @@ def test_json_is_exact_and_as_harmless(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_line_of_a_log_loses_its_colours_or_is_raw(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    (line,) = Lines().feed(LOG)
+    (line,) = LogLines().feed(LOG)
     put_line("n\x1b ", line, raw=False)
     put_line("n\x1b ", line, raw=True)
     said = capfdbinary.readouterr().out

@@ -4,9 +4,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from scrapyd_dist.coordination import health
-from scrapyd_dist.coordination.health import State, is_wedged, looked, state_of
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NoReply, TlsRefused
+from scrapyd_dist.scheduling import node_state
+from scrapyd_dist.scheduling.node_state import NodeHealth, is_wedged, looked, state_of
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
@@ -23,7 +23,7 @@ def test_three_looks_far_enough_apart() -> None:
     assert not is_wedged(row(100, 106))
     assert is_wedged(row(100, 106, 112))
     assert row(100, 106, 112) == (100, 106, 112)
-    assert health.row_of((100, 106, 112)) == 100
+    assert node_state.row_of((100, 106, 112)) == 100
 
 
 def test_looks_close_together_count_as_one() -> None:
@@ -51,7 +51,7 @@ def test_a_clock_that_was_set_back_begins_anew() -> None:
 
 
 def test_not_more_looks_are_kept_than_needed() -> None:
-    assert len(row(*range(0, 6000, 6))) == health.KEPT
+    assert len(row(*range(0, 6000, 6))) == node_state.KEPT
 
 
 @pytest.mark.parametrize(
@@ -66,34 +66,34 @@ def test_not_more_looks_are_kept_than_needed() -> None:
 )
 def test_jobs_that_came_and_went_between_the_looks(at: str | None, moved: bool) -> None:
     offsets, times = {timedelta(), timedelta(hours=1)}, [datetime.fromisoformat(at) if at else None]
-    assert health.moved_since(times, span=30, node_now=NOON, offsets=offsets) is moved
-    assert not health.moved_since(times, span=30, node_now=None, offsets=offsets)
+    assert node_state.moved_since(times, span=30, node_now=NOON, offsets=offsets) is moved
+    assert not node_state.moved_since(times, span=30, node_now=None, offsets=offsets)
 
 
 def test_the_longest_delay_by_one_clock() -> None:
-    assert health.start_delay_of([(100, 104), (100, 112)]) == 12
-    assert health.start_delay_of([(100, 3704)], skew=3600) == 4
+    assert node_state.start_delay_of([(100, 104), (100, 112)]) == 12
+    assert node_state.start_delay_of([(100, 3704)], skew=3600) == 4
     # a clock that is wrong by an unknown hour tells nothing
-    assert health.start_delay_of([(100, 3704), (100, 90)]) == 0
+    assert node_state.start_delay_of([(100, 3704), (100, 90)]) == 0
 
 
 def test_the_clock_of_a_node() -> None:
     ours = NOON.timestamp()
-    assert health.skew_of(NOON, ours + 0.5) == 0
-    assert health.skew_of(NOON + timedelta(hours=1), ours) == 3600.5
-    assert health.skew_of(None, ours) is None
+    assert node_state.skew_of(NOON, ours + 0.5) == 0
+    assert node_state.skew_of(NOON + timedelta(hours=1), ours) == 3600.5
+    assert node_state.skew_of(None, ours) is None
 
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [(ConnectionRefused, State.DOWN), (ConnectTimeout, State.DOWN), (NoReply, State.BUSY),
-     (AuthRefused, State.REFUSED), (TlsRefused, State.REFUSED)],
+    [(ConnectionRefused, NodeHealth.DOWN), (ConnectTimeout, NodeHealth.DOWN), (NoReply, NodeHealth.BUSY),
+     (AuthRefused, NodeHealth.REFUSED), (TlsRefused, NodeHealth.REFUSED)],
 )  # fmt: skip
-def test_the_state_of_one_that_does_not_answer(error: type[ConnectionRefused], state: State) -> None:
+def test_the_state_of_one_that_does_not_answer(error: type[ConnectionRefused], state: NodeHealth) -> None:
     assert state_of(error.at("node1"), draining=True) is state
 
 
 def test_the_state_of_one_that_answers() -> None:
-    assert state_of(None) is State.UP
-    assert state_of(None, draining=True) is State.DRAINING
-    assert state_of(None, draining=True, wedged=True) is State.WEDGED
+    assert state_of(None) is NodeHealth.UP
+    assert state_of(None, draining=True) is NodeHealth.DRAINING
+    assert state_of(None, draining=True, wedged=True) is NodeHealth.WEDGED

@@ -11,17 +11,6 @@ ROOT = Path(__file__).parents[2]
 SOURCE = [path for top in ("scrapyd_dist", "cli", "middlewares", "deploy") for path in (ROOT / top).rglob("*.py")]
 #: names that mean the same in every folder
 COMMON_MODULES = {"__init__", "base", "commands"}
-#: what stood in several places when this guard was written; take a name off when it is unique, put none on
-OLD_CLASSES = {
-    "Answer", "Asked", "Ends", "Fleet", "Found", "Held", "Intake", "Job", "Kind", "Line", "Lines", "Look", "Part",
-    "Puller", "Reader", "Row", "Seen", "Standing", "Stream", "Talk", "Waited", "Walk", "Wanted", "Watched", "Wish",
-    "Worker", "_Seen", "_Unchecked",
-}  # fmt: skip
-OLD_MODULES = {
-    "adding", "asking", "cutting", "filling", "finishing", "fleet", "job", "judging", "lines", "listing", "options",
-    "planning", "producing", "reach", "report", "rows", "sections", "slotting", "sources", "talk", "values",
-    "version", "versions", "waiting",
-}  # fmt: skip
 
 
 def several(found: Iterable[tuple[str, object]]) -> set[str]:
@@ -35,11 +24,11 @@ def several(found: Iterable[tuple[str, object]]) -> set[str]:
 def test_a_class_name_stands_in_one_file() -> None:
     trees = [(path, ast.parse(path.read_text("utf-8"))) for path in SOURCE]
     classes = [(node.name, path) for path, tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    assert several(classes) <= OLD_CLASSES
+    assert several(classes) == set()
 
 
 def test_a_module_name_stands_in_one_folder() -> None:
-    assert several((path.stem, path.parent) for path in SOURCE) <= OLD_MODULES | COMMON_MODULES
+    assert several((path.stem, path.parent) for path in SOURCE) <= COMMON_MODULES
 
 
 @pytest.mark.parametrize("folder", ["unit", "contract", "acceptance", "rig", "faults"])

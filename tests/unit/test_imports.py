@@ -26,13 +26,12 @@ ORDER = (
     "scrapyd_dist.frontier",
     "scrapyd_dist.throttle",
     "scrapyd_dist.store",
-    "scrapyd_dist.jobs",
+    "scrapyd_dist.joblogs",
     "scrapyd_dist.items",
-    "scrapyd_dist.coordination",
-    "scrapyd_dist.managing",
-    "scrapyd_dist.account",
+    "scrapyd_dist.scheduling",
+    "scrapyd_dist.progress",
     "scrapyd_dist.report",
-    "scrapyd_dist.upkeep",
+    "scrapyd_dist.diagnostics",
     "scrapyd_dist.deploy",
     "scrapyd_dist.middlewares",
     "scrapyd_dist.middlewares.throttle",
@@ -88,7 +87,7 @@ IMPORTS = {name: imported(name, path, KNOWN) for name, path in KNOWN.items()}
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert len(KNOWN) > 200  # all folders were found
-    assert "scrapyd_dist.middlewares.producer.run" in IMPORTS["scrapyd_dist.middlewares.producer.producer"]
+    assert "scrapyd_dist.middlewares.producer.crawl_run" in IMPORTS["scrapyd_dist.middlewares.producer.producer"]
     circle: list[str] = []
     try:
         TopologicalSorter(IMPORTS).prepare()

@@ -3,21 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from scrapyd_dist.middlewares.producer.index import Index
+from scrapyd_dist.middlewares.producer.index_walk import IndexWalk
 
 from scrapyd_dist.batches import ShardState
-from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
+from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 
-TEMPLATE = Template("http://web/index_%03d.html")
+TEMPLATE = ShardTemplate("http://web/index_%03d.html")
 
 
-def walk(pages: int = 10, shards: int = 2, finished: tuple[int, ...] = ()) -> Index:
+def walk(pages: int = 10, shards: int = 2, finished: tuple[int, ...] = ()) -> IndexWalk:
     made = shards_of_pages(TEMPLATE, pages=pages, shards=shards)
     states = [replace(s, state=ShardState.FINISHED) if s.number in finished else s for s in made]
-    return Index(states, TEMPLATE)
+    return IndexWalk(states, TEMPLATE)
 
 
-def visit(index: Index, shard: int, *pages: int) -> None:
+def visit(index: IndexWalk, shard: int, *pages: int) -> None:
     for page in pages:
         index.came(shard, index.asked(shard), TEMPLATE.url(page))
 
@@ -39,7 +39,7 @@ def test_a_page_behind_the_border_belongs_to_the_next_shard() -> None:
 
 
 def test_in_a_list_only_the_start_pages_are_borders() -> None:
-    index = Index(shards_of_urls(["http://a/1", "http://b/1"]), None)
+    index = IndexWalk(shards_of_urls(["http://a/1", "http://b/1"]), None)
     assert index.is_border("http://b/1")
     assert not index.is_border("http://b/2")
     assert index.total is None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapyd_dist.items.lines import Items, item_in
+from scrapyd_dist.items.json_lines import Items, item_in
 
 
 def made(folder: Path, *texts: bytes) -> list[Path]:

@@ -4,15 +4,15 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from scrapyd_dist.cli.choosing import versions_by_job
-from scrapyd_dist.deploy.pruning import plan
-from scrapyd_dist.deploy.survey import Seen, in_use
+from scrapyd_dist.cli.selectors import versions_by_job
+from scrapyd_dist.deploy.node_versions import NodeVersions, in_use
+from scrapyd_dist.deploy.rollback import plan
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
-from scrapyd_dist.scrapyd.jobids import OurJob, content_of, job_id, read_id
+from scrapyd_dist.scrapyd.jobs import JobId, content_of, job_id, read_id
 
 NOW = datetime(2026, 1, 2, 4, 4, 5, tzinfo=timezone(timedelta(hours=1)))
 HASH = "0123456789ab"
@@ -50,7 +50,7 @@ def test_what_holds_a_version_on_a_node() -> None:
     jobs = tuple(Job(id=name, project="p", spider="shop", state=JobState.RUNNING) for name in (made, "stranger", lost))
     # The same content under two names: it may run either, so it holds both.
     again = f"20260101T000000Z-{HASH}"
-    use = in_use(Seen(node=node, project="p", versions=(NAME, again, "other"), jobs=jobs), lambda _: None)
+    use = in_use(NodeVersions(node=node, project="p", versions=(NAME, again, "other"), jobs=jobs), lambda _: None)
     assert use.jobs == {NAME: (made,), again: (made,)}
     assert use.unknown == ("stranger", lost)
 
@@ -58,14 +58,14 @@ def test_what_holds_a_version_on_a_node() -> None:
 @pytest.mark.parametrize(
     ("job", "ours"),
     [
-        (attempt_id("easy-1", 12, 3), OurJob(crawl="easy-1", leases=False, number=12, attempt=3)),
-        (worker_id("easy-1", 4), OurJob(crawl="easy-1", leases=True, number=4, attempt=1)),
+        (attempt_id("easy-1", 12, 3), JobId(crawl="easy-1", leases=False, number=12, attempt=3)),
+        (worker_id("easy-1", 4), JobId(crawl="easy-1", leases=True, number=4, attempt=1)),
         ("easy.b1.w2.a1", None),
         ("easy-1.b1", None),
         (f"easy.b{'9' * 5000}.a1", None),
     ],
 )
-def test_an_id_of_ours_is_read_in_one_place(job: str, ours: OurJob | None) -> None:
+def test_an_id_of_ours_is_read_in_one_place(job: str, ours: JobId | None) -> None:
     assert read_id(job) == ours
 
 
@@ -73,7 +73,7 @@ def test_an_id_of_ours_is_read_in_one_place(job: str, ours: OurJob | None) -> No
 def test_beside_workers_of_ours_only_what_they_run_stays(*, listed_in_options: bool) -> None:
     old, mid, new = (f"2026112{day}T120000Z-{HASH}" for day in (0, 1, 2))
     theirs = WorkerEntry(
-        job="far.w2.a1", number=2, url="http://a:6800", lane="", since=1.0, version=mid, introduces=True
+        job="far.w2.a1", number=2, url="http://a:6800", pool="", since=1.0, version=mid, introduces=True
     )
     ours = replace(theirs, job="shop.w1.a1", version="")
     # An older version has listed them in the options.
@@ -87,6 +87,8 @@ def test_beside_workers_of_ours_only_what_they_run_stays(*, listed_in_options: b
         Job(id=name, project="p", spider="s", state=JobState.RUNNING)
         for name in ("shop.w1.a1", "shop.b3.a2", "far.w2.a1")
     )
-    found = plan(Seen(node=Node.parse("a:6800"), project="p", versions=(old, mid, new), jobs=jobs), 1, version_of)
+    found = plan(
+        NodeVersions(node=Node.parse("a:6800"), project="p", versions=(old, mid, new), jobs=jobs), 1, version_of
+    )
     assert (found.versions, found.use.unknown) == ((old,), ())
     assert found.use.jobs == {mid: ("far.w2.a1",)}

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from scrapyd_dist.jobs.joblog import LINE_MAX, Lines, LogFacts, LogReader
-from scrapyd_dist.jobs.statsdump import read_dump
+from scrapyd_dist.joblogs.job_stats import read_dump
+from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLines, LogReader
 
 START = """\
 2026-11-20 23:05:01 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: shop)
@@ -130,7 +130,7 @@ def offsets(lines: Iterable[object]) -> list[int]:
 @pytest.mark.parametrize("step", [1, 3, 1 << 20])
 def test_lines_know_where_they_begin_and_whose_they_are(step: int) -> None:
     data = (DEBUG + ERROR).encode()
-    lines = Lines(100)
+    lines = LogLines(100)
     found = [line for at in range(0, len(data), step) for line in lines.feed(data[at : at + step])]
     expected = [100]
     for raw in data.splitlines(keepends=True)[:-1]:
@@ -142,7 +142,7 @@ def test_lines_know_where_they_begin_and_whose_they_are(step: int) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
-    lines, piece = Lines(), b"x" * LINE_MAX
+    lines, piece = LogLines(), b"x" * LINE_MAX
     for _ in range(50):
         assert list(lines.feed(piece)) == []
         assert len(lines._rest) <= LINE_MAX

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.jobs.addup import add_up
-from scrapyd_dist.jobs.joblog import LogFacts
-from scrapyd_dist.jobs.judged import Outcome, by_log, by_report, crawl_in
-from scrapyd_dist.jobs.logreads import Look
-from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.joblogs.job_stats import add_up
+from scrapyd_dist.joblogs.joblog import LogFacts
+from scrapyd_dist.joblogs.log_reads import LogExcerpt
+from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report, crawl_in
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.scrapyd.api import JobState
 
 DONE = LogFacts(whole=True, closed="finished", stats={"item_scraped_count": 3}, levels={"INFO": 9}, pages=4, items=3)
 
 
-def look(facts: LogFacts = DONE, *, silent: float | None = 1.0, says_info: bool = True) -> Look:
-    return Look(facts=facts, total=1000, silent=silent, offset=None, says_info=says_info)
+def look(facts: LogFacts = DONE, *, silent: float | None = 1.0, says_info: bool = True) -> LogExcerpt:
+    return LogExcerpt(facts=facts, total=1000, silent=silent, offset=None, says_info=says_info)
 
 
-def judged(seen: Look | None, state: JobState = JobState.FINISHED, **options: Any) -> tuple[Outcome, str]:
+def judged(seen: LogExcerpt | None, state: JobState = JobState.FINISHED, **options: Any) -> tuple[Outcome, str]:
     verdict = by_log(state, seen, **options)
     return verdict.outcome, verdict.reason
 
@@ -79,7 +79,7 @@ def test_stalled_is_no_line_or_no_page_for_a_while(silent: float | None, idle_mi
     assert judged(look(facts, silent=silent), JobState.RUNNING, stall=600)[0] is outcome
 
 
-REPORT = Report(
+REPORT = WorkerReport(
     ended=True, updated=0.0, requests=5, done=5, missed=0, pages=5, items=4, finish_reason="finished",
     stats={"log_count/ERROR": 2},
 )  # fmt: skip

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from scrapyd_dist.deploy.egg import Egg, build, pack
-from scrapyd_dist.deploy.going_back import choose, egg_of
+from scrapyd_dist.deploy.kept_eggs import all_eggs, describe, find_egg, kept_eggs, save_egg, write_egg
 from scrapyd_dist.deploy.repacking import unpack
-from scrapyd_dist.deploy.versions import all_eggs, describe, find_egg, kept_eggs, save_egg, write_egg
+from scrapyd_dist.deploy.rollback import choose, egg_of
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised, version_name

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.jobs.grepping import Search, _pattern
+from scrapyd_dist.cli.jobs.grep import Search, _pattern
 
-from scrapyd_dist.jobs.logreads import BLOCK, LogTap, survey
+from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, survey
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply

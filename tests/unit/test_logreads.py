@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from scrapyd_dist.jobs.joblog import Line
-from scrapyd_dist.jobs.logreads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
+from scrapyd_dist.joblogs.joblog import LogLine
+from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.call import Call
 from scrapyd_dist.scrapyd.reply import Reply
@@ -73,7 +73,7 @@ def tap(data: bytes | None) -> tuple[LogTap, File]:
     return LogTap(file, NODE, "logs/p/s/j.log", timeout=1), file
 
 
-def numbers(lines: list[Line]) -> list[int]:
+def numbers(lines: list[LogLine]) -> list[int]:
     return [int(line.message.split()[1]) for line in lines]
 
 

@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from scrapyd_dist.batches import Batch, BatchState
-from scrapyd_dist.coordination.fleet import Member, Out
-from scrapyd_dist.coordination.looking import Looks
-from scrapyd_dist.jobs.outcome import Report
-from scrapyd_dist.managing.frontdesk import Worker
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.monitor import NodeMonitor
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scheduling.pool_state import WorkerRun
 
 
-def job(kind: Any = Out, **given: Any) -> Any:
+def job(kind: Any = JobRun, **given: Any) -> Any:
     batch = Batch(number=1, size=0, state=BatchState.RUNNING)
-    member = Member(node=Node(name="one", url="http://127.0.0.1:1"))
+    member = NodeState(node=Node(name="one", url="http://127.0.0.1:1"))
     return kind(batch=batch, number=1, job="c.w1.a1", member=member, since=0.0, start_by=9e9, **given)
 
 
 def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
     out.member.out[out.job] = out
     desk: Any = SimpleNamespace(limits=SimpleNamespace(poll=1.0), closed=closed, waits=waits)
-    return Looks(desk=desk, endings=desk, prepare=desk)._pause(out.member)
+    return NodeMonitor(state=desk, collector=desk, prepare=desk)._pause(out.member)
 
 
-@pytest.mark.parametrize(("out", "seconds"), [(job(), 0.25), (job(Worker, lane=""), 2.0)])
+@pytest.mark.parametrize(("out", "seconds"), [(job(), 0.25), (job(WorkerRun, pool=""), 2.0)])
 def test_a_worker_is_polled_now_and_then_and_a_batch_often(out: Any, seconds: float) -> None:
     assert pause(out) == seconds
 
@@ -37,5 +37,5 @@ def test_a_job_with_far_to_go_is_polled_rarely_unless_the_crawl_ends_with_it(
 ) -> None:
     """N3: a job whose pace promises 1,000 s may end at once, when what its site held back comes at last."""
     now = time.time()
-    far = Report(ended=False, updated=now, started=now - 100, requests=11, done=1, missed=0, pages=1, items=1)
+    far = WorkerReport(ended=False, updated=now, started=now - 100, requests=11, done=1, missed=0, pages=1, items=1)
     assert pause(job(report=far), closed=closed, waits=waits) == seconds

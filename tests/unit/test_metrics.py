@@ -6,8 +6,8 @@ from typing import Any
 
 from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
-from scrapyd_dist.cli.nodes.looks import Seen
-from scrapyd_dist.cli.nodes.measured import RECENT, measure
+from scrapyd_dist.cli.nodes.metric_families import RECENT, measure
+from scrapyd_dist.cli.nodes.node_status import NodeStatus
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConnectionRefused
@@ -26,15 +26,15 @@ def crawl(name: str, state: CrawlState, **fields: Any) -> Crawl:
     return Crawl(id=name, project="p", spider=fields.pop("spider", "shop"), created=NOW - 9999, state=state, **fields)
 
 
-def told(nodes: list[Seen], crawls: list[Crawl]) -> dict[str, Metric]:
+def told(nodes: list[NodeStatus], crawls: list[Crawl]) -> dict[str, Metric]:
     return parse(generate_latest(measure(nodes, crawls, now=NOW, took=0.25)).decode())
 
 
 def test_nodes_that_answer_and_that_do_not() -> None:
     good = Node.parse("http://me:hush@web1:6800", name='web "1"', slots=4)
     load = Load(pending=1, running=2, finished=3, node_name="x", date=None)
-    seen = Seen(node=good, load=load, latency=0.01234, skew=-1.5, draining=5.0)
-    dead = Seen(node=Node.parse("http://web2:6800", name="web2"), error=ConnectionRefused("no"))
+    seen = NodeStatus(node=good, load=load, latency=0.01234, skew=-1.5, draining=5.0)
+    dead = NodeStatus(node=Node.parse("http://web2:6800", name="web2"), error=ConnectionRefused("no"))
     found = told([seen, dead], [])
     assert found["sdist_node_up"].samples == [
         ({"node": 'web "1"', "url": "http://web1:6800"}, 1), ({"node": "web2", "url": "http://web2:6800"}, 0),
@@ -98,6 +98,6 @@ def test_a_project_without_nodes_and_crawls_has_numbers_too() -> None:
 
 def test_a_name_that_is_no_text_spoils_nothing() -> None:
     odd = 'a"\\b\nc\ud800'
-    (sample,) = told([Seen(node=Node.parse("http://web1:6800", name="web1"))], [])["sdist_node_up"].samples
+    (sample,) = told([NodeStatus(node=Node.parse("http://web1:6800", name="web1"))], [])["sdist_node_up"].samples
     found = told([], [crawl("x", CrawlState.FINDING, spider=odd)])["sdist_crawl_running"]
     assert (sample[1], found.samples) == (0, [({"crawl": "x", "spider": 'a"\\b\nc?'}, 1)])

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.fleet import RULES, check_reach, note_deaf
-from scrapyd_dist.middlewares.producer.modes import check_mode, shared_settings, worker_settings
-from scrapyd_dist.middlewares.producer.options import Options, read_options
-from scrapyd_dist.middlewares.slot_routing import Slotting
-from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
+from scrapyd_dist.middlewares.producer.crawl_nodes import RULES, check_reach, note_deaf
+from scrapyd_dist.middlewares.producer.factory import check_mode, shared_settings, worker_settings
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
+from scrapyd_dist.middlewares.slot_routing import SlotRouting
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordination.fleet import Member, Out
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.jobs.outcome import Report
-from scrapyd_dist.managing.frontdesk import Worker
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scheduling.pool_state import WorkerRun
 from scrapyd_dist.store.reach import Way
 
 
-def options(**values: Any) -> Options:
+def options(**values: Any) -> ProducerOptions:
     return read_options(settings(**values))
 
 
@@ -44,19 +44,19 @@ def test_workers_lease_a_hundred_requests_at_a_time_unless_told_otherwise() -> N
     pulled = options(MODE="pull")
     assert (pulled.pull, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
     told = options(MODE="pull", BATCH_SIZE=7)
-    assert (told.batch_size, told.batch_adapt, told.staffing.terms.batch_size) == (7, False, 7)
+    assert (told.batch_size, told.batch_adapt, told.scaling.terms.batch_size) == (7, False, 7)
 
 
 def test_the_limits_of_workers() -> None:
     made = options(
         MODE="pull", WORKERS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
     )
-    terms = made.staffing.terms
-    assert (made.staffing.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
+    terms = made.scaling.terms
+    assert (made.scaling.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
     assert (terms.max_time, terms.idle, terms.lease, terms.start) == (2.5, 9.0, 30.0, "first")
-    assert options(MODE="pull", WORKERS=6, MAX_JOBS=2).staffing.most == 2
-    assert options(MODE="pull", MAX_JOBS=2).staffing.most == 2
-    assert options(MODE="pull").staffing.most == 0
+    assert options(MODE="pull", WORKERS=6, MAX_JOBS=2).scaling.most == 2
+    assert options(MODE="pull", MAX_JOBS=2).scaling.most == 2
+    assert options(MODE="pull").scaling.most == 0
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,9 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
     told = shared_settings(crawl)
     assert "secret" not in str(told)  # the arguments of a job are for everybody to see
     other.setdict(told, priority="cmdline")
-    assert replace(Slotting.from_settings(other), known=None) == replace(Slotting.from_settings(crawl), known=None)
+    assert replace(SlotRouting.from_settings(other), known=None) == replace(
+        SlotRouting.from_settings(crawl), known=None
+    )
     limit = ThrottleOptions.from_settings(other).limit
     assert limit
     assert limit.hits == 60
@@ -151,8 +153,8 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
 # who reaches the store
 
 
-def members(*names: str) -> list[Member]:
-    return [Member(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
+def members(*names: str) -> list[NodeState]:
+    return [NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
 
 
 def far(node: Node) -> Way:
@@ -193,12 +195,14 @@ def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:
 # a worker as a job that is out
 
 
-def worker(member: Member) -> Worker:
-    return Worker(batch=Batch(number=1, size=0), number=1, job="c.w1.a1", member=member, since=0, start_by=0, lane="")
+def worker(member: NodeState) -> WorkerRun:
+    return WorkerRun(
+        batch=Batch(number=1, size=0), number=1, job="c.w1.a1", member=member, since=0, start_by=0, pool=""
+    )
 
 
-def report(**fields: Any) -> Report:
-    return Report(
+def report(**fields: Any) -> WorkerReport:
+    return WorkerReport(
         **{"ended": False, "updated": 9.0, "requests": 9, "done": 5, "missed": 1, "pages": 6, "items": 5, **fields}
     )
 
@@ -218,7 +222,7 @@ def test_a_workers_progress_is_what_has_not_come_home() -> None:
 
 def test_a_worker_that_died_without_a_word_may_have_died_of_its_batch() -> None:
     (member,) = members("one")
-    job = Out(batch=Batch(number=1, size=5), number=1, job="c.b1.a1", member=member, since=0, start_by=0)
+    job = JobRun(batch=Batch(number=1, size=5), number=1, job="c.b1.a1", member=member, since=0, start_by=0)
     assert not job.to_blame
     assert worker(member).to_blame
 

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.items import newest
-from scrapyd_dist.items.newest import LocalFile, Tap, shares
+from scrapyd_dist.items import tail_reader
+from scrapyd_dist.items.tail_reader import LocalFile, TailSource, shares
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that are shorter than the files here."""
-    monkeypatch.setattr(newest, "BLOCK", 16)
+    monkeypatch.setattr(tail_reader, "BLOCK", 16)
 
 
-def tap_of(path: Path, text: bytes) -> Tap:
+def tap_of(path: Path, text: bytes) -> TailSource:
     path.write_bytes(text)
-    return Tap(LocalFile(path=path))
+    return TailSource(LocalFile(path=path))
 
 
-def rest_of(tap: Tap) -> list[bytes]:
+def rest_of(tap: TailSource) -> list[bytes]:
     found = []
     while (lines := tap.more()) is not None:
         found += lines
@@ -65,14 +65,14 @@ def test_it_goes_on_at_another_place_with_the_same_bytes(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_not_there_yet_has_nothing(tmp_path: Path) -> None:
-    tap = Tap(LocalFile(path=tmp_path / "none"))
+    tap = TailSource(LocalFile(path=tmp_path / "none"))
     assert (tap.seek_last(5), tap.more()) == (0, None)
     (tmp_path / "none").write_bytes(b"{}\n")
     assert rest_of(tap) == [b"{}"]
 
 
 def test_a_line_too_long_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest, "LINE_MAX", 50)
+    monkeypatch.setattr(tail_reader, "LINE_MAX", 50)
     tap = tap_of(tmp_path / "a", b'{"a": 1}\n' + b"x" * 500 + b'\n{"a": 2}\n' + b"y" * 40 + b"\n")
     assert rest_of(tap) == [b'{"a": 1}', b'{"a": 2}', b"y" * 40]
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.options import Options, read_options
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 
-from scrapyd_dist.coordination.desk import Limits
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scheduling.base import SchedulerLimits
 
 
-def options(values: dict[str, Any] | None = None, priority: str = "project", **more: Any) -> Options:
+def options(values: dict[str, Any] | None = None, priority: str = "project", **more: Any) -> ProducerOptions:
     settings = Settings()
     for name, value in {**(values or {}), **more}.items():
         settings.set(f"DISTRIBUTED_{name}", value, priority=priority)
@@ -18,9 +18,13 @@ def options(values: dict[str, Any] | None = None, priority: str = "project", **m
 
 
 def test_without_settings_everything_is_as_documented() -> None:
-    assert options() == Options()
-    assert (Options().batch_size, Options().batch_max_age, Options().placement) == (10_000, 30.0, "by-capacity")
-    assert Options().limits == Limits()
+    assert options() == ProducerOptions()
+    assert (ProducerOptions().batch_size, ProducerOptions().batch_max_age, ProducerOptions().placement) == (
+        10_000,
+        30.0,
+        "by-capacity",
+    )
+    assert ProducerOptions().limits == SchedulerLimits()
 
 
 def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
@@ -86,7 +90,7 @@ def test_what_is_wrong_is_told_with_its_name(values: dict[str, Any], why: str) -
 
 @pytest.mark.parametrize("name", ["PAGES", "BATCH_SIZE", "MAX_JOBS"])
 def test_an_empty_value_is_none(name: str) -> None:
-    assert options({name: ""}) == Options()
+    assert options({name: ""}) == ProducerOptions()
 
 
 SECRET = "ftp://me:s3cret@host/%(batch)s.jl"

@@ -10,8 +10,8 @@ from rig.coordination import run as run_async
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.frontier import filler
-from scrapyd_dist.middlewares.producer import run
-from scrapyd_dist.middlewares.producer.exits import ExitCode
+from scrapyd_dist.middlewares.producer import crawl_run
+from scrapyd_dist.middlewares.producer.crawl_end import ExitCode
 
 
 def broken(*_: Any, **__: Any) -> Any:
@@ -19,7 +19,7 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 async def begin_crawl(crawler: Any) -> None:
-    assert not await run.Run(crawler).begin()
+    assert not await crawl_run.CrawlRun(crawler).begin()
 
 
 async def begin_filling(crawler: Any) -> None:
@@ -31,7 +31,9 @@ async def nothing() -> AsyncIterator[Any]:
         yield one
 
 
-@pytest.mark.parametrize(("module", "begin"), [(run, begin_crawl), (filler, begin_filling)], ids=["crawl", "frontier"])
+@pytest.mark.parametrize(
+    ("module", "begin"), [(crawl_run, begin_crawl), (filler, begin_filling)], ids=["crawl", "frontier"]
+)
 def test_a_fault_at_the_start_is_told_with_its_traceback(
     module: ModuleType, begin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from rig.waiting import wait_for
-from scrapyd_dist.middlewares.producer.own_items import OwnItems
+from scrapyd_dist.middlewares.producer.index_walk import OwnItems
 from scrapyd_dist.middlewares.worker import part as part_module
-from scrapyd_dist.middlewares.worker.part import Part, ReportFile, crawl_folder, free_bytes, remove_old
+from scrapyd_dist.middlewares.worker.part import PartFile, ReportFile, crawl_folder, free_bytes, remove_old
 
-from scrapyd_dist.jobs.outcome import FOLDER, part_path
+from scrapyd_dist.joblogs.worker_report import FOLDER, part_path
 
 ITEMS: list[dict[str, Any]] = [{"a": "ü\u2028", "b": [1, None]}, {"a": "\n"}, {}]
 
@@ -33,7 +33,7 @@ def test_both_ends_mean_the_same_folder(tmp_path: Path) -> None:
 
 
 def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    part = Part(tmp_path / "new", "j")
+    part = PartFile(tmp_path / "new", "j")
     for item in ITEMS:
         part.add(item)
     part.flush()
@@ -47,15 +47,15 @@ def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_an_empty_part_is_whole_too(tmp_path: Path) -> None:
-    told = Part(tmp_path, "j").close()
+    told = PartFile(tmp_path, "j").close()
     assert (told["items"], told["bytes"], told["sha256"]) == (0, 0, hashlib.sha256(b"").hexdigest())
 
 
 def test_an_attempt_that_begins_again_begins_with_nothing(tmp_path: Path) -> None:
-    first = Part(tmp_path, "j")
+    first = PartFile(tmp_path, "j")
     first.add({"a": 1})
     first.flush()
-    second = Part(tmp_path, "j")
+    second = PartFile(tmp_path, "j")
     second.add({"a": 2})
     second.close()
     first._file.close()
@@ -64,7 +64,7 @@ def test_an_attempt_that_begins_again_begins_with_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("bad", [{"a": object()}, {"a": "\ud800"}])
 def test_an_item_that_cannot_be_written_leaves_no_trace(tmp_path: Path, bad: dict[str, Any]) -> None:
-    part = Part(tmp_path, "j")
+    part = PartFile(tmp_path, "j")
     part.add({"a": 1})
     with pytest.raises((TypeError, ValueError)):
         part.add(bad)
@@ -165,7 +165,7 @@ def test_without_own_items_there_is_no_part(tmp_path: Path) -> None:
 
 
 def test_a_part_is_written_while_its_report_looks(tmp_path: Path) -> None:
-    part = Part(tmp_path, "j")
+    part = PartFile(tmp_path, "j")
 
     def look() -> None:
         for _ in range(2000):

@@ -32,7 +32,7 @@ from scrapyd_dist.payload import (
     setting_name,
     to_json,
 )
-from scrapyd_dist.scrapyd.jobargs import check_job
+from scrapyd_dist.scrapyd.jobs import check_job
 
 KEY = Fernet.generate_key()
 RANDOM = random.Random(7)

@@ -8,27 +8,27 @@ import pytest
 from simulated import Machine, Rule, Simulation
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordination.fleet import AHEAD, Member, Out, settled_pace, typical_pace
-from scrapyd_dist.coordination.placement import Hand, Placement
-from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeState, settled_pace, typical_pace
+from scrapyd_dist.scheduling.placement import Assigned, Placement
 
 OLD, NEW = Rule(placement="round-robin", adapt=False), Rule(placement="by-capacity", adapt=True)
 
 
-def member(name: str, *, slots: int = 1, pace: float = 0.0, to_do: tuple[int, ...] = (), **fields: Any) -> Member:
+def member(name: str, *, slots: int = 1, pace: float = 0.0, to_do: tuple[int, ...] = (), **fields: Any) -> NodeState:
     """A node that has so many requests left in each of its jobs."""
-    made = Member(node=Node.parse(f"{name}:6800", name=name, slots=slots), prepared=True, pace=pace, **fields)
+    made = NodeState(node=Node.parse(f"{name}:6800", name=name, slots=slots), prepared=True, pace=pace, **fields)
     made.unproven = not pace
     for number, left in enumerate(to_do):
         batch = Batch(number=1000 + number, size=left)
-        made.out[f"{number}"] = Out(batch=batch, number=1, job=f"{number}", member=made, since=0.0, start_by=0.0)
+        made.out[f"{number}"] = JobRun(batch=batch, number=1, job=f"{number}", member=made, since=0.0, start_by=0.0)
     return made
 
 
-def dealt(members: list[Member], *sizes: int, kind: str = "by-capacity", **hand: Any) -> list[tuple[int, str]]:
+def dealt(members: list[NodeState], *sizes: int, kind: str = "by-capacity", **hand: Any) -> list[tuple[int, str]]:
     waiting = [Batch(number=number, size=size) for number, size in enumerate(sizes, 1)]
-    return [(batch.number, one.node.name) for batch, one in Placement(kind).deal(waiting, members, Hand(**hand))]
+    return [(batch.number, one.node.name) for batch, one in Placement(kind).deal(waiting, members, Assigned(**hand))]
 
 
 def test_a_free_fast_node_comes_first() -> None:
@@ -91,11 +91,11 @@ def test_the_pace_of_the_fleet_counts_slow_slots_fully_and_waits_for_most() -> N
 def test_a_running_jobs_pace_stands_for_the_node_until_one_has_ended() -> None:
     one = member("a", to_do=(100,))
     values: dict[str, Any] = {"requests": 100, "missed": 0, "pages": 0, "items": 0, "started": 10.0}
-    one.out["0"].heard(Report(ended=False, updated=12.0, done=40, **values), 12.0)
+    one.out["0"].heard(WorkerReport(ended=False, updated=12.0, done=40, **values), 12.0)
     assert (one.pace, one.out["0"].to_do) == (20.0, 60)
-    one.accepted(Report(ended=True, updated=20.0, done=100, **values))
+    one.accepted(WorkerReport(ended=True, updated=20.0, done=100, **values))
     assert one.pace == 10.0
-    one.accepted(Report(ended=True, updated=15.0, done=100, **values))
+    one.accepted(WorkerReport(ended=True, updated=15.0, done=100, **values))
     assert 10.0 < one.pace < 20.0
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.plan import Template, shards_of_pages, shards_of_urls
+from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 
 WAYS = {
     "http://web/index_%d.html": "http://web/index_7.html",
@@ -22,7 +22,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("text", "url"), WAYS.items())
 def test_a_template_can_be_written_in_both_ways(text: str, url: str) -> None:
-    template = Template(text)
+    template = ShardTemplate(text)
     assert template.url(7) == url
     assert template.page(url) == 7
     assert template.url_with(template.place) == text
@@ -30,7 +30,7 @@ def test_a_template_can_be_written_in_both_ways(text: str, url: str) -> None:
 
 @given(st.sampled_from(sorted(WAYS)), st.integers(0, 10**7))
 def test_a_page_is_known_by_its_address(text: str, page: int) -> None:
-    assert Template(text).page(Template(text).url(page)) == page
+    assert ShardTemplate(text).page(ShardTemplate(text).url(page)) == page
 
 
 @pytest.mark.parametrize(
@@ -39,21 +39,21 @@ def test_a_page_is_known_by_its_address(text: str, page: int) -> None:
      "http://web/index_00007.htm", "http://web/index_00007.html?a", "http://web/index_.html", "http://web/index_", ""],
 )  # fmt: skip
 def test_another_address_is_no_page_of_it(url: str) -> None:
-    assert Template("http://web/index_%05d.html").page(url) is None
+    assert ShardTemplate("http://web/index_%05d.html").page(url) is None
 
 
 def test_an_address_that_is_shorter_than_what_stands_around_the_number_is_none() -> None:
-    assert Template("http://aa%daa").page("http://aa") is None
-    assert Template("http://aa%daa").page("http://aaa") is None
+    assert ShardTemplate("http://aa%daa").page("http://aa") is None
+    assert ShardTemplate("http://aa%daa").page("http://aaa") is None
 
 
 @pytest.mark.parametrize("text", ["http://web/", "http://web/%s", "http://web/{}", "http://web/%d/%d", "%d{page}", ""])
 def test_a_template_has_one_place(text: str) -> None:
     with pytest.raises(ConfigError, match="needs one place for the page number"):
-        Template(text)
+        ShardTemplate(text)
 
 
-TEMPLATE = Template("http://web/index_%05d.html")
+TEMPLATE = ShardTemplate("http://web/index_%05d.html")
 
 
 @given(pages=st.integers(1, 3000), shards=st.integers(1, 200), first=st.integers(0, 50))

@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 from rig.nodemodel import ModelSender, model
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.coordination.fleet import Member, Out
-from scrapyd_dist.coordination.posting import JobSpec, _last_error, call_for, last_words, passed_on
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.arguments import found, value_of
-from scrapyd_dist.frontier.filling import pack
+from scrapyd_dist.frontier.intake import pack
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
-from scrapyd_dist.scrapyd.jobargs import check_args
+from scrapyd_dist.scheduling.job_request import JobRequest, _last_error, call_for, last_words, passed_on
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.reply import Reply
 
-SPEC = JobSpec(
+SPEC = JobRequest(
     crawl="c", home="c.0", project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "1"},
     collected=("old.0",),
 )  # fmt: skip
 
 
-def out_on(node: Node, **fields: Any) -> Out:
-    member = Member(node=node, **fields)
-    return Out(batch=Batch(number=7, size=2), number=3, job="c.b7.a3", member=member, since=0.0, start_by=1000.0)
+def out_on(node: Node, **fields: Any) -> JobRun:
+    member = NodeState(node=node, **fields)
+    return JobRun(batch=Batch(number=7, size=2), number=3, job="c.b7.a3", member=member, since=0.0, start_by=1000.0)
 
 
 def posted(
-    spec: JobSpec = SPEC, node: Node | None = None, told: Mapping[str, str] | None = None, **fields: Any
+    spec: JobRequest = SPEC, node: Node | None = None, told: Mapping[str, str] | None = None, **fields: Any
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The form fields of the post, and its settings."""
     call = call_for(spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'}, told or {})
@@ -77,7 +77,7 @@ def test_a_target_with_a_project_of_its_own_gets_that() -> None:
 
 
 def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
-    spec = JobSpec(
+    spec = JobRequest(
         crawl="c", home="c.0", project="p", spider="s", version=None, settings={START_URLS: "x", "DISTRIBUTED_JOB": "y"}
     )
     fields, settings_ = posted(spec)

@@ -11,8 +11,8 @@ from scrapy import Spider, signals
 from scrapy.settings import BaseSettings, Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
-from scrapyd_dist.middlewares.producer.asked import Asked, job_settings
-from scrapyd_dist.middlewares.producer.options import Options, read_options
+from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, job_settings
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.profile import (
     FAST,
     NONE,
@@ -129,11 +129,11 @@ def test_workers_and_producers_get_it_and_no_other_crawl(process: dict[str, Any]
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_jobs_are_told_which(name: str) -> None:
     options = read_options(settings(DISTRIBUTED_PROFILE=name))
-    assert job_settings(Asked(), options)["DISTRIBUTED_PROFILE"] == name
+    assert job_settings(CrawlRequest(), options)["DISTRIBUTED_PROFILE"] == name
 
 
 def test_who_says_nothing_gets_the_usual_one() -> None:
-    assert read_options(Settings()).profile == Options().profile == USUAL
+    assert read_options(Settings()).profile == ProducerOptions().profile == USUAL
 
 
 def test_a_profile_that_is_none_is_told() -> None:

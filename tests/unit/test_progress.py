@@ -5,17 +5,15 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.account.outlook import Outlook, Sure
-from scrapyd_dist.account.pace import KEPT, Pace
-from scrapyd_dist.account.progress import SLOW_AFTER, Progress
 from scrapyd_dist.batches import Attempt, Batch
-from scrapyd_dist.coordination.fleet import Member, Out
-from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.progress.node_progress import KEPT, SLOW_AFTER, Eta, KnownTotals, Progress, Rate
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
 def test_a_pace_looks_back_over_its_window_only() -> None:
-    pace = Pace(window=10)
+    pace = Rate(window=10)
     assert (pace.rates(), pace.span) == ((), 0)
     pace.add(0, 0, 5)
     assert pace.rates() == (0, 0)
@@ -27,7 +25,7 @@ def test_a_pace_looks_back_over_its_window_only() -> None:
 
 
 def test_a_pace_never_runs_backwards_and_keeps_little() -> None:
-    pace = Pace(window=10)
+    pace = Rate(window=10)
     pace.add(0, 100)
     pace.add(1, 40)  # a batch failed, its requests are to be done again
     assert pace.rates() == (0,)
@@ -40,36 +38,36 @@ def test_a_pace_never_runs_backwards_and_keeps_little() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"pages": 9, "total_pages": 100}, (3000, Sure.AT_LEAST, 15.0)),
-        ({"pages": 10, "total_pages": 100}, (30000, Sure.ESTIMATE, 285.0)),
-        ({"pages": 50, "total_pages": None}, (3000, Sure.AT_LEAST, 15.0)),  # nobody knows how long the index is
-        ({"pages": 0, "total_pages": 1}, (3000, Sure.AT_LEAST, 15.0)),
-        ({"pages": 200, "total_pages": 100}, (3000, Sure.ESTIMATE, 15.0)),  # never fewer than are found
-        ({"pages": 9, "total_pages": 100, "finding": False}, (3000, Sure.KNOWN, 15.0)),
-        ({"finding": False, "rate": 0.0}, (3000, Sure.KNOWN, None)),
-        ({"finding": False, "done": 3000}, (3000, Sure.KNOWN, None)),
+        ({"pages": 9, "total_pages": 100}, (3000, KnownTotals.AT_LEAST, 15.0)),
+        ({"pages": 10, "total_pages": 100}, (30000, KnownTotals.ESTIMATE, 285.0)),
+        ({"pages": 50, "total_pages": None}, (3000, KnownTotals.AT_LEAST, 15.0)),  # nobody knows how long the index is
+        ({"pages": 0, "total_pages": 1}, (3000, KnownTotals.AT_LEAST, 15.0)),
+        ({"pages": 200, "total_pages": 100}, (3000, KnownTotals.ESTIMATE, 15.0)),  # never fewer than are found
+        ({"pages": 9, "total_pages": 100, "finding": False}, (3000, KnownTotals.KNOWN, 15.0)),
+        ({"finding": False, "rate": 0.0}, (3000, KnownTotals.KNOWN, None)),
+        ({"finding": False, "done": 3000}, (3000, KnownTotals.KNOWN, None)),
     ],
 )
-def test_the_outlook(fields: dict[str, Any], expected: tuple[int, Sure, float | None]) -> None:
+def test_the_outlook(fields: dict[str, Any], expected: tuple[int, KnownTotals, float | None]) -> None:
     values = {"found": 3000, "done": 1500, "rate": 100.0, "finding": True, **fields}
-    found = Outlook.of(**values)
+    found = Eta.of(**values)
     assert (found.requests, found.sure, found.eta) == expected
     assert found.document()["sure"] == expected[1].value
 
 
-def node(name: str) -> Member:
-    return Member(node=Node.parse(f"{name}:6800", name=name), prepared=True)
+def node(name: str) -> NodeState:
+    return NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True)
 
 
-def at_work(member: Member, number: int, done: int = 0, *, size: int = 1000, **fields: Any) -> Out:
-    report = Report(ended=False, updated=1.0, requests=size, done=done, missed=0, pages=done, items=done)
-    out = Out(batch=Batch(number=number, size=size), number=1, job=f"c.b{number}.a1", member=member, since=0.0,
+def at_work(member: NodeState, number: int, done: int = 0, *, size: int = 1000, **fields: Any) -> JobRun:
+    report = WorkerReport(ended=False, updated=1.0, requests=size, done=done, missed=0, pages=done, items=done)
+    out = JobRun(batch=Batch(number=number, size=size), number=1, job=f"c.b{number}.a1", member=member, since=0.0,
               start_by=9.0, report=replace(report, **fields))  # fmt: skip
     member.out[out.job] = out
     return out
 
 
-def gets_to(out: Out, done: int, **fields: Any) -> None:
+def gets_to(out: JobRun, done: int, **fields: Any) -> None:
     assert out.report
     out.report = replace(out.report, done=done, pages=done, items=done, **fields)
 

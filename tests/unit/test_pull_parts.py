@@ -17,24 +17,23 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import PullJob
-from scrapyd_dist.middlewares.pull.batchfilter import BatchFilter, put_in
-from scrapyd_dist.middlewares.pull.leased import BATCH, LeasedBatch, Mark, OwnPages, attempt_over, mark_of
-from scrapyd_dist.middlewares.pull.leasing import MAY_RETURN, Leasing, StoreLost
-from scrapyd_dist.middlewares.pull.news import News
-from scrapyd_dist.middlewares.pull.report import PullReport
-from scrapyd_dist.middlewares.reading import uploading_feeds
+from scrapyd_dist.middlewares.assignment import PullAssignment
+from scrapyd_dist.middlewares.engine_compat import spider_method
+from scrapyd_dist.middlewares.pull.batch_acker import PullReport
+from scrapyd_dist.middlewares.pull.batch_dupefilter import BatchDupeFilter, put_in
+from scrapyd_dist.middlewares.pull.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
+from scrapyd_dist.middlewares.pull.work_unit import BATCH, LeasedBatch, OwnPages, UnitMark, attempt_over, mark_of
 from scrapyd_dist.middlewares.roles import is_producer, is_worker
-from scrapyd_dist.middlewares.worker.callbacks import spider_method
-from scrapyd_dist.middlewares.worker.part import Part
+from scrapyd_dist.middlewares.setting_reader import uploading_feeds
+from scrapyd_dist.middlewares.worker.part import PartFile
 from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.values import Backlog, Leased
-from scrapyd_dist.jobs.outcome import read_report, refusal
+from scrapyd_dist.frontier.backlog import Backlog, Leased
+from scrapyd_dist.joblogs.worker_report import read_report, refusal
 
-JOB = PullJob(crawl="c", worker=3, home="c.0", node="one", url="http://one")
+JOB = PullAssignment(crawl="c", worker=3, home="c.0", node="one", url="http://one")
 ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}
 
 
@@ -46,7 +45,7 @@ def leased(tmp_path: Path) -> Iterator[Callable[[int], LeasedBatch]]:
     def make(size: int) -> LeasedBatch:
         values = [{"url": f"http://web/{n}"} for n in range(size)]
         one = Leased(batch=Batch(number=7, size=size), attempt=2, payload={})
-        part = Part(tmp_path, f"c.b7.a2-{len(made)}")
+        part = PartFile(tmp_path, f"c.b7.a2-{len(made)}")
         made.append(LeasedBatch(one, "c", values, None, part))  # type: ignore[arg-type]  # nothing is found
         return made[-1]
 
@@ -62,7 +61,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     batch = leased(1)
     assert not batch.over
     first = batch.begin(batch.todo.popleft())
-    assert first == Mark("c", 7, 2, position=0, serial=0, source=0)
+    assert first == UnitMark("c", 7, 2, position=0, serial=0, source=0)
     followed = batch.begin()
     batch.item_in()
     batch.end(first)
@@ -90,8 +89,8 @@ STEPS = st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"
 def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
     pages = OwnPages("c", 1, None)  # type: ignore[arg-type]  # nothing is found
     pages.making = False
-    marks: list[Mark] = []
-    open_: set[Mark] = set()
+    marks: list[UnitMark] = []
+    open_: set[UnitMark] = set()
     items = 0
     for what, which in steps:
         mark = marks[which % len(marks)] if marks else None
@@ -126,7 +125,7 @@ def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure()
 
 
 def test_the_mark_is_found_on_requests_responses_and_failures() -> None:
-    mark = Mark("c", 1, 1, 0, 0)
+    mark = UnitMark("c", 1, 1, 0, 0)
     request = Request("http://web/", meta={BATCH: mark})
     failure = Failure(OSError())  # type: ignore[no-untyped-call]  # Twisted has no types
     assert mark_of(failure) is None
@@ -162,7 +161,7 @@ def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Call
 def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], LeasedBatch]) -> None:
     report = PullReport(JOB)
     acked, lost, held = (leased(size) for size in (2, 3, 4))
-    acked.account.done(0)
+    acked.ledger.done(0)
     report.fate(acked, "acked")
     report.fate(lost, "lost")
     told = read_report(json.dumps(report.progress([held])).encode())
@@ -173,7 +172,7 @@ def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], L
 
 
 def test_a_part_that_counts_for_nothing_leaves_no_file(tmp_path: Path) -> None:
-    whole, growing = Part(tmp_path, "a"), Part(tmp_path, "b")
+    whole, growing = PartFile(tmp_path, "a"), PartFile(tmp_path, "b")
     whole.close()
     for part in (whole, growing):
         part.discard()
@@ -187,7 +186,7 @@ def test_a_part_that_counts_for_nothing_leaves_no_file(tmp_path: Path) -> None:
 def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
     order = {**ORDER, "slots": ["@login", "p0"], "store_sealed": "x", "newer": 1}
     settings = Settings({"DISTRIBUTED_PULL": json.dumps(order)})
-    job = PullJob.from_settings(settings)
+    job = PullAssignment.from_settings(settings)
     assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ("@login", "p0"), "@login")
     assert (job.told, job.lease, job.ahead) == ({"store_sealed": "x"}, 60.0, 1)
     assert is_worker(settings)
@@ -234,10 +233,10 @@ def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
     crawler.spider = Plain.from_crawler(crawler)
     crawler._apply_settings()
     seen = build_from_crawler(load_object(settings["DUPEFILTER_CLASS"]), crawler)
-    assert isinstance(seen, BatchFilter)
+    assert isinstance(seen, BatchDupeFilter)
 
     def of(batch: int) -> Request:
-        return Request("http://web/", meta={BATCH: Mark("c", batch, 1, 0, 0)})
+        return Request("http://web/", meta={BATCH: UnitMark("c", batch, 1, 0, 0)})
 
     asked = [of(1), of(1), of(2), Request("http://web/"), Request("http://web/")]
     assert [seen.request_seen(request) for request in asked] == [False, True, False, False, True]
@@ -251,7 +250,7 @@ def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
 
 
 async def test_news_wakes_all_who_wait_and_nobody_later() -> None:
-    news = News()
+    news = Notifier()
     waiting = [asyncio.ensure_future(news.wait()) for _ in range(2)]
     await asyncio.sleep(0)
     news.tell()
@@ -300,8 +299,8 @@ class FakeLeases:
         self.held.discard((batch, attempt))
 
 
-def leasing(job: PullJob = JOB, **answers: list[Any]) -> Leasing:
-    return Leasing(job, FakeStore(**answers), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
+def leasing(job: PullAssignment = JOB, **answers: list[Any]) -> LeaseClient:
+    return LeaseClient(job, FakeStore(**answers), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
 
 
 @pytest.mark.parametrize(
@@ -313,7 +312,7 @@ def leasing(job: PullJob = JOB, **answers: list[Any]) -> Leasing:
 )  # fmt: skip
 async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
     told = Backlog(**{"waiting": 0, "leased": 0, "expired": 0, "acked": 0, **backlog})
-    job = PullJob(crawl="c", worker=1, home="c.0", node="one", slots=slots)
+    job = PullAssignment(crawl="c", worker=1, home="c.0", node="one", slots=slots)
     assert (await leasing(job, backlog=[told]).no_more()) is over
 
 
@@ -354,7 +353,7 @@ async def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
 
 
 def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scrapyd_dist.middlewares.pull import leasing as module
+    from scrapyd_dist.middlewares.pull import lease_client as module
 
     monkeypatch.setattr(module, "AGAIN", 0.0)
     away = StoreError("away")
@@ -369,7 +368,7 @@ def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.Mo
 def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_lease(
     monkeypatch: pytest.MonkeyPatch, *, lease: float, lost: bool
 ) -> None:
-    from scrapyd_dist.middlewares.pull import leasing as module
+    from scrapyd_dist.middlewares.pull import lease_client as module
 
     now = [1000.0]
 
@@ -384,7 +383,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
 
     monkeypatch.setattr(module, "AGAIN", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    asked = Leasing(replace(JOB, lease=lease), Away(), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
+    asked = LeaseClient(replace(JOB, lease=lease), Away(), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
     if lost:
         with pytest.raises(StoreLost, match="away"):
             run(asked.next(1))
@@ -403,7 +402,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
     ],
 )
 async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
-    job = PullJob(crawl="c", worker=1, home="c.0", node="one", **order)
+    job = PullAssignment(crawl="c", worker=1, home="c.0", node="one", **order)
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
     asked = leasing(job, lease_next=[two])
     await asked.next(9)

@@ -4,11 +4,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from scrapyd_dist.cli.jobs.joblist import remembered
+from scrapyd_dist.cli.jobs.job_list import remembered
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.frontier.values import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.store import open_store
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.middlewares.worker.account import Account
+from scrapyd_dist.middlewares.worker.request_ledger import RequestLedger
 
 from scrapyd_dist.batches import Attempt, AttemptState
-from scrapyd_dist.coordination.tally import Tally
 from scrapyd_dist.items.delivery import PARTS, deliver
 from scrapyd_dist.items.replaced import left_out, number, without
-from scrapyd_dist.jobs.outcome import BadReport, kept, read_report
+from scrapyd_dist.joblogs.worker_report import BadReport, kept, read_report
+from scrapyd_dist.scheduling.counters import BatchCounters
 
 RETRIES = 10
 
 
-def report(account: Account) -> bytes:
+def report(account: RequestLedger) -> bytes:
     """The last report of a worker with this account."""
     head = {"schema": 1, "state": "ended", "updated": 1.0, "finish_reason": "finished"}
     return json.dumps({**head, **account.close()}).encode()
@@ -32,9 +32,9 @@ def attempt(batch: int, words: dict[str, Any], part: str = "") -> Attempt:
     )  # fmt: skip
 
 
-def failing(items: list[int | None], *, again: bool = False, fails: bool = True) -> Account:
+def failing(items: list[int | None], *, again: bool = False, fails: bool = True) -> RequestLedger:
     """A batch of two requests that yields items of these, in this order; the second one fails."""
-    account = Account(["http://web/0", "http://web/1"], again=again)
+    account = RequestLedger(["http://web/0", "http://web/1"], again=again)
     for source in items:
         account.item(source)
     account.done(0)
@@ -47,7 +47,7 @@ def chain(length: int) -> list[Attempt]:
     attempts = [attempt(1, kept(read_report(report(failing([0, 1, 0, 1])))))]
     for batch in range(2, length + 2):
         place = 1 if batch == 2 else 0
-        account = Account(["http://web/1"], again=True)
+        account = RequestLedger(["http://web/1"], again=True)
         account.item(0)
         account.item(0)
         account.missed(0, "failed", "it raised")
@@ -60,10 +60,10 @@ def test_of_ten_tries_the_last_one_counts() -> None:
     out = left_out(attempts)
     assert out.pop(1) == [(1, 1), (3, 1)]
     assert out == {batch: [(0, 2)] for batch in range(2, RETRIES + 1)}
-    tally = Tally()
+    tally = BatchCounters()
     for one in attempts:
         tally.accepted(one.batch, one.report, ())
-    recalled = Tally()
+    recalled = BatchCounters()
     recalled.recall((), list(reversed(attempts)), ())
     assert tally.items == recalled.items == 4
 
@@ -86,7 +86,7 @@ def test_a_hundred_thousand_items_are_one_run_and_those_of_no_request_are_no_run
     assert account.close()["missed_requests"] == [[1, "failed", [[1, 100_000]]]]
     account.located = False
     assert account.close()["missed_requests"] == [[1, "failed", None]]
-    assert Account(["http://web/0"]).close()["missed_requests"] == [[0, "failed", []]], "nothing was heard of it"
+    assert RequestLedger(["http://web/0"]).close()["missed_requests"] == [[0, "failed", []]], "nothing was heard of it"
 
 
 @pytest.mark.parametrize("runs", [[[0, 0]], [[-1, 1]], [[0, 2], [1, 1]], [[0, 5]], [["x", 1]], [[1]], 3])

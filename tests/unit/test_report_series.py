@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
-from scrapyd_dist.account.samples import due, sample_of
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, Shard
+from scrapyd_dist.progress.summary import due, sample_of
 from scrapyd_dist.report import Facts, document, gather, growth, work
 from scrapyd_dist.report.facts import natural, number
 from scrapyd_dist.store import open_store

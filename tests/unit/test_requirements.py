@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.deploy import egg, setup_py
+from scrapyd_dist.deploy import egg, project_setup
 from scrapyd_dist.deploy.requirements import read_requirements
 
 from scrapyd_dist.errors import ConfigError
@@ -93,7 +93,7 @@ class TestSetupPy:
         (shop / "shop/words.txt").write_text("words", "utf-8")
         (shop / "shop/words.csv").write_text("not asked for", "utf-8")
         before = sorted(shop.rglob("*"))
-        built = setup_py.build(shop, "ignored")
+        built = project_setup.build(shop, "ignored")
         assert sorted(shop.rglob("*")) == before
         with zipfile.ZipFile(io.BytesIO(built.data)) as archive:
             names = set(archive.namelist())
@@ -104,13 +104,13 @@ class TestSetupPy:
         assert f"settings = _sdist_boot_{built.content_hash}" in entries
         assert "[shop.plugins]\na = shop:a" in entries
         assert f"Version: 0+{built.content_hash}" in about
-        assert setup_py.build(shop, "ignored").data == built.data
+        assert project_setup.build(shop, "ignored").data == built.data
 
     def test_it_fails(self, shop: Path) -> None:
         (shop / "setup.py").write_text("raise SystemExit('no way')\n", "utf-8")
         with pytest.raises(ConfigError, match="built no egg: no way"):
-            setup_py.build(shop, "shop.settings")
+            project_setup.build(shop, "shop.settings")
 
     def test_there_is_none(self, shop: Path) -> None:
         with pytest.raises(ConfigError, match=r"setup\.py, which is not there"):
-            setup_py.build(shop, "shop.settings")
+            project_setup.build(shop, "shop.settings")

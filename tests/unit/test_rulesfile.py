@@ -3,10 +3,9 @@
 import pytest
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.slotting import site_of
-from scrapyd_dist.throttle.checks import domain_of
-from scrapyd_dist.throttle.rulesfile import BadRules, read, wanted
-from scrapyd_dist.throttle.values import ALL, Rule
+from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.throttle.permits import ALL, Rule
+from scrapyd_dist.throttle.rules_file import BadRules, domain_of, read, wanted
 
 #: as in the documentation of Scrapy Cluster
 CLUSTERS = b"""

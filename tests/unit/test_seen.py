@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapyd_dist.coordination.seen import PER_BUCKET, SIZE, Seen
+from scrapyd_dist.scheduling.fingerprints import PER_BUCKET, SIZE, FingerprintSet
 
 #: few different bytes: one fingerprint is then often found across the border of two others
 CLOSE = st.lists(st.sampled_from([0, 1]), min_size=SIZE, max_size=SIZE).map(bytes)
@@ -18,7 +18,7 @@ ANY = st.one_of(CLOSE, st.binary(max_size=SIZE + 2), st.just(b"\0" * SIZE))
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), ANY), max_size=100))
 def test_it_is_a_set(steps: list[tuple[bool, bytes]]) -> None:
-    seen, plain = Seen(), set[bytes]()
+    seen, plain = FingerprintSet(), set[bytes]()
     for adds, fingerprint in steps:
         assert (fingerprint in seen) is (fingerprint in plain)
         if adds:
@@ -44,7 +44,7 @@ def counted(number: int) -> bytes:
 def test_it_stays_exact_and_even_while_it_grows(make: Callable[[int], bytes]) -> None:
     order = list(range(20_000))
     random.Random(5).shuffle(order)
-    seen = Seen()
+    seen = FingerprintSet()
     for number in order[:10_000]:
         assert seen.add(make(number))
     assert [number for number in range(20_000) if make(number) in seen] == sorted(order[:10_000])
@@ -58,7 +58,7 @@ def test_it_stays_exact_and_even_while_it_grows(make: Callable[[int], bytes]) ->
 
 def test_what_lies_across_the_border_of_two_others_is_not_there() -> None:
     one, two = b"a" * 10 + b"b" * 10, b"c" * 10 + b"a" * 10
-    seen = Seen([one, two])
+    seen = FingerprintSet([one, two])
     assert (b"b" * 10 + b"c" * 10 in seen, b"a" * 20 in seen) == (False, False)
     assert one in seen
     assert two in seen

@@ -3,20 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.coordination.cutting import FEWEST, Cut, SlotCutter
-from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.scheduling.batcher import FEWEST, BatchDraft, SlotBatcher
 
 
-def found(number: int, slot: str = "0", priority: int = 0) -> Found:
-    return Found(value={"url": f"http://web/{number}"}, fingerprint=str(number).encode(), slot=slot, priority=priority)
+def found(number: int, slot: str = "0", priority: int = 0) -> FrontierIntake:
+    return FrontierIntake(
+        value={"url": f"http://web/{number}"}, fingerprint=str(number).encode(), slot=slot, priority=priority
+    )
 
 
-def sizes(cuts: list[Cut]) -> list[int]:
+def sizes(cuts: list[BatchDraft]) -> list[int]:
     return [len(cut.values) for cut in cuts]
 
 
 def test_250_requests_are_batches_of_100_100_and_50() -> None:
-    cutter = SlotCutter(size=100, max_age=60)
+    cutter = SlotBatcher(size=100, max_age=60)
     cuts = [cut for number in range(250) if (cut := cutter.add(found(number), 0.0))]
     assert sizes(cuts + cutter.take()) == [100, 100, 50]
     assert len(cutter) == 0
@@ -29,8 +31,8 @@ PLACES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-1, 1), st.boolea
 def test_every_request_is_in_one_batch_of_its_slot_and_priority_in_order(
     size: int, places: list[tuple[str, int, bool]]
 ) -> None:
-    cutter = SlotCutter(size=size, max_age=5)
-    cuts: list[Cut] = []
+    cutter = SlotBatcher(size=size, max_age=5)
+    cuts: list[BatchDraft] = []
     for number, (slot, priority, late) in enumerate(places):
         cut = cutter.add(found(number, slot, priority), float(number))
         cuts += [cut] if cut else []
@@ -44,7 +46,7 @@ def test_every_request_is_in_one_batch_of_its_slot_and_priority_in_order(
 
 
 def test_each_slot_waits_by_itself() -> None:
-    cutter = SlotCutter(size=10, max_age=5)
+    cutter = SlotBatcher(size=10, max_age=5)
     cutter.add(found(1, "a"), 100.0)
     cutter.add(found(2, "b"), 103.0)
     assert cutter.due(104.9) == []
@@ -53,7 +55,7 @@ def test_each_slot_waits_by_itself() -> None:
 
 
 def test_the_highest_priority_comes_first() -> None:
-    cutter = SlotCutter(size=10, max_age=5)
+    cutter = SlotBatcher(size=10, max_age=5)
     for number, priority in enumerate((0, 5, -1)):
         cutter.add(found(number, priority=priority), 0.0)
     assert [cut.priority for cut in cutter.take()] == [5, 0, -1]
@@ -61,7 +63,7 @@ def test_the_highest_priority_comes_first() -> None:
 
 def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
     idle = 0
-    cutter = SlotCutter(size=100, max_age=60, idle=lambda: idle)
+    cutter = SlotBatcher(size=100, max_age=60, idle=lambda: idle)
     for number in range(90):
         cutter.add(found(number), 0.0)
     assert cutter.due(1.0) == []
@@ -71,7 +73,7 @@ def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
 
 
 def test_a_batch_for_an_idle_worker_is_not_too_small_while_there_is_more() -> None:
-    cutter = SlotCutter(size=100, max_age=60, idle=lambda: 50)
+    cutter = SlotBatcher(size=100, max_age=60, idle=lambda: 50)
     for number in range(FEWEST + 5):
         cutter.add(found(number), 0.0)
     assert sizes(cutter.due(1.0)) == [FEWEST, 5]

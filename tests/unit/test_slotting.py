@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.slotting import MOST, Slots, site_of, slot_of_spider, spider_of_slot
+from scrapyd_dist.frontier.slots import MOST, SlotRule, site_of, slot_of_spider, spider_of_slot
 
 
 def prints(count: int) -> list[bytes]:
@@ -15,32 +15,32 @@ def prints(count: int) -> list[bytes]:
 
 
 def test_slots_are_called_by_their_prefix_and_a_number_from_0_on() -> None:
-    assert Slots().names() == ["0"]
-    assert Slots(prefix="p", number=8).names() == [f"p{number}" for number in range(8)]
-    assert Slots().of("http://web/", b"x") == "0"
+    assert SlotRule().names() == ["0"]
+    assert SlotRule(prefix="p", number=8).names() == [f"p{number}" for number in range(8)]
+    assert SlotRule().of("http://web/", b"x") == "0"
 
 
 def test_ten_thousand_fingerprints_are_spread_evenly_over_eight_slots_and_none_else() -> None:
-    slots = Slots(prefix="p", number=8)
+    slots = SlotRule(prefix="p", number=8)
     found = Counter(slots.of("http://web/", one) for one in prints(10_000))
     assert sorted(found) == slots.names()
     assert all(1125 <= count <= 1375 for count in found.values()), found
 
 
 def test_fingerprints_that_are_no_hashes_are_spread_as_well() -> None:
-    slots = Slots(number=8)
+    slots = SlotRule(number=8)
     found = Counter(slots.of("http://web/", f"page {number}".encode()) for number in range(10_000))
     assert all(1125 <= count <= 1375 for count in found.values()), found
 
 
 def test_a_request_lies_in_the_same_slot_on_every_machine() -> None:
     # Not to be changed: what is stored by one version is looked for by the next.
-    assert [Slots(number=100).of("", one) for one in prints(5)] == ["96", "47", "7", "89", "77"]
-    assert Slots(number=100, by="domain").of("https://www.example.co.uk/a", b"") == "42"
+    assert [SlotRule(number=100).of("", one) for one in prints(5)] == ["96", "47", "7", "89", "77"]
+    assert SlotRule(number=100, by="domain").of("https://www.example.co.uk/a", b"") == "42"
 
 
 def test_by_domain_one_site_is_in_one_slot_whatever_its_hosts() -> None:
-    slots = Slots(prefix="d", number=50, by="domain")
+    slots = SlotRule(prefix="d", number=50, by="domain")
     hosts = ["example.co.uk", "www.example.co.uk", "shop.example.co.uk:8080", "user:x@a.b.example.co.uk"]
     assert len({slots.of(f"http://{host}/{n}", one) for host in hosts for n, one in enumerate(prints(20))}) == 1
     others = {slots.of(f"http://site{number}.co.uk/", b"") for number in range(500)}
@@ -69,7 +69,7 @@ def test_the_site_of_a_url_is_found_without_the_net(url: str, site: str) -> None
     ("text", "names"), [("pages/3", ["pages0", "pages1", "pages2"]), ("pages", ["pages0"]), ("/2", ["0", "1"])]
 )
 def test_a_family_is_read_as_prefix_and_number(text: str, names: list[str]) -> None:
-    assert Slots.parse(text).names() == names
+    assert SlotRule.parse(text).names() == names
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_a_family_is_read_as_prefix_and_number(text: str, names: list[str]) -> N
 )
 def test_what_names_no_slots_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        Slots.parse(text)
+        SlotRule.parse(text)
 
 
 @pytest.mark.parametrize("fields", [{"by": "size"}, {"prefix": "a/b"}, {"number": 0}, {"prefix": "x" * 81}])
 def test_bad_families_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Slots(**fields)
+        SlotRule(**fields)
 
 
 @pytest.mark.parametrize(("project", "spider"), [("", "login"), ("other", "login"), ("other", "example.com")])

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.middlewares.producer.options import Options
+from scrapyd_dist.middlewares.producer.crawl_nodes import NodeSources, nodes_of
 from scrapyd_dist.middlewares.producer.preflight import find_project
-from scrapyd_dist.middlewares.producer.sources import Sources, nodes_of
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
@@ -28,8 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def sources(**options: Any) -> Sources:
-    return Sources(Options(**options), find_project("p.settings", "p"))
+def sources(**options: Any) -> NodeSources:
+    return NodeSources(ProducerOptions(**options), find_project("p.settings", "p"))
 
 
 def names(nodes: tuple[Node, ...]) -> list[str]:

@@ -1,42 +1,42 @@
-"""Which lanes get workers now, and which lose one: the decision alone, by numbers."""
+"""Which pools get workers now, and which lose one: the decision alone, by numbers."""
 
 from dataclasses import replace
 
 import pytest
 
-from scrapyd_dist.frontier.values import SlotCount
-from scrapyd_dist.managing.failures import Failures
-from scrapyd_dist.managing.staffing import ALL, Staffing, Work, decide, work_in
+from scrapyd_dist.frontier.backlog import SlotCount
+from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker
+from scrapyd_dist.scheduling.scaling_policy import ALL, ScalingPolicy, Workload, decide, work_in
 
 #: as the manager of HCF has it: one worker on each slot with work, so many at one time
-ONE_EACH = Staffing(most=8, per_slot=1, prefix="p")
+ONE_EACH = ScalingPolicy(most=8, per_slot=1, prefix="p")
 
 
-def waiting(**slots: int) -> dict[str, Work]:
-    return {slot: Work(waiting=number) for slot, number in slots.items()}
+def waiting(**slots: int) -> dict[str, Workload]:
+    return {slot: Workload(waiting=number) for slot, number in slots.items()}
 
 
-def eight(work: int = 3) -> dict[str, Work]:
-    return {f"p{number}": Work(waiting=work) for number in range(8)}
+def eight(work: int = 3) -> dict[str, Workload]:
+    return {f"p{number}": Workload(waiting=work) for number in range(8)}
 
 
 # what there is to do
 
 
-def test_a_crawl_has_one_lane_for_all_its_slots_and_one_for_each_other_spider() -> None:
+def test_a_crawl_has_one_pool_for_all_its_slots_and_one_for_each_other_spider() -> None:
     counts = [
         SlotCount(slot="", batches={"sealed": 2, "done": 9}),
         SlotCount(slot="p1", batches={"failed": 1, "running": 3}),
         SlotCount(slot="@login", batches={"sealed": 4}),
         SlotCount(slot="@shop:login", batches={"split": 1, "dead": 1}),
     ]
-    lanes = work_in(counts, Staffing())
-    assert lanes == {ALL: Work(waiting=3, out=3), "@login": Work(waiting=4), "@shop:login": Work()}
-    assert [lane for lane, work in lanes.items() if work.over] == ["@shop:login"]
+    pools = work_in(counts, ScalingPolicy())
+    assert pools == {ALL: Workload(waiting=3, out=3), "@login": Workload(waiting=4), "@shop:login": Workload()}
+    assert [pool for pool, work in pools.items() if work.over] == ["@shop:login"]
 
 
-def test_a_crawl_in_which_nothing_was_added_yet_has_a_lane_all_the_same() -> None:
-    assert work_in([], Staffing()) == {ALL: Work()}
+def test_a_crawl_in_which_nothing_was_added_yet_has_a_pool_all_the_same() -> None:
+    assert work_in([], ScalingPolicy()) == {ALL: Workload()}
 
 
 def test_with_a_prefix_other_slots_are_no_concern_of_these_workers() -> None:
@@ -53,26 +53,26 @@ def test_each_slot_with_work_gets_one_worker_and_none_gets_two() -> None:
 
 
 def test_a_slot_without_work_gets_none_and_a_busy_one_none_more() -> None:
-    lanes = waiting(p0=0, p1=1, p2=5)
-    assert decide(lanes, {"p2": 1}, ONE_EACH, room=20).start == ["p1"]
+    pools = waiting(p0=0, p1=1, p2=5)
+    assert decide(pools, {"p2": 1}, ONE_EACH, room=20).start == ["p1"]
 
 
-def test_a_lane_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_idle_worker_makes_room() -> None:
-    lanes = {ALL: Work(), "@shop:login": Work(waiting=2), "@login": Work(waiting=1)}
-    decision = decide(lanes, {ALL: 2}, Staffing(), room=1, cramped={"@shop:login"})
+def test_a_pool_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_idle_worker_makes_room() -> None:
+    pools = {ALL: Workload(), "@shop:login": Workload(waiting=2), "@login": Workload(waiting=1)}
+    decision = decide(pools, {ALL: 2}, ScalingPolicy(), room=1, cramped={"@shop:login"})
     assert (decision.start, decision.end) == (["@login"], [ALL])
-    decision = decide(lanes, {ALL: 2, "@shop:login": 1}, Staffing(), room=1, cramped={"@shop:login"})
+    decision = decide(pools, {ALL: 2, "@shop:login": 1}, ScalingPolicy(), room=1, cramped={"@shop:login"})
     assert (decision.start, decision.end) == (["@login"], [])  # it has one already
 
 
 def test_room_is_made_where_it_is_of_use_and_anywhere_when_it_is_for_others_as_well() -> None:
-    lanes = {"p0": Work(), "p1": Work(), "@shop:login": Work(waiting=2)}
-    working, each = {"p0": 1, "p1": 1}, Staffing(per_slot=1)
-    decision = decide(lanes, working, each, room=0, cramped={"@shop:login"})
+    pools = {"p0": Workload(), "p1": Workload(), "@shop:login": Workload(waiting=2)}
+    working, each = {"p0": 1, "p1": 1}, ScalingPolicy(per_slot=1)
+    decision = decide(pools, working, each, room=0, cramped={"@shop:login"})
     assert (decision.end, decision.only_for) == (["p0", "p1"], ["@shop:login"])
-    decision = decide({**lanes, "p2": Work(waiting=1)}, working, each, room=0, cramped={"@shop:login"})
+    decision = decide({**pools, "p2": Workload(waiting=1)}, working, each, room=0, cramped={"@shop:login"})
     assert (decision.end, decision.only_for) == (["p0", "p1"], ())
-    decision = decide(lanes, working, replace(each, most=2), room=9)  # there is room, and may not be more of them
+    decision = decide(pools, working, replace(each, most=2), room=9)  # there is room, and may not be more of them
     assert (decision.end, decision.only_for) == (["p0", "p1"], ())
 
 
@@ -81,7 +81,7 @@ def test_never_more_than_asked_for_also_when_that_was_lowered_while_more_run(
     most: int, running: int, started: int
 ) -> None:
     working = {f"p{number}": 1 for number in range(running)}
-    staffing = Staffing(most=most, per_slot=1, prefix="p")
+    staffing = ScalingPolicy(most=most, per_slot=1, prefix="p")
     assert len(decide(eight(), working, staffing, room=20).start) == started
 
 
@@ -91,14 +91,14 @@ def test_room_in_the_fleet_is_a_limit_too() -> None:
 
 
 def test_nothing_takes_the_place_of_a_worker_that_has_done_what_its_settings_wanted() -> None:
-    three = Staffing(most=3)
-    assert decide({ALL: Work(waiting=9)}, {ALL: 1}, three, room=9, retired={ALL: 1}).start == [ALL]
-    assert decide({ALL: Work(waiting=9)}, {}, three, room=9, retired={ALL: 3}).start == []
+    three = ScalingPolicy(most=3)
+    assert decide({ALL: Workload(waiting=9)}, {ALL: 1}, three, room=9, retired={ALL: 1}).start == [ALL]
+    assert decide({ALL: Workload(waiting=9)}, {}, three, room=9, retired={ALL: 3}).start == []
     assert decide(waiting(p0=2), {}, ONE_EACH, room=9, retired={"p0": 1}).start == []
 
 
 def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
-    staffing = Staffing(per_slot=2, prefix="p")
+    staffing = ScalingPolicy(per_slot=2, prefix="p")
     start = decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=4).start
     assert sorted(start[:3]) == ["p0", "p1", "p2"]
     assert sorted(decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=9).start) == [
@@ -110,42 +110,42 @@ def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
 
 
 def test_workers_of_a_crawl_start_before_there_is_work_and_fill_the_fleet() -> None:
-    assert decide({ALL: Work()}, {}, Staffing(), room=9, early=6).start == [ALL] * 6
-    assert decide({ALL: Work()}, {}, Staffing(most=4), room=9, early=6).start == [ALL] * 4
-    assert decide({ALL: Work()}, {}, Staffing(), room=6).start == []
+    assert decide({ALL: Workload()}, {}, ScalingPolicy(), room=9, early=6).start == [ALL] * 6
+    assert decide({ALL: Workload()}, {}, ScalingPolicy(most=4), room=9, early=6).start == [ALL] * 4
+    assert decide({ALL: Workload()}, {}, ScalingPolicy(), room=6).start == []
 
 
 def test_room_that_is_learned_of_later_is_filled_when_there_is_work_for_it() -> None:
-    assert decide({ALL: Work()}, {ALL: 6}, Staffing(), room=2, early=6).start == []
-    assert decide({ALL: Work(waiting=7)}, {ALL: 6}, Staffing(), room=2, early=6).start == [ALL]
+    assert decide({ALL: Workload()}, {ALL: 6}, ScalingPolicy(), room=2, early=6).start == []
+    assert decide({ALL: Workload(waiting=7)}, {ALL: 6}, ScalingPolicy(), room=2, early=6).start == [ALL]
 
 
 def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
     counts = [SlotCount(slot="", batches={"sealed": 2}), SlotCount(slot="p1", batches={"sealed": 2})]
-    lanes = work_in(counts, Staffing(per_slot=1))
-    assert lanes == {"": Work(waiting=2), "p1": Work(waiting=2)}
-    assert sorted(decide(lanes, {}, Staffing(per_slot=1), room=9, early=9).start) == ["", "p1"]
+    pools = work_in(counts, ScalingPolicy(per_slot=1))
+    assert pools == {"": Workload(waiting=2), "p1": Workload(waiting=2)}
+    assert sorted(decide(pools, {}, ScalingPolicy(per_slot=1), room=9, early=9).start) == ["", "p1"]
 
 
 def test_what_its_workers_will_take_anyway_needs_no_more_of_them() -> None:
-    assert decide({ALL: Work(waiting=3)}, {ALL: 3}, Staffing(), room=6).start == []
-    assert decide({ALL: Work(waiting=5)}, {ALL: 3}, Staffing(), room=6).start == [ALL] * 2
+    assert decide({ALL: Workload(waiting=3)}, {ALL: 3}, ScalingPolicy(), room=6).start == []
+    assert decide({ALL: Workload(waiting=5)}, {ALL: 3}, ScalingPolicy(), room=6).start == [ALL] * 2
 
 
 def test_work_for_another_spider_comes_first_when_nobody_does_it() -> None:
-    lanes = {ALL: Work(waiting=9), "@login": Work(waiting=1)}
-    assert decide(lanes, {ALL: 5}, Staffing(), room=1, early=9).start == ["@login"]
+    pools = {ALL: Workload(waiting=9), "@login": Workload(waiting=1)}
+    assert decide(pools, {ALL: 5}, ScalingPolicy(), room=1, early=9).start == ["@login"]
 
 
-def test_an_idle_worker_makes_room_for_a_lane_that_has_work_and_nobody() -> None:
-    lanes = {ALL: Work(), "@login": Work(waiting=1)}
-    decision = decide(lanes, {ALL: 2}, Staffing(most=2), room=5)
+def test_an_idle_worker_makes_room_for_a_pool_that_has_work_and_nobody() -> None:
+    pools = {ALL: Workload(), "@login": Workload(waiting=1)}
+    decision = decide(pools, {ALL: 2}, ScalingPolicy(most=2), room=5)
     assert (decision.start, decision.end) == ([], [ALL])
-    busy = {ALL: Work(out=1), "@login": Work(waiting=1)}
-    assert decide(busy, {ALL: 2}, Staffing(most=2), room=5).end == []
+    busy = {ALL: Workload(out=1), "@login": Workload(waiting=1)}
+    assert decide(busy, {ALL: 2}, ScalingPolicy(most=2), room=5).end == []
 
 
-def test_a_closed_lane_gets_nothing() -> None:
+def test_a_closed_pool_gets_nothing() -> None:
     assert decide(waiting(p0=1, p1=1), {}, ONE_EACH, room=9, closed={"p0"}).start == ["p1"]
 
 
@@ -153,7 +153,7 @@ def test_a_closed_lane_gets_nothing() -> None:
 
 
 def test_a_node_whose_workers_do_nothing_gets_no_more_of_them() -> None:
-    failures = Failures(attempts=4)
+    failures = CircuitBreaker(attempts=4)
     assert [failures.failed(ALL, "one", "no such table", begun=False) for _ in range(2)] == ["", ""]
     assert "no such table" in failures.failed(ALL, "one", "no such table", begun=False)
     assert failures.unfit == {"one"}
@@ -161,7 +161,7 @@ def test_a_node_whose_workers_do_nothing_gets_no_more_of_them() -> None:
 
 
 def test_what_was_done_in_between_is_forgiven() -> None:
-    failures = Failures(attempts=1)
+    failures = CircuitBreaker(attempts=1)
     for _ in range(20):
         failures.failed("p0", "one", "killed", begun=True)
         failures.failed("p0", "one", "killed", begun=False)
@@ -169,8 +169,8 @@ def test_what_was_done_in_between_is_forgiven() -> None:
     assert (failures.closed, failures.unfit) == ({}, set())
 
 
-def test_a_lane_is_closed_when_more_workers_died_on_it_than_one_batch_can_kill() -> None:
-    failures = Failures(attempts=4)
+def test_a_pool_is_closed_when_more_workers_died_on_it_than_one_batch_can_kill() -> None:
+    failures = CircuitBreaker(attempts=4)
     for _ in range(7):
         failures.failed("p0", "one", "killed", begun=True)
         failures.failed("p1", "two", "killed", begun=True)
@@ -182,7 +182,7 @@ def test_a_lane_is_closed_when_more_workers_died_on_it_than_one_batch_can_kill()
 
 
 def test_one_refusal_may_be_a_node_that_lost_the_code() -> None:
-    failures = Failures(attempts=4)
+    failures = CircuitBreaker(attempts=4)
     assert not failures.refused("@nobody", "spider 'nobody' not found")
     assert failures.refused("@nobody", "spider 'nobody' not found")
     assert failures.unknown == {"@nobody"}

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.account.progress import Progress
-from scrapyd_dist.account.summary import IndexProgress, Snapshot, exit_code, summary, told
 from scrapyd_dist.batches import Batch, Crawl, CrawlState
-from scrapyd_dist.coordination.fleet import Member, Out
-from scrapyd_dist.coordination.tally import Tally
-from scrapyd_dist.jobs.outcome import Report
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.progress.node_progress import Progress
+from scrapyd_dist.progress.summary import IndexProgress, Snapshot, exit_code, summary, told
+from scrapyd_dist.scheduling.counters import BatchCounters
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
 def snapshot(**fields: Any) -> Snapshot:
     values: dict[str, Any] = {
         "crawl": "c", "spider": "s", "project": "p", "version": "v", "state": "working", "duration": 1.23456,
         "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5, "waiting": 1,
-        "batches": 4, "tally": Tally(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
+        "batches": 4, "counters": BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
     }  # fmt: skip
     return Snapshot(**{**values, **fields})
 
@@ -42,9 +42,9 @@ def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
 
 
 def test_what_runs_is_counted_with_what_is_done() -> None:
-    member = Member(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
-    out = Out(batch=Batch(number=3, size=5), number=1, job="c.b3.a1", member=member, since=0.0, start_by=9.0)
-    out.report = Report(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
+    member = NodeState(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
+    out = JobRun(batch=Batch(number=3, size=5), number=1, job="c.b3.a1", member=member, since=0.0, start_by=9.0)
+    out.report = WorkerReport(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
     member.out[out.job] = out
     progress = Progress()
     progress.look([member], 0.0)
@@ -75,7 +75,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
 
 def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
     node = Node.parse("http://me:secret@one:6800", name="one")
-    down, unfit = Member(node=node), Member(node=node, unfit="no log folder")
+    down, unfit = NodeState(node=node), NodeState(node=node, unfit="no log folder")
     down.missed("connection refused", 1.0)
     document = summary(snapshot(members=[down, unfit]))
     assert [(n["state"], n["reason"]) for n in document["nodes"]] == [
@@ -133,12 +133,12 @@ def test_a_crawl_that_rests_has_no_pace_and_no_end() -> None:
 
 
 def test_a_job_without_a_report_waits() -> None:
-    member = Member(node=Node.parse("http://one:6800", name="one"))
+    member = NodeState(node=Node.parse("http://one:6800", name="one"))
     for number in (1, 2):
         batch = Batch(number=number, size=5)
-        out = Out(batch=batch, number=1, job=f"c.b{number}.a1", member=member, since=0.0, start_by=9.0)
+        out = JobRun(batch=batch, number=1, job=f"c.b{number}.a1", member=member, since=0.0, start_by=9.0)
         member.out[out.job] = out
-    out.report = Report(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
+    out.report = WorkerReport(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
     document = summary(snapshot(members=[member]))
     assert (document["nodes"][0]["running"], document["nodes"][0]["waiting"]) == (2, 1)
     assert document["requests"]["succeeded"] == 8 + 2

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from scrapyd_dist.deploy.pruning import plan
+from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls
+from scrapyd_dist.deploy.rollback import plan
 from scrapyd_dist.deploy.rollout import common_name
-from scrapyd_dist.deploy.survey import Seen, differences, in_use, only_crawls
 
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
@@ -15,9 +15,9 @@ OLD, MID, NEW = (f"2026112{day}T120000Z-{'0123456789ab'}" for day in (0, 1, 2))
 OTHER = "20261123T120000Z-ffffffffffff"
 
 
-def seen(*versions: str, name: str = "a", jobs: tuple[Job, ...] = (), **more: Any) -> Seen:
+def seen(*versions: str, name: str = "a", jobs: tuple[Job, ...] = (), **more: Any) -> NodeVersions:
     node = Node.parse(f"{name}:6800", name=name)
-    return Seen(node=node, project="p", versions=versions, jobs=jobs, **more)
+    return NodeVersions(node=node, project="p", versions=versions, jobs=jobs, **more)
 
 
 def job(id_: str, state: JobState = JobState.RUNNING, version: str | None = None) -> Job:

@@ -8,8 +8,8 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.throttle.budgets import META, PageBudget, PagesUsedUp
 from scrapyd_dist.middlewares.throttle.gate import Gate
-from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
-from scrapyd_dist.middlewares.worker.account import judge
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
+from scrapyd_dist.middlewares.worker.request_ledger import judge
 from twisted.python.failure import Failure
 
 

@@ -15,15 +15,24 @@ from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
-from scrapyd_dist.middlewares.throttle import gate, talk
-from scrapyd_dist.middlewares.throttle.charging import Charging
+from scrapyd_dist.middlewares.throttle import gate, throttle_client
+from scrapyd_dist.middlewares.throttle.domain_queue import STALE
 from scrapyd_dist.middlewares.throttle.gate import Gate
-from scrapyd_dist.middlewares.throttle.lines import STALE
-from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
 from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
+from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Look, Permit, SiteNews, Taken
+from scrapyd_dist.throttle.permits import (
+    ALL,
+    DomainLook,
+    Limit,
+    Permit,
+    PermitReply,
+    PermitRequest,
+    SiteNews,
+    TakenPermits,
+)
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 SLOW, FAST, FREE, SHUT, SPENT = "slow.example", "fast.example", "free.example", "shut.example", "spent.example"
@@ -38,38 +47,38 @@ class FakeStore:
         self.clock = clock
         self.version, self.away, self.looks = 1, False, 0
         self.changed = frozenset({ALL})  #: since the version before
-        self.asked: list[list[Ask]] = []
+        self.asked: list[list[PermitRequest]] = []
         self.back: list[Permit] = []
         self.news: list[SiteNews] = []
         self.next: dict[str, float] = {}
         self.closed = False
 
-    def take_permits(self, asks: Sequence[Ask], known: int | None = None) -> Taken:
+    def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         if self.away:
             raise StoreError("it is away.")
         self.asked.append(list(asks))
         answers = tuple(map(self._answer, asks))
-        return Taken(now=self.clock(), version=self.version, changed=self._since(known), answers=answers)
+        return TakenPermits(now=self.clock(), version=self.version, changed=self._since(known), answers=answers)
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: PermitRequest) -> PermitReply:
         if ask.domain in (FREE, SHUT, SPENT):
-            return Answer(free=ask.domain == FREE, held=ask.domain == SHUT, used_up=ask.domain == SPENT)
+            return PermitReply(free=ask.domain == FREE, held=ask.domain == SHUT, used_up=ask.domain == SPENT)
         gap, permits = GAPS.get(ask.domain, 1.0), []
         for _ in range(ask.count):
             at = max(self.clock(), self.next.get(ask.key, 0.0))
             self.next[ask.key] = at + gap
             permits.append(Permit(key=ask.key, at=at, page_of=ask.budget))
-        return Answer(permits=tuple(permits))
+        return PermitReply(permits=tuple(permits))
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         self.back += permits
 
-    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> Look:
+    def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
         if self.away:
             raise StoreError("it is away.")
         self.news += news
         self.looks += 1
-        return Look(version=self.version, changed=self._since(known))
+        return DomainLook(version=self.version, changed=self._since(known))
 
     def _since(self, known: int | None) -> frozenset[str]:
         return self.changed if known not in (None, self.version) else frozenset()
@@ -120,7 +129,7 @@ class Scene:
         self.gate = Gate(self.crawler, ThrottleOptions(on=True, limit=limit, **options), clock=lambda: self.time)
         Gate._all[self.crawler] = self.gate
         self.gate.open(self.store)
-        self.charging = Charging(self.gate)
+        self.charging = PermitMiddleware(self.gate)
         self.queue = ThrottledQueue(self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue)
 
     def push(self, *urls: str, **meta: Any) -> None:
@@ -190,7 +199,7 @@ async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> No
         await it.said()
         (asks,) = it.store.asked
         assert len(asks) == 14
-        assert asks[0] == Ask(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
+        assert asks[0] == PermitRequest(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
         assert [it.pop() for _ in range(20)].count(None) == 6
 
 
@@ -379,10 +388,10 @@ async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> Non
         asked, go = threading.Event(), threading.Event()
         take = it.store.take_permits
 
-        def slow(asks: Sequence[Ask], known: int | None) -> Taken:
+        def slow(asks: Sequence[PermitRequest], known: int | None) -> TakenPermits:
             asked.set()
             assert go.wait(10)
-            taken: Taken = take(asks, known)
+            taken: TakenPermits = take(asks, known)
             return taken
 
         it.store.take_permits = slow
@@ -439,8 +448,8 @@ async def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> No
 
 
 async def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talk, "AGAIN", 0.001)
-    monkeypatch.setattr(talk, "LONGEST_AGAIN", 0.001)
+    monkeypatch.setattr(throttle_client, "AGAIN", 0.001)
+    monkeypatch.setattr(throttle_client, "LONGEST_AGAIN", 0.001)
     async with scene() as it:
         it.push(FREE, FREE)
         await it.said()
@@ -502,7 +511,7 @@ async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
         await it.said()
         assert it.pop() == SLOW
         await it.turn(1.0)
-        it.store._answer = lambda ask: Answer(free=True)
+        it.store._answer = lambda ask: PermitReply(free=True)
         it.store.version = 2
         assert it.gate._talk
         it.gate._talk.look()

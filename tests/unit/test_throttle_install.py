@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.throttle.charging import ORDER, Charging
 from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, is_throttled, put_in, why_not_heeded
-from scrapyd_dist.middlewares.throttle.opening import open_for
+from scrapyd_dist.middlewares.throttle.permit_store import open_for
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
+from scrapyd_dist.middlewares.throttle.site_feedback import PERMIT_ORDER, PermitMiddleware
 
 from scrapyd_dist.payload import START_URLS
 
@@ -39,7 +39,7 @@ def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
     made = settings()
     assert made[QUEUE] is ThrottledQueue
     orders: dict[Any, int] = dict(made.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES"))
-    assert orders[Charging] == ORDER == max(orders.values())
+    assert orders[PermitMiddleware] == PERMIT_ORDER == max(orders.values())
     put_in(made)
     assert made[QUEUE] is ThrottledQueue
 

@@ -3,21 +3,29 @@
 from typing import Any
 
 import pytest
-from scrapyd_dist.middlewares.throttle.lines import AHEAD, LAST_LOOK, MOST_AHEAD, STALE, Kind, Line, Standing
+from scrapyd_dist.middlewares.throttle.domain_queue import (
+    AHEAD,
+    LAST_LOOK,
+    MOST_AHEAD,
+    STALE,
+    DomainQueue,
+    DomainStatus,
+    QueueKey,
+)
 
-from scrapyd_dist.throttle.values import Answer, Permit
+from scrapyd_dist.throttle.permits import Permit, PermitReply
 
 
 def ours(moment: float) -> float:
     return moment
 
 
-def given(*moments: float, **more: Any) -> Answer:
-    return Answer(permits=tuple(Permit(key="k", at=moment) for moment in moments), **more)
+def given(*moments: float, **more: Any) -> PermitReply:
+    return PermitReply(permits=tuple(Permit(key="k", at=moment) for moment in moments), **more)
 
 
-def line(waiting: int = 100, pages: int | None = None) -> Line:
-    return Line(Kind("a.example", "", pages), waiting=waiting)
+def line(waiting: int = 100, pages: int | None = None) -> DomainQueue:
+    return DomainQueue(QueueKey("a.example", "", pages), waiting=waiting)
 
 
 def test_at_first_two_are_asked_for_since_two_tell_how_far_they_lie_apart() -> None:
@@ -83,11 +91,11 @@ def test_new_rules_take_what_lies_ahead() -> None:
     assert it.missing(1.5, 9) == 1  # the one that is due is still good, and two are wanted
 
 
-@pytest.mark.parametrize(("answer", "standing"), [(Answer(free=True), "free"), (Answer(held=True), "held")])
-def test_a_line_that_needs_no_permit_or_gets_none_asks_no_more(answer: Answer, standing: str) -> None:
+@pytest.mark.parametrize(("answer", "standing"), [(PermitReply(free=True), "free"), (PermitReply(held=True), "held")])
+def test_a_line_that_needs_no_permit_or_gets_none_asks_no_more(answer: PermitReply, standing: str) -> None:
     it = line()
     it.receive(answer, ours, 0.0)
-    assert it.standing is Standing(standing)
+    assert it.standing is DomainStatus(standing)
     assert it.missing(0.0, 9) == 0
     it.withdraw(1.0)
     assert it.missing(1.0, 9) == 2
@@ -114,7 +122,7 @@ def test_a_budget_is_used_up_however_often_the_rules_change() -> None:
     assert it.missing(5.9, 9) == 0
     it.receive(given(used_up=True), ours, 5.1 + LAST_LOOK)
     it.withdraw(7.0)
-    assert it.standing is Standing.USED_UP
+    assert it.standing is DomainStatus.USED_UP
 
 
 def test_a_page_that_came_back_is_used() -> None:
@@ -122,10 +130,10 @@ def test_a_page_that_came_back_is_used() -> None:
     it.receive(given(used_up=True), ours, 5.0)
     it.receive(given(7.0, used_up=True), ours, 6.5)
     it.receive(given(used_up=True), ours, 7.5)
-    assert it.standing is Standing.LIMITED
+    assert it.standing is DomainStatus.LIMITED
 
 
 def test_what_leaves_for_no_site_is_free() -> None:
-    it = Line(Kind(""), waiting=1)
+    it = DomainQueue(QueueKey(""), waiting=1)
     it.withdraw(1.0)
-    assert it.standing is Standing.OPEN
+    assert it.standing is DomainStatus.OPEN

@@ -3,15 +3,15 @@
 import math
 
 import pytest
-from scrapyd_dist.middlewares.throttle.moments import FRESH, Moments
+from scrapyd_dist.middlewares.throttle.timers import FRESH, ClockOffset
 
 
 def test_before_the_first_answer_no_moment_comes() -> None:
-    assert Moments().ours(1.0) == math.inf
+    assert ClockOffset().ours(1.0) == math.inf
 
 
 def test_the_quickest_answer_counts() -> None:
-    moments = Moments()
+    moments = ClockOffset()
     for received, said in ((10.05, 1000.0), (10.51, 1000.5), (11.04, 1001.0)):
         moments.saw(received, said)
     assert moments.ours(1002.0) == pytest.approx(12.01)
@@ -19,14 +19,14 @@ def test_the_quickest_answer_counts() -> None:
 
 
 def test_a_clock_that_was_set_back_makes_nothing_early() -> None:
-    moments = Moments()
+    moments = ClockOffset()
     moments.saw(10.0, 1000.0)
     moments.saw(11.0, 900.0)
     assert moments.ours(901.0) == pytest.approx(12.0)
 
 
 def test_a_clock_that_was_set_forward_is_followed_at_once() -> None:
-    moments = Moments()
+    moments = ClockOffset()
     moments.saw(10.0, 1000.0)
     moments.saw(11.0, 1100.0)
     assert moments.ours(1101.0) == pytest.approx(12.0)
@@ -34,7 +34,7 @@ def test_a_clock_that_was_set_forward_is_followed_at_once() -> None:
 
 def test_an_old_comparison_is_forgotten() -> None:
     """Else two clocks that drift apart would be taken for one that was once close."""
-    moments = Moments()
+    moments = ClockOffset()
     moments.saw(10.0, 1000.0)
     for step in range(1, 4):
         moments.saw(10.0 + step * 1.1 * FRESH + 0.05, 1000.0 + step * 1.1 * FRESH)

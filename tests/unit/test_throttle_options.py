@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.throttle import options as names
-from scrapyd_dist.middlewares.throttle.options import OURS, ThrottleOptions
+from scrapyd_dist.middlewares.throttle import throttle_options as names
+from scrapyd_dist.middlewares.throttle.throttle_options import OURS, ThrottleOptions
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.throttle.values import Limit
+from scrapyd_dist.throttle.permits import Limit
 
 
 def options(values: dict[str, Any] | None = None, **ours: Any) -> ThrottleOptions:

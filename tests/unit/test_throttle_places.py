@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from scrapyd_dist.middlewares.throttle.places import FEW, TOGETHER, Places
+from scrapyd_dist.middlewares.throttle.downloader_capacity import FEW, TOGETHER, PermitQuota
 
 
 class Clock:
@@ -16,11 +16,11 @@ class Clock:
         return self.now
 
 
-def places(of_engine: int, a_second: int = 0, clock: Clock | None = None) -> Places:
+def places(of_engine: int, a_second: int = 0, clock: Clock | None = None) -> PermitQuota:
     """With so much room, where so many left in the last second."""
     clock, room = clock or Clock(), SimpleNamespace(of_engine=of_engine)
     as_any: Any = room
-    it = Places(as_any, clock)
+    it = PermitQuota(as_any, clock)
     for _ in range(a_second):
         it.saw()
     clock.now = 1.0

@@ -6,13 +6,20 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 from scrapyd_dist.middlewares.codec import PERMIT
+from scrapyd_dist.middlewares.throttle.downloader_capacity import InFlightPermit
 from scrapyd_dist.middlewares.throttle.gate import Gate
-from scrapyd_dist.middlewares.throttle.options import ThrottleOptions
-from scrapyd_dist.middlewares.throttle.passes import Pass
-from scrapyd_dist.middlewares.throttle.robots import AGAIN, CrawlDelay, crawl_delay
-from scrapyd_dist.middlewares.throttle.sites import REMEMBERED, Latencies, SiteWatch, retry_after
+from scrapyd_dist.middlewares.throttle.site_feedback import (
+    REMEMBERED,
+    REPEAT_AFTER,
+    CrawlDelay,
+    Latencies,
+    SiteWatch,
+    crawl_delay,
+    retry_after,
+)
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
-from scrapyd_dist.throttle.values import SiteNews
+from scrapyd_dist.throttle.permits import SiteNews
 
 NOW = 1_000_000_000.0  #: Sun, 09 Sep 2001 01:46:40 GMT
 
@@ -48,7 +55,7 @@ def answered(
 
 def test_a_refusal_is_told_with_the_moment_of_its_permit_and_the_rest_that_was_asked_for() -> None:
     gate = StubGate()
-    answered(gate, 429, meta={PERMIT: Pass("shop.co.uk", 5.0, 1)})
+    answered(gate, 429, meta={PERMIT: InFlightPermit("shop.co.uk", 5.0, 1)})
     answered(gate, 503, meta={"download_latency": 2.0})  # of a domain without a limit there is no permit
     assert gate.told == [
         SiteNews(domain="shop.co.uk", refused_at=5.0),
@@ -169,7 +176,7 @@ def test_the_longest_delay_of_a_domains_hosts_is_told_again_while_it_is_crawled(
     answer("http://a.shop.co.uk/robots.txt", BODY)
     answer("http://b.shop.co.uk/robots.txt", b"User-agent: *\nCrawl-delay: 0.1")
     answer("http://other.example/robots.txt")
-    clock[0] += AGAIN - 1
+    clock[0] += REPEAT_AFTER - 1
     answer("http://b.shop.co.uk/page")
     assert [news.crawl_delay for news in gate.told] == [0.5, 0.5, 0.0]
     clock[0] += 1
@@ -187,7 +194,7 @@ def test_delays_of_domains_that_answer_no_more_are_forgotten() -> None:
         watch.process_response(Request(url), Response(url, body=BODY))
         busy = "http://site0.example/page"
         watch.process_response(Request(busy), Response(busy))
-    assert len(watch._told) <= 2 * AGAIN / 10 + 2
+    assert len(watch._told) <= 2 * REPEAT_AFTER / 10 + 2
     assert "site0.example" in watch._told
 
 

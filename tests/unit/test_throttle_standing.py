@@ -5,23 +5,24 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.throttle.standing import LONGEST, RECOVERY, REFUSED_GAP, SLOWEST, Standing, heeded, terms_of
-from scrapyd_dist.throttle.values import ALL, Answer, Ask, Limit, Rule, SiteNews
-from scrapyd_dist.throttle.windows import SECOND, Terms
+from scrapyd_dist.throttle.domain_status import LONGEST, RECOVERY, REFUSED_GAP, SLOWEST, DomainRules, heeded, terms_of
+from scrapyd_dist.throttle.permits import ALL, SECOND, Limit, PermitReply, PermitRequest, Rule, SiteNews, WindowTerms
 
 NOW = 1_800_000_000 * SECOND
 LIMIT = Limit(hits=20, window=4.0)
 BURST = Limit(hits=20, window=4.0, moderated=False)
-HELD, FREE = Answer(held=True), Answer(free=True)
+HELD, FREE = PermitReply(held=True), PermitReply(free=True)
 
 
 def terms(
-    limit: Limit | None = LIMIT, *, standing: Standing | None = None, now: int = NOW, pages: int | None = None,
+    limit: Limit | None = LIMIT, *, standing: DomainRules | None = None, now: int = NOW, pages: int | None = None,
     **rules: Rule,
-) -> Terms | Answer:  # fmt: skip
+) -> WindowTerms | PermitReply:  # fmt: skip
     """`own` is the rule of the domain, `all` that of all."""
     named = {{"own": "a.com", "all": ALL}[name]: rule for name, rule in rules.items()}
-    return terms_of(Ask(key="a.com", domain="a.com", limit=limit, pages=pages), named, standing or Standing(), now)
+    return terms_of(
+        PermitRequest(key="a.com", domain="a.com", limit=limit, pages=pages), named, standing or DomainRules(), now
+    )
 
 
 def news(**fields: Any) -> SiteNews:
@@ -32,15 +33,15 @@ def news(**fields: Any) -> SiteNews:
 
 
 def test_a_moderated_limit_is_a_gap() -> None:
-    assert terms() == Terms(window=4 * SECOND, gap=200_000)
+    assert terms() == WindowTerms(window=4 * SECOND, gap=200_000)
 
 
 def test_a_limit_that_is_not_moderated_is_hits_and_a_window() -> None:
-    assert terms(BURST) == Terms(hits=20, window=4 * SECOND)
+    assert terms(BURST) == WindowTerms(hits=20, window=4 * SECOND)
 
 
 def test_a_gap_is_never_rounded_down() -> None:
-    assert terms(Limit(hits=3, window=1.0)) == Terms(window=SECOND, gap=333_334)
+    assert terms(Limit(hits=3, window=1.0)) == WindowTerms(window=SECOND, gap=333_334)
 
 
 def test_where_nothing_limits_nobody_has_to_ask() -> None:
@@ -49,26 +50,26 @@ def test_where_nothing_limits_nobody_has_to_ask() -> None:
 
 
 def test_a_budget_of_pages_is_counted_where_nothing_else_limits() -> None:
-    assert terms(None, pages=3) == Terms()
+    assert terms(None, pages=3) == WindowTerms()
 
 
 def test_a_rule_goes_before_a_workers_own_limit_and_that_of_the_domain_before_that_of_all() -> None:
     one, two = Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
-    assert terms(own=one, all=two) == Terms(window=SECOND, gap=SECOND)
-    assert terms(all=two) == Terms(window=SECOND, gap=SECOND // 2)
-    assert terms(None, own=one) == Terms(window=SECOND, gap=SECOND)
+    assert terms(own=one, all=two) == WindowTerms(window=SECOND, gap=SECOND)
+    assert terms(all=two) == WindowTerms(window=SECOND, gap=SECOND // 2)
+    assert terms(None, own=one) == WindowTerms(window=SECOND, gap=SECOND)
 
 
 def test_how_hits_are_spread_is_the_workers_to_say() -> None:
     rule = Rule(hits=2, window=1.0)
-    assert terms(BURST, own=rule) == Terms(hits=2, window=SECOND)
-    ask = Ask(key="a.com", domain="a.com", moderated=False)
-    assert terms_of(ask, {"a.com": rule}, Standing(), NOW) == Terms(hits=2, window=SECOND)
+    assert terms(BURST, own=rule) == WindowTerms(hits=2, window=SECOND)
+    ask = PermitRequest(key="a.com", domain="a.com", moderated=False)
+    assert terms_of(ask, {"a.com": rule}, DomainRules(), NOW) == WindowTerms(hits=2, window=SECOND)
 
 
 def test_a_rule_without_hits_scales_the_limit_behind_it() -> None:
-    assert terms(own=Rule(scale=0.5)) == Terms(window=4 * SECOND, gap=400_000)
-    assert terms(BURST, own=Rule(scale=0.5), all=Rule(hits=10, window=1.0)) == Terms(hits=5, window=SECOND)
+    assert terms(own=Rule(scale=0.5)) == WindowTerms(window=4 * SECOND, gap=400_000)
+    assert terms(BURST, own=Rule(scale=0.5), all=Rule(hits=10, window=1.0)) == WindowTerms(hits=5, window=SECOND)
 
 
 def test_the_scale_of_all_is_not_for_a_domain_with_a_rule() -> None:
@@ -78,7 +79,7 @@ def test_the_scale_of_all_is_not_for_a_domain_with_a_rule() -> None:
 @pytest.mark.parametrize(("hits", "scale", "used"), [(100, 0.29, 29), (10, 0.3, 3), (7, 0.99, 6), (1, 1.0, 1)])
 def test_hits_are_rounded_down_after_scaling(hits: int, scale: float, used: int) -> None:
     found = terms(Limit(hits=hits, window=1.0, moderated=False), own=Rule(scale=scale))
-    assert isinstance(found, Terms)
+    assert isinstance(found, WindowTerms)
     assert found.hits == used
 
 
@@ -101,15 +102,15 @@ def test_a_domain_without_a_limit_can_be_paused() -> None:
 # refusals
 
 
-def refused(old: Standing | None = None, at: int = NOW) -> Standing:
-    new, slower = heeded(old or Standing(), news(refused_at=(at - SECOND) / SECOND), at)
+def refused(old: DomainRules | None = None, at: int = NOW) -> DomainRules:
+    new, slower = heeded(old or DomainRules(), news(refused_at=(at - SECOND) / SECOND), at)
     assert slower
     return new
 
 
 def test_a_refusal_halves_the_rate() -> None:
-    assert terms(standing=refused()) == Terms(window=4 * SECOND, gap=400_000)
-    assert terms(BURST, standing=refused()) == Terms(hits=10, window=4 * SECOND)
+    assert terms(standing=refused()) == WindowTerms(window=4 * SECOND, gap=400_000)
+    assert terms(BURST, standing=refused()) == WindowTerms(hits=10, window=4 * SECOND)
 
 
 def test_another_one_halves_it_again_but_not_one_from_before() -> None:
@@ -120,31 +121,33 @@ def test_another_one_halves_it_again_but_not_one_from_before() -> None:
 
 
 def test_it_has_a_floor() -> None:
-    slow, now = Standing(), NOW
+    slow, now = DomainRules(), NOW
     for _ in range(20):
         now += 2 * SECOND
         slow = refused(slow, now)
     assert slow.pace == SLOWEST
-    assert terms(BURST, standing=slow, now=now) == Terms(hits=1, window=math.ceil(4 * SECOND / (20 * SLOWEST)))
+    assert terms(BURST, standing=slow, now=now) == WindowTerms(hits=1, window=math.ceil(4 * SECOND / (20 * SLOWEST)))
 
 
 def test_a_limit_of_one_hit_is_slowed_by_its_window() -> None:
-    assert terms(Limit(hits=1, window=2.0, moderated=False), standing=refused()) == Terms(hits=1, window=4 * SECOND)
+    assert terms(Limit(hits=1, window=2.0, moderated=False), standing=refused()) == WindowTerms(
+        hits=1, window=4 * SECOND
+    )
 
 
 def test_the_rate_comes_back_by_itself() -> None:
-    slow = Standing(pace=0.25, slowed_at=NOW)
+    slow = DomainRules(pace=0.25, slowed_at=NOW)
     paces = [slow.pace_at(NOW + seconds * SECOND) for seconds in (0, 29, 30, 59, 60, 90, 10**8)]
     assert paces == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
 def test_what_has_come_back_is_halved_from_there() -> None:
-    slow = Standing(pace=0.25, slowed_at=NOW)
+    slow = DomainRules(pace=0.25, slowed_at=NOW)
     assert refused(slow, NOW + RECOVERY + SECOND).pace == 0.25
 
 
 def test_a_domain_without_a_limit_that_refuses_gets_one_for_a_while() -> None:
-    assert terms(None, standing=refused()) == Terms(gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP)
+    assert terms(None, standing=refused()) == WindowTerms(gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP)
     assert terms(None, standing=refused(), now=NOW + RECOVERY) == FREE
 
 
@@ -152,37 +155,39 @@ def test_a_domain_without_a_limit_that_refuses_gets_one_for_a_while() -> None:
 
 
 def test_a_site_that_asks_to_be_left_alone_is() -> None:
-    resting, slower = heeded(Standing(), news(retry_after=5.0), NOW)
+    resting, slower = heeded(DomainRules(), news(retry_after=5.0), NOW)
     assert (resting.rest_until, slower) == (NOW + 5 * SECOND, True)
     assert heeded(resting, news(retry_after=3.0), NOW) == (resting, False)
-    assert terms(None, standing=resting) == Terms()
+    assert terms(None, standing=resting) == WindowTerms()
     assert terms(None, standing=resting, now=resting.rest_until) == FREE
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e18])
 def test_it_cannot_ask_for_ever(seconds: float) -> None:
-    assert heeded(Standing(), news(retry_after=seconds), NOW)[0].rest_until == NOW + LONGEST
+    assert heeded(DomainRules(), news(retry_after=seconds), NOW)[0].rest_until == NOW + LONGEST
 
 
 @pytest.mark.parametrize("seconds", [math.nan, -5.0, -math.inf])
 def test_what_makes_no_sense_is_not_heeded(seconds: float) -> None:
     told = news(retry_after=seconds, crawl_delay=seconds, latency=seconds, concurrency=1.0)
-    standing, slower = heeded(Standing(), told, NOW)
+    standing, slower = heeded(DomainRules(), told, NOW)
     assert not slower
     assert terms(standing=standing) == terms()
 
 
 def test_a_crawl_delay_goes_before_a_faster_limit_only() -> None:
-    asked, slower = heeded(Standing(), news(crawl_delay=1.0), NOW)
+    asked, slower = heeded(DomainRules(), news(crawl_delay=1.0), NOW)
     assert slower
-    assert terms(standing=asked) == Terms(window=4 * SECOND, gap=SECOND, apart=SECOND)
-    assert terms(BURST, standing=asked) == Terms(hits=20, window=4 * SECOND, gap=SECOND, apart=SECOND)
-    assert terms(None, standing=asked) == Terms(gap=SECOND, apart=SECOND)
-    assert terms(Limit(hits=1, window=9.0), standing=asked) == Terms(window=9 * SECOND, gap=9 * SECOND, apart=SECOND)
+    assert terms(standing=asked) == WindowTerms(window=4 * SECOND, gap=SECOND, apart=SECOND)
+    assert terms(BURST, standing=asked) == WindowTerms(hits=20, window=4 * SECOND, gap=SECOND, apart=SECOND)
+    assert terms(None, standing=asked) == WindowTerms(gap=SECOND, apart=SECOND)
+    assert terms(Limit(hits=1, window=9.0), standing=asked) == WindowTerms(
+        window=9 * SECOND, gap=9 * SECOND, apart=SECOND
+    )
 
 
 def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so() -> None:
-    asked, _ = heeded(Standing(), news(crawl_delay=5.0), NOW)
+    asked, _ = heeded(DomainRules(), news(crawl_delay=5.0), NOW)
     assert heeded(asked, news(crawl_delay=1.0), NOW + 1800 * SECOND) == (asked, False)
     later, slower = heeded(asked, news(crawl_delay=1.0), NOW + 3601 * SECOND)
     assert (later.delay, slower) == (SECOND, False)
@@ -192,24 +197,24 @@ def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so
 
 
 def test_the_gap_goes_up_at_once_and_down_by_halves() -> None:
-    up, slower = heeded(Standing(), news(latency=2.0, concurrency=4.0), NOW)
+    up, slower = heeded(DomainRules(), news(latency=2.0, concurrency=4.0), NOW)
     assert (up.gap, slower) == (SECOND // 2, True)
     down, slower = heeded(up, news(latency=0.4, concurrency=4.0), NOW)
     assert (down.gap, slower) == (300_000, False)
 
 
 def test_bad_answers_never_make_it_faster() -> None:
-    old = Standing(gap=SECOND)
+    old = DomainRules(gap=SECOND)
     assert heeded(old, news(latency=0.1, concurrency=1.0, answered=False), NOW)[0].gap == SECOND
     assert heeded(old, news(latency=3.0, concurrency=1.0, answered=False), NOW)[0].gap == 3 * SECOND
 
 
 def test_the_gap_has_a_ceiling() -> None:
-    assert heeded(Standing(), news(latency=90.0, concurrency=1.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
+    assert heeded(DomainRules(), news(latency=90.0, concurrency=1.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
 
 
 def test_the_news_of_many_workers_settle_between_what_they_say() -> None:
-    standing = Standing(gap=10 * SECOND)
+    standing = DomainRules(gap=10 * SECOND)
     gaps = []
     for number in range(80):  # eight workers, ten times each: 0.9 to 1.1 s
         told = news(latency=0.9 + number % 8 * 0.2 / 7, concurrency=2.0)

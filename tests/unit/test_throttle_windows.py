@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapyd_dist.throttle.windows import NEVER, Terms, moments
+from scrapyd_dist.throttle.permits import NEVER, WindowTerms, moments
 
-EVEN = Terms(window=4_000, gap=200)
-BURST = Terms(hits=3, window=100)
-TERMS = [EVEN, BURST, Terms(hits=1, window=50), Terms(hits=4, window=100, gap=7), Terms(gap=1), Terms(gap=60)]
+EVEN = WindowTerms(window=4_000, gap=200)
+BURST = WindowTerms(hits=3, window=100)
+TERMS = [
+    EVEN,
+    BURST,
+    WindowTerms(hits=1, window=50),
+    WindowTerms(hits=4, window=100, gap=7),
+    WindowTerms(gap=1),
+    WindowTerms(gap=60),
+]
 terms = st.sampled_from(TERMS)
 
 
@@ -20,9 +27,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self.grants: list[int] = []
-        self.full, self.terms = NEVER, Terms()
+        self.full, self.terms = NEVER, WindowTerms()
 
-    def take(self, terms: Terms, count: int, now: int) -> list[int]:
+    def take(self, terms: WindowTerms, count: int, now: int) -> list[int]:
         full = self.full if terms == self.terms else NEVER
         given = granted(self.grants, terms, count, max(now, full))
         for at in given:
@@ -37,13 +44,13 @@ class Ledger:
             self.full = NEVER
 
 
-def granted(grants: list[int], terms: Terms, count: int, start: int) -> list[int]:
+def granted(grants: list[int], terms: WindowTerms, count: int, start: int) -> list[int]:
     some, skipped = terms.counted(count)
     back = grants[::-1][skipped : skipped + some][::-1]
     return moments(count, start, [at for at in grants if at > start - terms.gap], back, terms)
 
 
-def keeps(grants: list[int], terms: Terms, at: int) -> bool:
+def keeps(grants: list[int], terms: WindowTerms, at: int) -> bool:
     """Whether no window with the grant of this moment has more than its hits, and its neighbours are far enough."""
     place = grants.index(at)
     near = all(later - earlier >= terms.gap for earlier, later in pairwise(grants[max(0, place - 1) : place + 2]))
@@ -54,7 +61,7 @@ def keeps(grants: list[int], terms: Terms, at: int) -> bool:
 
 
 @pytest.mark.parametrize("some", TERMS)
-def test_who_asks_on_and_on_gets_all_that_there_is(some: Terms) -> None:
+def test_who_asks_on_and_on_gets_all_that_there_is(some: WindowTerms) -> None:
     ledger = Ledger()
     given = [at for _ in range(30) for at in ledger.take(some, 4, 1_000)]
     hits = some.hits or 1
@@ -98,21 +105,21 @@ def test_of_a_burst_that_was_handed_back_the_place_is_free() -> None:
 def test_a_faster_limit_uses_the_gaps_of_the_slower_one() -> None:
     ledger = Ledger()
     ledger.take(EVEN, 3, 0)
-    assert ledger.take(Terms(gap=100), 3, 0) == [100, 300, 500]
+    assert ledger.take(WindowTerms(gap=100), 3, 0) == [100, 300, 500]
 
 
 def test_a_slower_limit_counts_what_the_faster_one_gave_out() -> None:
     ledger = Ledger()
-    ledger.take(Terms(gap=10), 5, 0)
+    ledger.take(WindowTerms(gap=10), 5, 0)
     assert ledger.take(EVEN, 2, 0) == [240, 440]
 
 
 def test_what_a_site_asks_for_holds_between_the_keys_of_its_domain() -> None:
-    both = Terms(gap=200, apart=50)
+    both = WindowTerms(gap=200, apart=50)
     assert moments(3, 0, [], [], both, [20, 190, 260, 480]) == [70, 310, 530]
     assert moments(3, 0, [], [], EVEN, [20, 190, 260, 480]) == [0, 200, 400]
     # What keeps away from another key's grant may come too near to one of its own.
-    assert moments(1, 20, [100], [], Terms(gap=50, apart=50), [60]) == [150]
+    assert moments(1, 20, [100], [], WindowTerms(gap=50, apart=50), [60]) == [150]
 
 
 #: taking some, handing one of the last ones back, or letting time pass
@@ -129,7 +136,7 @@ steps = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(some=terms, steps=steps)
-def test_no_window_has_more_than_its_hits_whatever_was_done(some: Terms, steps: list[tuple[str, int]]) -> None:
+def test_no_window_has_more_than_its_hits_whatever_was_done(some: WindowTerms, steps: list[tuple[str, int]]) -> None:
     ledger, now, everything = Ledger(), 1_000, list[int]()
     for what, number in steps:
         if what == "wait":
@@ -147,7 +154,7 @@ def test_no_window_has_more_than_its_hits_whatever_was_done(some: Terms, steps: 
 
 @settings(max_examples=100, deadline=None)
 @given(steps=steps, changes=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4))
-def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[Terms]) -> None:
+def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[WindowTerms]) -> None:
     ledger, now, everything = Ledger(), 1_000, list[int]()
     for at, (what, number) in enumerate(steps):
         some = changes[at * len(changes) // len(steps)]
@@ -173,5 +180,5 @@ def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], gap: int)
             ledger.give_back(ledger.grants[-min(number, len(ledger.grants) - 1)])
         elif what == "take":
             before = list(ledger.grants)
-            (given,) = ledger.take(Terms(gap=gap), 1, now)
+            (given,) = ledger.take(WindowTerms(gap=gap), 1, now)
             assert all(any(abs(at - one) < gap for one in before) for at in range(now, given))

@@ -17,12 +17,12 @@ from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import Job
-from scrapyd_dist.middlewares.worker.account import Account, judge
-from scrapyd_dist.middlewares.worker.pushed import INDEX, Worker
+from scrapyd_dist.middlewares.assignment import Assignment
+from scrapyd_dist.middlewares.worker.push_worker import INDEX, PushWorker
+from scrapyd_dist.middlewares.worker.request_ledger import RequestLedger, judge
 from twisted.python.failure import Failure
 
-from scrapyd_dist.jobs.outcome import read_report, refusal
+from scrapyd_dist.joblogs.worker_report import read_report, refusal
 from scrapyd_dist.payload import START_URLS
 
 URLS = [f"http://web/{n}" for n in range(3)]
@@ -36,7 +36,7 @@ def failed(error: Exception) -> Failure:
 
 
 def test_every_request_ends_in_one_place() -> None:
-    account = Account([*URLS, "http://web/3", "http://web/4"])
+    account = RequestLedger([*URLS, "http://web/3", "http://web/4"])
     account.done(0)
     account.missed(1, "gone", "HTTP 404")
     account.missed(2, "failed", "HTTP 500")
@@ -56,7 +56,7 @@ STEP = st.tuples(st.sampled_from(["done", "gone", "failed", "redirected"]), st.i
 
 @given(st.lists(STEP, max_size=25))
 def test_whatever_happens_the_account_balances(steps: list[tuple[str, int]]) -> None:
-    account = Account([str(n) for n in range(5)])
+    account = RequestLedger([str(n) for n in range(5)])
     for what, index in steps:
         if what == "done":
             account.done(index)
@@ -71,7 +71,7 @@ def test_whatever_happens_the_account_balances(steps: list[tuple[str, int]]) -> 
 
 
 def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
-    account = Account(URLS)
+    account = RequestLedger(URLS)
     account.done(0)
     account.missed(0, "failed", "first")
     account.missed(0, "gone", "second")
@@ -122,16 +122,16 @@ class Ruled(CrawlSpider):
 
 def worker_of(
     batch: Any = tuple(URLS), spider: type[Spider] = Plain, job: dict[str, Any] | None = None, **settings: Any
-) -> Worker:
+) -> PushWorker:
     values = {START_URLS: batch if isinstance(batch, str) else json.dumps(list(batch)), **settings}
     if job is not None:
         values["DISTRIBUTED_JOB"] = json.dumps({"crawl": "c", "home": "c.0", "batch": 1, "attempt": 1, **job})
     crawler = get_crawler(spider, values)
     crawler.spider = spider.from_crawler(crawler)
-    return Worker.from_crawler(crawler)
+    return PushWorker.from_crawler(crawler)
 
 
-async def _started(worker: Worker) -> list[Request]:
+async def _started(worker: PushWorker) -> list[Request]:
     async def own() -> AsyncIterator[Request]:
         pytest.fail("the spider's own start was entered")
         yield Request("http://own/")
@@ -139,12 +139,12 @@ async def _started(worker: Worker) -> list[Request]:
     return [request async for request in worker.process_start(own())]
 
 
-def start(worker: Worker) -> list[Request]:
+def start(worker: PushWorker) -> list[Request]:
     found: list[Request] = run(_started(worker))
     return found
 
 
-async def _through(worker: Worker, response: Response, outputs: list[Any]) -> list[Any]:
+async def _through(worker: PushWorker, response: Response, outputs: list[Any]) -> list[Any]:
     async def result() -> AsyncIterator[Any]:
         for output in outputs:
             if isinstance(output, Exception):
@@ -154,7 +154,7 @@ async def _through(worker: Worker, response: Response, outputs: list[Any]) -> li
     return [output async for output in worker.process_spider_output(response, result())]
 
 
-def through(worker: Worker, request: Request, *outputs: Any) -> list[Any]:
+def through(worker: PushWorker, request: Request, *outputs: Any) -> list[Any]:
     found: list[Any] = run(_through(worker, Response(request.url, request=request), list(outputs)))
     return found
 
@@ -172,7 +172,7 @@ def test_a_page_is_done_when_its_callback_ran_to_the_end() -> None:
     with pytest.raises(ZeroDivisionError):
         through(worker, second, {"a": 1}, ZeroDivisionError("by zero"))
     worker.process_spider_exception(Response(third.url, request=third), ValueError("bad"))
-    closed = worker.account.close()
+    closed = worker.ledger.close()
     assert closed["done"] == 1
     assert [row["reason"] for row in closed["failed"]] == [
         "ZeroDivisionError in the callback: by zero", "ValueError in the callback: bad",
@@ -184,7 +184,7 @@ def test_a_callback_that_closes_the_spider_has_not_ended() -> None:
     worker = worker_of()
     with pytest.raises(CloseSpider):
         through(worker, start(worker)[0], CloseSpider("enough"))
-    assert worker.account.close()["done"] == 0
+    assert worker.ledger.close()["done"] == 0
 
 
 def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() -> None:
@@ -202,7 +202,7 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     failure = failed(TimeoutError("slow"))
     assert none.errback(failure) is failure
     worker.process_spider_exception(Response(own.url, request=own), error)
-    closed = worker.account.close()
+    closed = worker.ledger.close()
     assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
 
@@ -214,7 +214,7 @@ def test_what_a_page_leads_to_is_crawled_and_is_not_taken_for_the_page() -> None
     assert INDEX not in more.meta
     with pytest.raises(ValueError, match="deeper"):
         through(worker, more, ValueError("deeper"))
-    assert worker.account.close()["done"] == 1
+    assert worker.ledger.close()["done"] == 1
 
 
 def test_links_that_rules_follow_belong_to_the_producer() -> None:
@@ -231,7 +231,7 @@ def test_a_page_that_is_another_ones_page_is_told() -> None:
     requests = start(worker)
     worker._dropped(requests[1])
     worker._dropped(Request("http://web/more"))
-    assert worker.account.close()["gone"][0]["reason"] == "the same page as another request of this batch"
+    assert worker.ledger.close()["gone"][0]["reason"] == "the same page as another request of this batch"
 
 
 def test_a_redirect_that_is_filtered_is_told_with_where_it_led() -> None:
@@ -239,7 +239,7 @@ def test_a_redirect_that_is_filtered_is_told_with_where_it_led() -> None:
     first = start(worker)[0]
     worker._scheduled(first)
     worker._scheduled(first.replace(url="http://else/", meta={**first.meta, "redirect_urls": [first.url]}))
-    assert "redirected to http://else/" in worker.account.close()["gone"][0]["reason"]
+    assert "redirected to http://else/" in worker.ledger.close()["gone"][0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_request_that_cannot_be_made_is_dead_alone_and_says_why(value: str) ->
     worker = worker_of(f'["http://web/0", {value}, "http://web/2"]')
     assert [request.url for request in start(worker)] == ["http://web/0", "http://web/2"]
     assert worker._problem == ""
-    closed = worker.account.close()
+    closed = worker.ledger.close()
     assert (closed["requests"], closed["missed"], len(closed["dead"])) == (3, 1, 1)
     assert closed["dead"][0]["reason"].startswith("it cannot be made here: ")
 
@@ -286,14 +286,14 @@ def settings_in(folder: Path) -> dict[str, Any]:
     return {"LOG_FILE": str(folder / "logs/p/plain/c.b1.a1.log")}
 
 
-def opened(folder: Path, **options: Any) -> Worker:
+def opened(folder: Path, **options: Any) -> PushWorker:
     worker = worker_of(job=options.pop("job", {}), **{**settings_in(folder), **options})
     assert worker._crawler.spider
     worker._opened(worker._crawler.spider)
     return worker
 
 
-def ended(worker: Worker, folder: Path, reason: str = "finished") -> Any:
+def ended(worker: PushWorker, folder: Path, reason: str = "finished") -> Any:
     worker._closed(reason)
     worker._stopped()
     return read_report((folder / "logs/_sdist/c.0/c.b1.a1.json").read_bytes())
@@ -356,7 +356,9 @@ def test_an_interrupted_batch_is_not_accepted_and_lists_what_did_not_end(tmp_pat
 def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = opened(tmp_path, DISTRIBUTED_MIN_FREE=1 << 60)
     closed: list[str] = []
-    monkeypatch.setattr("scrapyd_dist.middlewares.worker.pushed.close_spider", lambda _, reason: closed.append(reason))
+    monkeypatch.setattr(
+        "scrapyd_dist.middlewares.worker.push_worker.close_spider", lambda _, reason: closed.append(reason)
+    )
     worker._item({"a": 1}, None)
     worker._item({"a": 2}, None)  # the disk is not looked at for every item
     assert closed == ["disk-full"]
@@ -383,4 +385,4 @@ def test_a_password_of_a_feed_is_not_in_the_report() -> None:
 
 def test_a_batch_by_hand_is_no_job() -> None:
     settings: BaseSettings = worker_of()._crawler.settings
-    assert Job.from_settings(settings) is None
+    assert Assignment.from_settings(settings) is None

@@ -7,17 +7,17 @@ import pytest
 from scrapyd_dist.middlewares.codec import plain_request
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.worklists import BadRow, Row, format_of, rows
+from scrapyd_dist.frontier.worklists import BadWorklistRow, WorklistRow, format_of, rows
 
 
-def read(text: str | bytes, kind: str, column: str | None = None) -> list[Row | BadRow]:
+def read(text: str | bytes, kind: str, column: str | None = None) -> list[WorklistRow | BadWorklistRow]:
     data = text.encode() if isinstance(text, str) else text
     return list(rows(data.splitlines(keepends=True), kind=kind, column=column))
 
 
-def urls(found: Iterable[Row | BadRow]) -> list[tuple[int, str]]:
+def urls(found: Iterable[WorklistRow | BadWorklistRow]) -> list[tuple[int, str]]:
     """Line and address of the good rows; of bad ones the line and nothing."""
-    return [(row.line, row.value["url"] if isinstance(row, Row) else "") for row in found]
+    return [(row.line, row.value["url"] if isinstance(row, WorklistRow) else "") for row in found]
 
 
 def test_a_list_of_urls_has_comments_and_blank_lines() -> None:
@@ -39,7 +39,7 @@ def test_all_fields_of_a_json_line_reach_the_request() -> None:
         ', "priority": -1, "dont_filter": true, "flags": ["f"]}'
     )
     (row,) = read(text, "jsonl")
-    assert isinstance(row, Row)
+    assert isinstance(row, WorklistRow)
     request = plain_request({**row.value, "meta": {"m": row.value["meta"]}})
     assert (request.method, request.body, request.encoding) == ("PUT", "grüße".encode("latin-1"), "latin-1")
     assert request.headers.to_unicode_dict() == {"A": "b", "C": "d,e"}
@@ -62,14 +62,14 @@ BAD_LINES = [
 @pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:40])
 def test_a_line_that_is_no_request_is_told_and_stops_nothing(line: str) -> None:
     first, bad, last = read(f'"http://a/1"\n{line}\n"http://a/2"', "jsonl")
-    assert isinstance(bad, BadRow)
+    assert isinstance(bad, BadWorklistRow)
     assert (bad.line, bool(bad.reason), len(bad.reason) < 300) == (2, True, True)
     assert urls([first, last]) == [(1, "http://a/1"), (3, "http://a/2")]
 
 
 def test_a_field_that_no_request_has_is_told_with_those_that_there_are() -> None:
     (bad,) = read('{"url": "http://a/", "colour": 1}', "jsonl")
-    assert isinstance(bad, BadRow)
+    assert isinstance(bad, BadWorklistRow)
     assert bad.reason.startswith("it has colour, which no request has; there are url, callback")
 
 
@@ -80,7 +80,7 @@ CSV = 'id;Page\n1;http://a/1\n\n2; http://a/2 \n3\n4;nope\n5;"http://a/\n5"\n'
 def test_a_column_of_a_csv_by_its_name_or_number(column: str) -> None:
     found = read(CSV, "csv", column)
     assert urls(found)[:4] == [(2, "http://a/1"), (4, "http://a/2"), (5, ""), (6, "")]
-    assert [row.line for row in found if isinstance(row, BadRow)] == [5, 6]
+    assert [row.line for row in found if isinstance(row, BadWorklistRow)] == [5, 6]
 
 
 URL_COLUMNS = ["url,n\nhttp://a/,1\n", "n\turl\n1\thttp://a/\n", "pages\nhttp://a/\n", "n|url\n|http://a/"]
@@ -130,20 +130,20 @@ def test_no_row_is_read_before_it_is_asked_for() -> None:
     assert taken == [0, 1, 2]
 
 
-def arguments(text: str, kind: str) -> list[Row | BadRow]:
+def arguments(text: str, kind: str) -> list[WorklistRow | BadWorklistRow]:
     return list(rows(text.encode().splitlines(keepends=True), kind=kind, arguments=True))
 
 
 def test_the_columns_of_a_csv_are_the_names_of_arguments() -> None:
     first, second, long_ = arguments("word; number\n a ;1\n;2\nx;3;4\n", "csv")
-    assert isinstance(first, Row)
-    assert isinstance(second, Row)
+    assert isinstance(first, WorklistRow)
+    assert isinstance(second, WorklistRow)
     assert (first.line, first.value) == (
         2,
         {"url": '{"number": "1", "word": "a"}', "arguments": {"word": "a", "number": "1"}},
     )
     assert second.value["arguments"] == {"number": "2"}  # an empty cell is no argument
-    assert isinstance(long_, BadRow)
+    assert isinstance(long_, BadWorklistRow)
 
 
 @pytest.mark.parametrize("head", ["a,a\n1,2\n", "a,\n1,2\n"])
@@ -158,13 +158,13 @@ def test_json_lines_are_arguments_where_all_values_are_texts_or_numbers() -> Non
         '{"x": "\\u0000"}\n',
         "jsonl",
     )
-    assert isinstance(good, Row)
+    assert isinstance(good, WorklistRow)
     assert good.value["arguments"] == {"n": "1", "t": "x", "f": "0.5"}
-    assert [(one.line, isinstance(one, BadRow)) for one in bad] == [(line, True) for line in range(2, 9)]
+    assert [(one.line, isinstance(one, BadWorklistRow)) for one in bad] == [(line, True) for line in range(2, 9)]
     (wide,) = arguments('{"x": "' + "y" * 70_000 + '", "z": "' + "y" * 70_000 + '"}', "jsonl")
-    assert wide == BadRow(1, "its arguments together are longer than a job can be given")
+    assert wide == BadWorklistRow(1, "its arguments together are longer than a job can be given")
     (huge,) = arguments('{"x": "' + "y" * 140_000 + '"}', "jsonl")
-    assert isinstance(huge, BadRow)
+    assert isinstance(huge, BadWorklistRow)
     assert "longer than a job can be given" in huge.reason
 
 

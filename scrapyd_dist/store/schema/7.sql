@@ -8,7 +8,7 @@ CREATE TABLE workers (
     job        TEXT    NOT NULL,
     number     INTEGER NOT NULL,
     url        TEXT    NOT NULL,  -- of its node
-    lane       TEXT    NOT NULL,
+    pool       TEXT    NOT NULL,
     since      REAL    NOT NULL,
     spider     TEXT    NOT NULL,
     project    TEXT    NOT NULL,

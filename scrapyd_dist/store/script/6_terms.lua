@@ -1,4 +1,4 @@
--- How a domain stands, and what its keys have to keep to: throttle/standing.py in this language, by the same names.
+-- How a domain stands, and what its keys have to keep to: throttle/domain_status.py in this language, by the same names.
 -- Moments and spans are whole microseconds; these numbers hold them exactly. A test holds both to each other.
 
 local SECOND = 1000000

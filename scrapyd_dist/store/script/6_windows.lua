@@ -1,4 +1,4 @@
--- When the next permits of a key may be used: throttle/windows.py in this language, by the same names.
+-- When the next permits of a key may be used: throttle/permits.py in this language, by the same names.
 
 -- For how long a grant is kept at least.
 local REMEMBERED = 60 * SECOND

@@ -1,0 +1,255 @@
+"""`sdist batches`, `retry`, `pause`: what became of each batch, and what a person does about it.
+
+The rule it keeps: what is asked of a crawl that runs is written into the store, and its producer obeys;
+what is asked of one that has ended is a new start of its producer.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NothingMatched
+
+from ..option_groups import asks
+from ..polling import poll_until
+from ..project_store import requests_in
+from .crawl import CrawlId, Detach, Json, NewCode, WatchOptions
+from .misses import told_doubles, try_again
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapyd_dist.batches import Attempt, Batch, Crawl
+    from scrapyd_dist.store import Store
+
+    from .misses import Again
+
+#: seconds in which a producer takes notice of what is asked of it
+NOTICE = 15.0
+#: seconds between two looks
+LOOK = 0.2
+
+Numbers = Annotated[
+    Optional[list[int]], typer.Option("--batch", metavar="N", help="Only this batch; can be given again.", min=1)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("batches")(batches)
+    app.command("retry")(asks(retry))
+    app.command("pause")(pause)
+
+
+def batches(
+    crawl: CrawlId,
+    state: Annotated[
+        Optional[list[str]], typer.Option(metavar="STATE", help="Only batches in this state; can be given again.")
+    ] = None,
+    batch: Numbers = None,
+    urls: Annotated[bool, typer.Option("--urls", help="Print the URLs of these batches instead, one a line.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the batches of a crawl: how each stands, its attempts, and why they failed.
+
+    The states are sealed (waits for a node), sent, running, done, failed (waits
+    for its next attempt), dead (no attempts left; `sdist retry` gives it new
+    ones) and split (its requests are in smaller batches, because one of them
+    killed its workers).
+
+    Example: sdist batches easy-20260102T030405Z --state dead --urls
+    """
+    from scrapyd_dist.config import load
+
+    from ..output import put, put_json
+    from ..project_store import existing_store
+
+    root = load().root
+    with closing(existing_store(root)) as store:
+        store.crawl(crawl)
+        rows = _chosen(store, crawl, _states(state or []), batch or [])
+        if urls:
+            for row in rows:
+                for value in requests_in(store, root, crawl, row):
+                    put(str(value["url"]))
+            return
+        tries: dict[int, list[Attempt]] = {}
+        for attempt in store.attempts(crawl):
+            tries.setdefault(attempt.batch, []).append(attempt)
+    if as_json:
+        put_json({"crawl": crawl, "batches": [_document(row, tries.get(row.number, [])) for row in rows]})
+        return
+    _show(rows, tries)
+
+
+def _states(names: Sequence[str]) -> set[Any]:
+    from scrapyd_dist.batches import BatchState
+
+    known = {state.value: state for state in BatchState}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"A batch is never {unknown[0]!r}. Its states are: {', '.join(known)}.")
+    return {known[name] for name in names}
+
+
+def _chosen(store: Store, crawl: str, states: set[Any], numbers: Sequence[int]) -> list[Batch]:
+    rows = [row for row in store.batches(crawl, states) if not numbers or row.number in numbers]
+    if not rows and (states or numbers):
+        raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist batches {crawl}` lists all.")
+    return rows
+
+
+def _document(row: Batch, tries: Sequence[Attempt]) -> dict[str, Any]:
+    return {
+        "batch": row.number,
+        "state": row.state.value,
+        "requests": row.size,
+        "reason": row.reason,
+        "split_from": row.parent or None,
+        "attempts": [
+            {
+                "number": one.number,
+                "job": one.job,
+                "worker": one.worker or None,
+                "node": one.node,
+                "state": one.state.value,
+                "reason": one.reason,
+            }
+            for one in tries
+        ],
+    }
+
+
+def _show(rows: Sequence[Batch], tries: dict[int, list[Attempt]]) -> None:
+    from ..tables import table
+
+    def nodes(row: Batch) -> str:
+        return ", ".join(dict.fromkeys(one.node for one in tries.get(row.number, [])))
+
+    cells = [(row.number, row.state.value, row.size, row.attempts, nodes(row), row.reason) for row in rows]
+    table(("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed"), cells)
+
+
+def retry(
+    crawl: CrawlId,
+    watched: WatchOptions,
+    failed_urls: Annotated[
+        bool, typer.Option("--failed-urls", help="Crawl again what failed in batches that are done, too.")
+    ] = False,
+    batch: Numbers = None,
+    new_code: NewCode = False,
+    detach: Detach = False,
+) -> None:
+    """Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs.
+
+    A dead batch gets as many attempts as a new one. URLs of batches that are
+    done go into new batches; what a URL yields now takes the place of what it
+    yielded before it failed, as soon as its new batch is done. All else that came
+    home stays, and the merged file is written anew. Pages that are gone (404) are
+    left alone.
+    `sdist misses` lists all of these. As with `sdist resume`, the
+    code is that which the crawl began with.
+
+    Example: sdist retry easy-20260102T030405Z --failed-urls
+    """
+    from scrapyd_dist.config import load
+
+    from ..output import complain, say
+    from ..project_store import existing_store
+    from . import producer_process, watcher, wording
+    from .crawl import leave
+
+    manner = watched.manner()
+    root = load().root
+    with closing(existing_store(root)) as store:
+        row = store.own_crawl(crawl)
+        producer_process.check_is_crawl(row)
+        if not row.state.ended and producer_process.lives(row):
+            raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
+        store.update_crawl(crawl, options=_anew(row))
+        dead, tried = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
+    urls = sum(one.requests for one in tried)
+    if doubles := told_doubles(tried):
+        complain(doubles)
+    if not watched.quiet:
+        batches, others = wording.counted(dead, "dead batch", "dead batches"), wording.counted(urls, "URL")
+        say(f"Trying again: {batches}, {others} of others.")
+    again, process = producer_process.begin_again(root, crawl, finished=True, new_code=new_code)
+    if detach:
+        leave(again, process, watched)
+        return
+    raise typer.Exit(watcher.watch(root, crawl, manner, process))
+
+
+def _anew(row: Crawl) -> dict[str, Any]:
+    """The crawl's options, with outputs that may be written a second time.
+
+    A file that this crawl made itself is replaced. One that it only added to may hold the items of others: then
+    there will be one beside it that has all of this crawl.
+    """
+    settings = dict(row.options["settings"])
+    outputs = []
+    for output in settings.get("DISTRIBUTED_OUTPUTS") or []:
+        path = Path(output["path"])
+        if not output["overwrite"] and not row.options.get("own_outputs"):
+            path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")
+        outputs.append({**output, "path": str(path), "overwrite": True})
+    return {**row.options, "settings": {**settings, "DISTRIBUTED_OUTPUTS": outputs}}
+
+
+def _give_new_attempts(
+    store: Store, root: Path, crawl: Crawl, numbers: Sequence[int], *, failed_urls: bool
+) -> tuple[int, list[Again]]:
+    """How many dead batches, and which URLs of batches that are done, wait again.
+
+    Raises:
+        NothingMatched: there is nothing to try again.
+    """
+    from scrapyd_dist.batches import BatchState
+
+    dead = [row.number for row in store.batches(crawl.id, {BatchState.DEAD}) if not numbers or row.number in numbers]
+    requeued = store.requeue(crawl.id, dead) if dead else []
+    kinds = {"dead", "failed"} if failed_urls else {"dead"}
+    urls = try_again(store, root, crawl.id, kinds, numbers=numbers)
+    if not requeued and not urls:
+        hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
+        raise NothingMatched(f"The crawl {crawl.id} has nothing to try again: no batch of it is dead.{hint}")
+    return len(requeued), urls
+
+
+def pause(crawl: CrawlId) -> None:
+    """Let a crawl rest: it sends nothing and walks no index page until `sdist resume`.
+
+    Jobs that run on the nodes go on to their end, and their items come home.
+
+    Example: sdist pause easy-20260102T030405Z
+    """
+    from scrapyd_dist.config import load
+
+    from ..output import say
+    from ..project_store import existing_store
+    from .producer_process import lives
+
+    root = load().root
+    with closing(existing_store(root)) as store:
+        row = store.crawl(crawl)
+        if row.state.ended or not lives(row):
+            raise ConfigError(f"The crawl {crawl} does not run; there is nothing to pause.")
+        store.want(crawl, "pause")
+        _await_notice(store, crawl)
+    say(f"The crawl {crawl} rests. Go on with: sdist resume {crawl}")
+
+
+def _await_notice(store: Store, crawl: str) -> None:
+    """Until the producer says in its summary that it rests, or has come to its end."""
+
+    def noticed() -> bool:
+        row = store.crawl(crawl)
+        return row.state.ended or bool(row.summary.get("paused"))
+
+    poll_until(noticed, LOOK, deadline=time.monotonic() + NOTICE)

@@ -1,0 +1,258 @@
+"""The producer's process, seen from outside: its name, its start, whether it lives, its stop.
+
+The rule it keeps: a crawl is in the store before its process is started, so that none runs unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
+from scrapyd_dist.config import STATE_FOLDER
+from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.store.address import STORE_FILE, VARIABLE
+
+from ..project_store import SETTING, existing_store, project_store, where
+
+if TYPE_CHECKING:
+    from scrapyd_dist.store import Store
+
+    from .crawl_options import CrawlOrder
+    from .kept_code import KeptCode
+
+#: seconds between a process's start and its first sign of life; clocks count those in whole ticks
+_SLACK = 2.0
+#: seconds without a sign of life after which a process on another machine is taken for dead
+_SILENCE = 60.0
+#: seconds for which a producer on another machine counts as alive after its last sign of life
+FRESH = 20.0
+#: how many of the producer's last words explain its death
+_LOG_LINES = 12
+_ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
+
+
+def store_path(root: Path) -> Path:
+    """The project's store, where no other one was named; `storing.where` tells."""
+    return root / STATE_FOLDER / STORE_FILE
+
+
+def crawl_folder(root: Path, crawl: str) -> Path:
+    """Where the producer's log, the parts and the list of misses of a crawl are."""
+    return root / STATE_FOLDER / "crawls" / crawl
+
+
+def latest(store: Store) -> Crawl:
+    """The newest crawl; a frontier is none."""
+    crawls = [crawl for crawl in store.crawls() if crawl.kind != "frontier"]
+    if not crawls:
+        raise NothingMatched("There are no crawls yet. `sdist crawl SPIDER` starts one.")
+    return crawls[0]
+
+
+def begin(
+    root: Path, order: CrawlOrder, name: str | None, kept: KeptCode | None = None
+) -> tuple[Crawl, subprocess.Popen[bytes]]:
+    """Write the crawl down and start its process.
+
+    Args:
+        root: the project's folder.
+        order: what was asked for.
+        name: of the crawl; None = it gets one.
+        kept: the version that it is to run, where that is not the working tree's code.
+
+    Raises:
+        ConfigError: the name cannot be used, or is in use.
+    """
+    if SETTING in order.spider_settings:
+        raise ConfigError(
+            f"-s {SETTING}=… would show the store's address to everybody who lists the processes of this machine."
+            f" Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] store), or into the settings."
+        )
+    now = time.time()
+    with closing(project_store(root)) as store:
+        if name is not None:
+            _check_free(store, check_crawl_name(name))
+        while True:
+            crawl = Crawl(
+                id=name or _free_name(store, order.spider, now),
+                project="",
+                spider=order.spider,
+                created=now,
+                options={**_told(order, kept), "cwd": str(root), "own_outputs": True},
+            )
+            try:
+                store.add_crawl(crawl)
+            except NameTaken:
+                if name is None:
+                    continue  # by a crawl that began in the same second
+                raise
+            if kept is not None:
+                kept.lay_into(crawl_folder(root, crawl.id))
+            return crawl, spawn(root, store, crawl.id)
+
+
+def _free_name(store: Store, spider: str, now: float) -> str:
+    taken = {crawl.id for crawl in store.crawls()}
+    return crawl_name(spider, datetime.fromtimestamp(now, timezone.utc), taken)
+
+
+def _told(order: CrawlOrder, kept: KeptCode | None) -> dict[str, Any]:
+    told = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
+    return {**told, "version": kept.version} if kept is not None else told
+
+
+def forget_refused(root: Path, name: str) -> None:
+    """Leave nothing behind of a crawl that never began, when the reason was told; a fault of ours keeps its log."""
+    with closing(existing_store(root)) as store:
+        crawl = store.crawl(name)
+        if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1:
+            store.forget(name)
+            shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
+
+
+def go_on(root: Path, name: str) -> bool:
+    """Let a crawl that rests go on; False when there is none that does."""
+    with closing(existing_store(root)) as store:
+        crawl = store.crawl(name)
+        if crawl.state.ended or crawl.wanted != "pause" or not lives(crawl):
+            return False
+        store.want(name, "")
+        return True
+
+
+def begin_again(
+    root: Path, name: str, *, finished: bool = False, new_code: bool = False
+) -> tuple[Crawl, subprocess.Popen[bytes]]:
+    """Start the process of a crawl again that was stopped or refused, or whose process died.
+
+    Args:
+        root: the project's folder.
+        name: the crawl.
+        finished: whether it may be one that is finished: what it gave up waits again.
+        new_code: whether it takes the working tree's code, in place of that which it began with.
+
+    Raises:
+        ConfigError: it still runs, or there is nothing to go on with.
+    """
+    with closing(existing_store(root)) as store:
+        crawl = store.own_crawl(name)
+        check_is_crawl(crawl)
+        if crawl.state is CrawlState.FINISHED and not finished:
+            raise ConfigError(
+                f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
+            )
+        if not crawl.state.ended and lives(crawl):
+            raise ConfigError(f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`.")
+        if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
+            raise ConfigError(
+                f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
+                f" bring its folder {crawl_folder(root, name)} here."
+            )
+        if new_code or crawl.options.get("new_code"):
+            store.update_crawl(name, options={**crawl.options, "new_code": new_code})
+        store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
+        return crawl, spawn(root, store, name)
+
+
+def _check_free(store: Store, name: str) -> None:
+    taken = next((row for row in store.crawls() if row.id == name), None)
+    if taken is None:
+        return
+    if taken.kind == "frontier":
+        raise ConfigError(f"There is a frontier {name} already, and crawls and frontiers share names: choose another.")
+    if taken.state is CrawlState.FINISHED:
+        raise ConfigError(
+            f"There is a crawl {name} already, and it is finished: choose another name, or remove that crawl with all"
+            f" that is kept of it: sdist clean {name}"
+        )
+    raise ConfigError(f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another.")
+
+
+def check_is_crawl(row: Crawl) -> None:
+    """Refuse a frontier, which has no process of its own that could go on.
+
+    Raises:
+        ConfigError: what to do with it.
+    """
+    if row.kind == "frontier":
+        raise ConfigError(
+            f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are started by"
+            f" `sdist consume SPIDER {row.id}`; its dead batches wait again by `sdist frontier requeue {row.id}`."
+        )
+
+
+def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
+    """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
+    from scrapyd_dist.pidfile import note_pid
+
+    folder = crawl_folder(root, crawl)
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", crawl]
+    # Not as an argument: everybody could read it, and it may hold a password.
+    environment = {**os.environ, VARIABLE: where(root)}
+    with (folder / "producer.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    note_pid(folder, process.pid)
+    store.update_crawl(crawl, pid=process.pid, beat=time.time())
+    return process
+
+
+def lives(crawl: Crawl) -> bool:
+    """Whether the producer's process runs: by its process id, or on another machine by its heartbeat."""
+    from scrapyd_dist.pidfile import started_at
+
+    if not _is_here(crawl):
+        return crawl.pid is not None and time.time() - (crawl.beat or crawl.created) < FRESH
+    if crawl.pid is None:
+        return False
+    try:
+        born = started_at(crawl.pid)
+    except ProcessLookupError:
+        return False
+    # Process ids are used again: a process that started after the last sign of life is another one.
+    return born is None or born <= (crawl.beat or crawl.created) + _SLACK
+
+
+def _is_here(crawl: Crawl) -> bool:
+    return crawl.host in {"", gethostname()}
+
+
+def interrupt(root: Path, crawl: Crawl) -> None:
+    """Tell the producer to stop in good order: send what is captured, and say how to resume."""
+    from scrapyd_dist.pidfile import noted_pid
+
+    noted = noted_pid(crawl_folder(root, crawl.id))
+    if crawl.pid is not None and crawl.pid == noted and _is_here(crawl) and lives(crawl):
+        with suppress(ProcessLookupError):
+            os.kill(crawl.pid, signal.SIGINT)
+
+
+def last_words(root: Path, crawl: str) -> str:
+    """The last thing that the producer's log calls an error, else its end; a few lines at most."""
+    try:
+        text = (crawl_folder(root, crawl) / "producer.log").read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [at for at, line in enumerate(lines) if _ERROR.search(line)]
+    return "\n".join(lines[errors[-1] :][:_LOG_LINES] if errors else lines[-_LOG_LINES:])

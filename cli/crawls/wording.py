@@ -1,0 +1,228 @@
+"""A crawl in words: the line while it runs, and what is said at its end. Values in, text out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.progress.node_progress import KnownTotals
+from scrapyd_dist.progress.summary import succeeded, told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from scrapyd_dist.batches import Crawl
+
+#: states of a node that works on the crawl
+USED = frozenset({"up", "draining"})
+#: URLs of a kind that are named at the end
+SHOWN = 5
+
+_KINDS = {
+    "gone": "gone (the site says they are not there)",
+    "failed": "failed (they may be there; see the reason)",
+    "dead": "given up: with their batch, or since no spider can make them",
+    "index": "index pages that failed, so URLs on them are unknown",
+}
+
+
+def number(summary: Mapping[str, Any], *names: str) -> int:
+    """A count in a summary, 0 where the producer has not said it yet."""
+    value: Any = summary
+    for name in names:
+        value = value.get(name) if hasattr(value, "get") else None
+    return int(value or 0)
+
+
+def state_of(summary: Mapping[str, Any]) -> str:
+    """The state of a crawl that its summary tells, in a word: `paused` of one that rests."""
+    state = str(summary.get("state") or "")
+    return "paused" if rests(summary) else state
+
+
+def rests(summary: Mapping[str, Any]) -> bool:
+    """Whether it is paused, and not at its end."""
+    return bool(summary.get("paused")) and summary.get("state") in _GOES_ON
+
+
+_GOES_ON = {state.value for state in CrawlState if not state.ended}
+_SURE = {KnownTotals.AT_LEAST.value: "≥ ", KnownTotals.ESTIMATE.value: "≈ "}
+
+
+def outlook(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """How many requests there will be and how long they may take, as far as both are known: `≈ 6,000`, `≈ 45 s to go`.
+
+    `≥` is before a number that can only grow, `≈` before one that is judged by the part of the index that is walked.
+    """
+    known = summary.get("outlook") or {}
+    mark = _SURE.get(str(known.get("sure")), "")
+    expected = number(known, "requests") or number(summary, "requests", "total")
+    eta = None if rests(summary) else known.get("eta_s")
+    return f"{mark}{expected:,}", "" if eta is None else f"{mark}{clock(float(eta))} to go"
+
+
+def per_second(rates: object, name: str) -> str:
+    """A rate of a summary, as in `12/s` and `0.4/s`; nothing where there is none."""
+    value = rates.get(name) if isinstance(rates, dict) else None
+    if not value:
+        return ""
+    return f"{value:,.0f}/s" if value >= 10 else f"{value:.1f}/s"
+
+
+def clock(seconds: float) -> str:
+    """A span of time: `41 s`, `12:05` minutes, `1:02:03` hours."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 item`, `3,000 items`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def progress_line(crawl: Crawl) -> str:
+    """One line about a crawl that runs."""
+    summary = told(crawl)
+    if not number(summary, "urls_found") and crawl.state is CrawlState.STARTING:
+        return f"{crawl.id}: starting"
+    expected, to_go = outlook(summary)
+    nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
+    up = sum(node.get("state") in USED for node in nodes)
+    total = number(summary, "index", "total")
+    pieces = [
+        state_of(summary),
+        f"index {number(summary, 'index', 'pages'):,}{f'/{total:,}' if total else ''}",
+        f"found {number(summary, 'urls_found'):,}",
+        f"sent {number(summary, 'requests', 'sent'):,}",
+        f"done {succeeded(summary):,} of {expected}",
+        f"gone {number(summary, 'gone_urls'):,}" if number(summary, "gone_urls") else "",
+        f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",
+        rated(summary, "pages"),
+        rated(summary, "items"),
+        rated(summary, "failed"),
+        to_go,
+        f"nodes {up}/{len(nodes)}" if nodes else "",
+    ]
+    return f"{crawl.id}: {' · '.join(piece for piece in pieces if piece)}"
+
+
+def rated(summary: Mapping[str, Any], name: str) -> str:
+    """`items 1,499 (12/s)`; errors only where there are any."""
+    count = number(summary, "failed_urls") if name == "failed" else number(summary, name)
+    rate = per_second(summary.get("per_s"), name)
+    if name == "failed" and not count and not rate:
+        return ""
+    return f"{'errors' if name == 'failed' else name} {count:,}{f' ({rate})' if rate else ''}"
+
+
+def standing(crawl: Crawl) -> list[str]:
+    """How a crawl that runs stands: a line about the whole, one for each node, one for each batch that lags behind."""
+    nodes = [f"  {' · '.join(cell for cell in node_cells(node) if cell)}" for node in crawl.summary.get("nodes") or ()]
+    return [progress_line(crawl), *nodes, *(f"  {line}" for line in lagging(crawl.summary))]
+
+
+def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is shown of a node: name, state, its jobs, what it did and does per second, why it gets no work."""
+    rates = node.get("per_s")
+    failed = f"errors {number(node, 'failed'):,}" if number(node, "failed") else ""
+    return (
+        str(node.get("name")),
+        str(node.get("state") or ""),
+        jobs_of(node),
+        counted(number(node, "jobs"), "batch", "batches") + " done",
+        f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
+        f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
+        f"{failed} {per_second(rates, 'failed')}".strip(),
+        str(node.get("reason") or ""),
+    )
+
+
+def jobs_of(node: Mapping[str, Any]) -> str:
+    """`2/4 running`, and where some wait for a process slot `2/2 running, 3 waiting`."""
+    slots, waiting = node.get("slots"), number(node, "waiting")
+    running = f"{number(node, 'running') - waiting}{f'/{slots}' if slots else ''} running"
+    return f"{running}, {waiting} waiting" if waiting else running
+
+
+def lagging(summary: Mapping[str, Any]) -> list[str]:
+    """The batches that are far slower than the others, a line each."""
+    lines = []
+    for one in summary.get("stragglers") or ():
+        slower = one.get("times_slower")
+        how = f"{slower:g} times slower than usual" if slower else "nothing is done yet"
+        lines.append(
+            f"slow: batch {one.get('batch')} on {one.get('node')} for {clock(float(one.get('for_s') or 0))}, "
+            f"{number(one, 'done'):,} of {number(one, 'of'):,} done, {how} ({one.get('job')})"
+        )
+    return lines
+
+
+def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+    """What came of a crawl that ended, in a few lines."""
+    summary = crawl.summary
+    outputs = [_short(path) for path in summary.get("output") or ()]
+    took = f" after {clock(float(summary['duration_s']))}" if summary.get("duration_s") is not None else ""
+    came = counted(number(summary, "items"), "item") + (f" in {', '.join(outputs)}" if outputs else "")
+    lines = [f"{crawl.kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {came}."]
+    lines += _account(summary)
+    lines += _missed(summary, list(misses))
+    lines += [f"  {line}" for line in _nodes(summary)]
+    lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]
+    if crawl.message:
+        lines.append(crawl.message)
+    return lines
+
+
+def _account(summary: Mapping[str, Any]) -> list[str]:
+    batches = number(summary, "batches", "total")
+    pages = number(summary, "index", "pages")
+    on = f" on {counted(pages, 'index page')}" if pages else ""
+    text = (
+        f"  {counted(number(summary, 'urls_distinct'), 'URL')} found{on}; "
+        f"{succeeded(summary):,} done in {counted(batches, 'batch', 'batches')}"
+    )
+    aside = {"offsite": "offsite", "duplicate": "found twice", "refused": "refused", "local": "crawled by the producer"}
+    rest = [f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name)]
+    return [f"{text} ({', '.join(rest)})." if rest else f"{text}."]
+
+
+def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> list[str]:
+    totals = {
+        "gone": number(summary, "gone_urls"),
+        "failed": number(summary, "failed_urls"),
+        "dead": number(summary, "dead_urls"),
+        "index": number(summary, "index_failed") or number(summary, "index", "failed"),
+    }
+    lines = []
+    for kind, total in totals.items():
+        if not total:
+            continue
+        lines.append(f"  {total:,} {_KINDS[kind]}:")
+        named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
+        lines += ["    " + "  ".join(filter(None, (miss.get("url"), miss.get("reason")))) for miss in named]
+        if total > len(named):
+            lines.append(f"    and {total - len(named):,} more" if named else "    (not listed)")
+    if lines and summary.get("misses"):
+        lines.append(f"  All of them: {_short(summary['misses'])}")
+    return lines
+
+
+def _nodes(summary: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for node in summary.get("nodes") or ():
+        reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
+        done, items = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
+        lines.append(f"{node.get('name')}: {done}, {items}{reason}")
+    return lines
+
+
+def _short(path: str) -> str:
+    """A path as the user would write it from here."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path

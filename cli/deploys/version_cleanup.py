@@ -1,0 +1,232 @@
+"""`sdist rollback` and `sdist prune`: back to an earlier version, and old ones off the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ..selectors import Json, Nodes, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scrapyd_dist.deploy.node_versions import NodeVersions
+    from scrapyd_dist.deploy.rollback import Pruning
+    from scrapyd_dist.deploy.rollout import RollOut
+
+#: a dry run found something to do
+WOULD_CHANGE = 10
+TIMEOUT, ROLLBACK_TIMEOUT = 15.0, 60.0
+RETRIES = 2
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("rollback")(rollback)
+    app.command("prune")(prune)
+
+
+def rollback(
+    version: Annotated[
+        Optional[str], typer.Argument(metavar="VERSION", help="Its name or how it begins; otherwise the one before.")
+    ] = None,
+    project: Project = None,
+    dry_run: DryRun = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1)] = ROLLBACK_TIMEOUT,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Make an earlier version current on all nodes.
+
+    Its kept egg is sent again under a new name, since Scrapyd runs what sorts
+    last. The last ten eggs that were deployed from here are kept. Twice in a row
+    comes back to where it was. A crawl takes the code that is here all the same,
+    and says so; `sdist crawl --version` takes another one.
+
+    Example: sdist rollback
+    """
+    from scrapyd_dist.deploy import node_versions, rollback
+    from scrapyd_dist.deploy.kept_eggs import all_eggs, kept_eggs
+
+    from scrapyd_dist.config import load, state_dir
+
+    from ..output import say
+    from ..selectors import called, chosen, known_times
+    from ..target_nodes import nobody_answered
+    from . import deploy_result
+    from .deploy import roll_out
+
+    found = load()
+    name, nodes = called(chosen(found, None), found, project)
+    state = state_dir(found.root)
+    seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
+    error = nobody_answered(len(seen), [entry.error for entry in seen if entry.error is not None])
+    if error is not None:
+        raise error
+    known = known_times(found.root, nodes, name)
+    kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
+    saved = rollback.choose(kept, version, _current(seen, known), folder=state / "eggs")
+    egg = rollback.egg_of(saved)
+    there = all(_runs(entry, egg.content_hash, known) for entry in seen)
+    wish = _again(nodes, egg.content_hash, [name for entry in seen for name in entry.versions], dry_run=dry_run)
+    if there:
+        say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
+        if as_json:
+            deploy_result.tell_present(seen, name)
+        raise typer.Exit
+    if not quiet:
+        say(f"Sending {saved.version} again as {next(iter(wish.given.values()))} …")
+    result = roll_out(found, name, nodes, egg, state, timeout, wish, progress=not quiet)
+    deploy_result.tell(result, name, wish, as_json=as_json, quiet=quiet)
+    raise typer.Exit(deploy_result.exit_code_of(result) or _not_current(result))
+
+
+def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
+    """The newest deployment of most nodes."""
+    from scrapyd_dist.scrapyd.versions import current
+
+    found = [name for entry in seen if (name := current(entry.versions, known)) is not None]
+    return max(found, key=lambda name: (found.count(name), name)) if found else None
+
+
+def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> bool:
+    """Whether this code was deployed last on a node, and runs there by default."""
+    from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls
+
+    names = (seen.default, current(seen.versions, known))
+    return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
+
+
+def _again(nodes: Sequence[Any], content_hash: str, there: Sequence[str], *, dry_run: bool) -> Any:
+    from datetime import datetime, timezone
+
+    from scrapyd_dist.deploy.rollout import RollOutRequest
+
+    from scrapyd_dist.scrapyd.versions import later_than, version_name
+
+    name = version_name(content_hash, later_than(datetime.now(timezone.utc), there))
+    return RollOutRequest(given={node.name: name for node in nodes}, retries=RETRIES, dry_run=dry_run)
+
+
+def _not_current(result: RollOut) -> int:
+    """3 where jobs that name no version would still run another one."""
+    from ..output import complain
+
+    wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
+    if wrong:
+        complain(
+            f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
+            f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
+        )
+    return 3 if wrong else 0
+
+
+def prune(
+    keep: Annotated[
+        int, typer.Option("--keep", help="How many versions stay on each node.", min=1, show_default=False)
+    ],
+    project: Project = None,
+    node: Nodes = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)] = TIMEOUT,
+    as_json: Json = False,
+) -> None:
+    """Delete old versions of the project from the nodes.
+
+    The oldest by time go first, deployments and what crawls brought alike. What a
+    job runs or waits for stays, and so do the newest deployment and the default.
+    Where a job runs whose version Scrapyd does not tell, nothing is deleted.
+
+    Example: sdist prune --keep 5
+    """
+    from scrapyd_dist.deploy import node_versions, rollback
+
+    from scrapyd_dist.config import load
+
+    from ..selectors import called, chosen, known_times, version_lookup
+    from ..target_nodes import exit_code
+
+    found = load()
+    name, nodes = called(chosen(found, node), found, project)
+    version_of = version_lookup(found)
+    seen = node_versions.look(nodes, name, timeout=timeout)
+    known = known_times(found.root, nodes, name)
+    plans = [rollback.plan(entry, keep, version_of, known) for entry in seen]
+    doomed = sum(len(entry.versions) for entry in plans)
+    if doomed and not dry_run:
+        _ask(plans, doomed, yes=yes, table=not as_json)
+        plans = list(rollback.delete(plans, version_of, timeout=timeout))
+    _tell(plans, name, as_json=as_json, dry_run=dry_run)
+    if dry_run and doomed:
+        raise typer.Exit(WOULD_CHANGE)
+    raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans if entry.error is not None]))
+
+
+def _ask(plans: Sequence[Pruning], doomed: int, *, yes: bool, table: bool) -> None:
+    """Go on only when somebody says yes."""
+    from scrapyd_dist.errors import ConfigError
+
+    from ..crawls.wording import counted
+    from ..output import ask, can_ask, say
+
+    if yes:
+        return
+    where = sum(bool(entry.versions) for entry in plans)
+    if not can_ask():
+        raise ConfigError(
+            f"Nobody is there to ask whether {counted(doomed, 'version')} may be deleted from "
+            f"{counted(where, 'node')}. Say it with --yes, or look first with --dry-run."
+        )
+    if table:
+        for entry in plans:
+            if entry.versions:
+                say(f"{entry.node.name}: {', '.join(entry.versions)}")
+    if not ask(f"Delete {counted(doomed, 'version')} from {counted(where, 'node')}?"):
+        say("Nothing was deleted.")
+        raise typer.Exit
+
+
+def _tell(plans: Sequence[Pruning], project: str, *, as_json: bool, dry_run: bool) -> None:
+    from ..output import complain, put_json, say
+    from ..tables import table
+
+    if as_json:
+        put_json({"project": project, "dry_run": dry_run, "nodes": [_row(entry) for entry in plans]})
+    else:
+        rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
+        if rows:
+            table(("node", "would be deleted" if dry_run else "deleted"), rows)
+        elif not any(entry.error for entry in plans):
+            say("There is nothing to delete.")
+        for entry in plans:
+            _say_held(entry)
+    for text in dict.fromkeys(str(entry.error) for entry in plans if entry.error is not None):
+        complain(text)
+
+
+def _say_held(entry: Pruning) -> None:
+    from ..output import say
+
+    for version, jobs in entry.use.jobs.items():
+        say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
+    if entry.use.unknown:
+        say(
+            f"{entry.node.name}: everything stays; of {', '.join(entry.use.unknown)}, which runs there, Scrapyd does "
+            "not tell the version. Run this again when it has ended."
+        )
+
+
+def _row(entry: Pruning) -> dict[str, Any]:
+    return {
+        "name": entry.node.name,
+        "url": entry.node.url,
+        "project": entry.project,
+        "deleted": list(entry.versions),
+        "in_use": {version: list(jobs) for version, jobs in entry.use.jobs.items()},
+        "jobs_of_unknown_version": list(entry.use.unknown),
+        "reason": str(entry.error or ""),
+    }

@@ -1,0 +1,255 @@
+"""`sdist frontier add`: a list goes into a frontier. Rule: a row that is no request is told, and stops nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack, closing
+from enum import Enum
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY
+from scrapyd_dist.frontier.intake import check_frontier_name, open_frontier
+
+from ..project_store import key_of
+from ..selectors import Json
+from .frontier_names import FrontierName, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapyd_dist.middlewares.frontier.worklist_import import AnyWorklist, ImportResult
+
+    from scrapyd_dist.frontier.producer_registration import FrontierProducer
+    from scrapyd_dist.frontier.worklists import AnyRow
+    from scrapyd_dist.store import Store
+
+#: what stands for standard input
+STDIN = "-"
+#: seconds between two lines about how far it is, and in which none is needed
+TELL, QUICK = 10.0, 2.0
+#: exit codes: no row was a request, some were not, interrupted
+FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
+
+_SLOTS = "Slots"
+
+
+class Rows(str, Enum):
+    """What a row of a list is."""
+
+    requests = "requests"
+    arguments = "arguments"
+
+
+class SlotBy(str, Enum):
+    """What decides about a request's slot."""
+
+    fingerprint = "fingerprint"
+    domain = "domain"
+    site = "site"
+
+
+class Format(str, Enum):
+    """What a list is made of."""
+
+    urls = "urls"
+    jsonl = "jsonl"
+    csv = "csv"
+
+
+def add(
+    frontier: FrontierName,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The list; - is standard input.", show_default=False)
+    ] = STDIN,
+    format_: Annotated[
+        Optional[Format],
+        typer.Option("--format", metavar="KIND", help="urls, jsonl or csv; by the name of the file if left out."),
+    ] = None,
+    as_: Annotated[
+        Rows, typer.Option("--as", metavar="WHAT", help="What a row is: requests, or arguments of a spider.")
+    ] = Rows.requests,
+    column: Annotated[
+        Optional[str], typer.Option(metavar="C", help="Of a CSV: the column with the URLs, by name or number.")
+    ] = None,
+    spider_callback: Annotated[
+        Optional[str], typer.Option(metavar="NAME", help="Callback of requests that name none; parse if left out.")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="Priority of requests that have none; the highest is leased first.")
+    ] = 0,
+    slots: Annotated[
+        Optional[int], typer.Option(metavar="N", min=1, help="Spread over this many slots.", rich_help_panel=_SLOTS)
+    ] = None,
+    prefix: Annotated[
+        Optional[str], typer.Option(metavar="P", help="What the slots' names begin with.", rich_help_panel=_SLOTS)
+    ] = None,
+    slot_by: Annotated[
+        Optional[SlotBy],
+        typer.Option(
+            metavar="KIND", help="fingerprint or domain: what decides; site: a slot for each.", rich_help_panel=_SLOTS
+        ),
+    ] = None,
+    standing: Annotated[
+        Optional[bool],
+        typer.Option("--standing/--no-standing", help="Whether the frontier waits for more for ever, or can finish."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Add requests to a frontier, which is made if there is none; what it has seen before is left out.
+
+    A list of URLs, one per line; JSON lines, each a URL or an object with url,
+    method, headers, body, callback, cb_kwargs, meta, priority and the like; or
+    a column of a CSV. What is left out here is decided by the project's settings
+    (DISTRIBUTED_SLOTS, ...). Once it was interrupted, the same command adds the
+    rest.
+
+    With --as arguments a row is no request, but the arguments of one run of a
+    spider: a CSV whose columns are their names, or JSON lines. `sdist consume`
+    then starts a job for each.
+
+    Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
+    """
+    from scrapyd_dist.config import load
+
+    from ..project_store import project_store
+
+    asked = {
+        "DISTRIBUTED_SLOTS": slots,
+        "DISTRIBUTED_SLOT_PREFIX": prefix,
+        "DISTRIBUTED_SLOT_BY": slot_by.value if slot_by else None,
+    }
+    if spider_callback is not None and not spider_callback.isidentifier():
+        raise ConfigError(f"--spider-callback {spider_callback!r} cannot be the name of a method.")
+    arguments = as_ is Rows.arguments
+    if arguments and (spider_callback is not None or any(it is not None for it in asked.values())):
+        raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
+    if abs(priority) > MAX_PRIORITY:
+        raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
+    root = load().root
+    with ExitStack() as stack:
+        rows = _rows(stack, file, format_, column, arguments=arguments)
+        settings = settings_of(
+            {"DISTRIBUTED_MODE": "pull", **{name: it for name, it in asked.items() if it is not None}}
+        )
+        worklist = _worklist(settings, key_of(root), spider_callback, priority, arguments=arguments)
+        store = stack.enter_context(closing(project_store(root)))
+        producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)
+        _set_standing(store, producer, standing)
+        account, interrupted = _fill(producer, worklist, rows)
+    _tell(frontier, account, interrupted=interrupted, as_json=as_json)
+
+
+def _rows(
+    stack: ExitStack, name: str, format_: Format | None, column: str | None, *, arguments: bool
+) -> Iterator[AnyRow]:
+    from scrapyd_dist.frontier.worklists import format_of, rows
+
+    kind = format_.value if format_ else format_of(name)
+    return rows(_opened(stack, name), kind=kind, column=column, arguments=arguments)
+
+
+def _opened(stack: ExitStack, name: str) -> BinaryIO:
+    if name == STDIN:
+        return sys.stdin.buffer
+    try:
+        return stack.enter_context(open(name, "rb"))  # noqa: PTH123 - as it was typed, for the error
+    except FileNotFoundError:
+        raise NothingMatched(f"There is no file {name}; standard input is -.") from None
+    except OSError as error:
+        raise ConfigError(f"The list {name} cannot be read: {error.strerror}.") from error
+
+
+def _worklist(settings: Any, key: bytes, callback: str | None, priority: int, *, arguments: bool) -> AnyWorklist:
+    from scrapyd_dist.middlewares.frontier.worklist_import import ArgumentImport, WorklistImport
+    from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
+
+    if arguments:
+        return ArgumentImport(priority=priority)
+    slotting = SlotRouting.from_settings(settings, home=SlotHome(project=_project(settings)))
+    return WorklistImport(settings, slotting, key=key, callback=callback, priority=priority)
+
+
+def _project(settings: Any) -> str:
+    from scrapyd_dist.middlewares.producer.preflight import find_project
+
+    return find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME")).name
+
+
+def _producer(
+    store: Store, settings: Any, key: bytes, frontier: str, file: str, *, arguments: bool
+) -> FrontierProducer:
+    from scrapyd_dist.middlewares.producer.producer_options import read_options
+
+    from scrapyd_dist.frontier.producer_registration import FrontierProducer
+
+    return FrontierProducer(
+        store=store,
+        frontier=check_frontier_name(frontier),
+        project=_project(settings),
+        work=f"add {Path(file).name or file}",
+        process=f"{gethostname()}.{os.getpid()}",
+        size=1 if arguments else read_options(settings).batch_size,
+        key=None if arguments else key,  # a job's arguments can be read on its node anyway
+        arguments=arguments,
+    )
+
+
+def _set_standing(store: Store, producer: FrontierProducer, standing: bool | None) -> None:
+    """Whether the frontier stands, where that was said; one that is new is made now."""
+    if standing is None:
+        return
+    row = open_frontier(
+        store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
+        arguments=producer.arguments,
+    )  # fmt: skip
+    if row.standing is not standing:
+        store.update_crawl(row.id, standing=standing)
+
+
+def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
+    """What has become of the rows, and whether somebody had enough of it."""
+    from scrapyd_dist.middlewares.frontier.worklist_import import ImportResult, fill
+
+    from ..crawls.wait_line import waiting
+
+    account, begun = ImportResult(), time.monotonic()
+    with waiting(TELL) as show, closing(fill(producer, worklist, rows)) as filling:
+        try:
+            for account in filling:
+                if time.monotonic() - begun > QUICK:
+                    show(f"{account.added:,} requests added to {producer.frontier}")
+        except KeyboardInterrupt:
+            return account, True
+    return account, False
+
+
+def _tell(frontier: str, account: ImportResult, *, interrupted: bool, as_json: bool) -> None:
+    from ..crawls.wording import counted
+    from ..output import complain, put_json, say
+
+    for row in account.told:
+        complain(f"line {row.line}: {row.reason}.")
+    if account.bad > len(account.told):
+        complain(f"and {account.bad - len(account.told):,} more rows like these.")
+    if as_json:
+        bad = [{"line": row.line, "reason": row.reason} for row in account.told]
+        put_json({
+            "frontier": frontier, "rows": account.rows, "added": account.added, "duplicate": account.duplicate,
+            "bad": account.bad, "bad_rows": bad, "interrupted": interrupted,
+        })  # fmt: skip
+    else:
+        asides = {"there before": account.duplicate, "no requests": account.bad}
+        told = "".join(f", {number:,} {what}" for what, number in asides.items() if number)
+        say(f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}.")
+    if interrupted:
+        say("Interrupted; the same command adds the rest, and leaves out what is there.")
+        raise typer.Exit(INTERRUPTED)
+    good = account.added or account.duplicate
+    raise typer.Exit(0 if not account.bad else PARTIAL if good else FAILED)

@@ -1,0 +1,202 @@
+"""Which jobs a command is about: what the nodes list and the store remembers, chosen by name, node, project, spider.
+
+The rule it keeps: a name that fits nothing is an error, and a node that does not answer is named, never passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.scrapyd.api import JobState
+
+from ..candidates import nodes, spiders
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Jobs
+    from scrapyd_dist.transports import Sender
+
+#: seconds that a node gets for each answer
+TIMEOUT = 15.0
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
+Nodes = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        autocompletion=nodes,
+        help="Only nodes of this name or pattern, as in 'eu-*'. Repeatable.",
+    ),
+]
+Project = Annotated[Optional[str], typer.Option("--project", "-p", help="Only jobs of this project.")]
+Spider = Annotated[
+    Optional[str],
+    typer.Option(
+        metavar="NAME", autocompletion=spiders, help="Only jobs of this spider, or of spiders that fit, as in 'shop*'."
+    ),
+]
+Timeout = Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A job as its node lists it, or as the store remembers it."""
+
+    place: Place
+    state: JobState
+    started: datetime | None = None  #: by the node's local clock
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobList:
+    """What the nodes answered."""
+
+    jobs: tuple[Listed, ...]
+    errors: tuple[NodeError, ...]
+    asked: int  #: nodes
+    silent: frozenset[str] = frozenset()  #: base addresses of the nodes that did not answer
+
+    def complain(self) -> None:
+        """Name the nodes that did not answer."""
+        from ..output import complain
+
+        for error in self.errors:
+            complain(str(error))
+
+    def must_answer(self) -> None:
+        """Nobody answered, so that nothing can be said about jobs.
+
+        Raises:
+            DistError: that is so.
+        """
+        from ..target_nodes import nobody_answered
+
+        error = nobody_answered(self.asked, self.errors)
+        if error is not None:
+            raise error
+
+    @property
+    def exit_code(self) -> int:
+        """By the nodes alone: 0, 3, 5 or 6."""
+        from ..target_nodes import exit_code
+
+        return exit_code(self.asked, self.errors)
+
+
+def make_sender() -> Sender:
+    """What sends for these commands."""
+    from scrapyd_dist.transports.requests import RequestsTransport
+
+    return RequestsTransport()
+
+
+def ask_jobs(
+    sender: Sender,
+    nodes: Sequence[Node],
+    *,
+    project: str | None = None,
+    spider: str | None = None,
+    timeout: float = TIMEOUT,
+) -> JobList:
+    """The jobs that the nodes list, all asked at the same time; in the nodes' order, as each lists them."""
+    from scrapyd_dist.scrapyd import api
+    from scrapyd_dist.scrapyd.sweep import sweep
+
+    listed: dict[Node, list[Listed]] = {}
+    errors, silent = [], set()
+    for answer in sweep(nodes, lambda node: sender.send(node, api.listjobs(project), timeout=timeout)):
+        if answer.error is not None:
+            errors.append(answer.error)
+            silent.add(answer.asked.url)
+        elif answer.value is not None:
+            listed[answer.asked] = _rows(answer.asked, answer.value, spider)
+    jobs = tuple(row for node in nodes for row in listed.get(node, ()))
+    return JobList(jobs=jobs, errors=tuple(errors), asked=len(nodes), silent=frozenset(silent))
+
+
+def _rows(node: Node, jobs: Jobs, spider: str | None) -> list[Listed]:
+    return [
+        Listed(
+            place=Place(node=node, project=job.project, spider=job.spider, job=job.id),
+            state=job.state,
+            started=job.start_time,
+            ended=job.end_time,
+        )
+        for job in (*jobs.pending, *jobs.running, *jobs.finished)
+        if spider is None or fnmatchcase(job.spider, spider)
+    ]
+
+
+def named(found: JobList, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]) -> tuple[Listed, ...]:
+    """The jobs of these ids and of these crawls.
+
+    Args:
+        found: what the nodes list.
+        names: ids of jobs, or of crawls.
+        remembered: the attempts of crawls that the store knows, by crawl; nodes forget theirs.
+
+    Raises:
+        NothingMatched: a name fits none.
+        DistError: no node answered, and a name is not remembered.
+    """
+    chosen: dict[tuple[str, str], Listed] = {}
+    for name in names:
+        rows = [row for row in found.jobs if name in (row.place.job, row.place.crawl)]
+        known = {(row.place.node.url, row.place.job) for row in rows}
+        rows += [row for row in remembered.get(name, ()) if (row.place.node.url, row.place.job) not in known]
+        if not rows:
+            found.must_answer()
+            raise NothingMatched(_no_such_job(name, found))
+        chosen |= {(row.place.node.url, row.place.job): row for row in rows}
+    return tuple(chosen.values())
+
+
+def _no_such_job(name: str, found: JobList) -> str:
+    text = f"There is no job or crawl {name!r} on the nodes that were asked"
+    if found.errors:
+        return f"{text}, {len(found.errors)} of which did not answer."
+    return f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it is restarted."
+
+
+def remembered(root: Path, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:
+    """The attempts of those of the names that are crawls in the project's store."""
+    from contextlib import closing
+
+    from scrapyd_dist.batches import AttemptState
+    from scrapyd_dist.frontier.slots import spider_of_slot
+
+    from ..project_store import maybe_store
+
+    store = maybe_store(root) if names else None
+    if store is None:
+        return {}
+    by_url = {node.url: node for node in nodes}
+    found: dict[str, list[Listed]] = {}
+    with closing(store):
+        crawls = {crawl.id: crawl for crawl in store.crawls() if crawl.id in names}
+        for name, crawl in crawls.items():
+            slots = {batch.number: batch.slot for batch in store.batches(name)}
+            for attempt in store.attempts(name):
+                node = by_url.get(attempt.url)
+                if node is None or attempt.state is AttemptState.REFUSED:
+                    continue
+                job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
+                project, spider = spider_of_slot(slots.get(attempt.batch, "")) or ("", "")
+                place = Place(
+                    node=node, project=project or node.project or crawl.project, spider=spider or crawl.spider, job=job
+                )
+                found.setdefault(name, []).append(Listed(place=place, state=JobState.FINISHED))
+    return found

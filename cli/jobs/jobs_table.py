@@ -1,0 +1,308 @@
+"""`sdist jobs`: all jobs of all nodes, with the verdict on each: by the store, a worker's report, or its log."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.joblogs.verdict import STALL, Outcome, Verdict, by_log, by_report
+
+from .job_list import TIMEOUT, Json, Nodes, Project, Spider, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from datetime import timedelta
+    from pathlib import Path
+
+    from scrapyd_dist.batches import Attempt
+    from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.transports import Sender
+
+    from .cancel import Key
+    from .job_list import JobList, Listed
+
+
+#: bytes of a report that are read; it lists failed URLs
+REPORT_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What the store knows about one job of a crawl."""
+
+    home: str  #: the crawl's folder in the nodes' logs
+    attempt: Attempt | None = None  #: None: a worker, whose word is in that folder only
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One job and the judgement on it."""
+
+    row: Listed
+    verdict: Verdict
+    offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Judges jobs; may be used by many threads at once."""
+
+    sender: Sender
+    kept: Mapping[str, Kept] = field(default_factory=dict)  #: by job id
+    signalled: frozenset[Key] = frozenset()
+    stall: float = STALL
+    timeout: float = TIMEOUT
+
+    def judge(self, row: Listed) -> Judged:
+        """The judgement; a job that its node does not tell about is unknown, with the reason."""
+        from scrapyd_dist.scrapyd.api import JobState
+
+        from .cancel import key_of
+
+        signalled = key_of(row.place) in self.signalled
+        if row.state is JobState.PENDING:
+            return Judged(row=row, verdict=by_log(row.state, None))
+        try:
+            verdict = self._of_ours(row, signalled=signalled)
+            if verdict is not None:
+                return Judged(row=row, verdict=verdict)
+            return self._of_any(row, signalled=signalled)
+        except NodeError as error:
+            outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
+            return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short))
+
+    def report(self, row: Listed) -> WorkerReport | None:
+        """The report that our worker left on the node, if it did and can be found."""
+        from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
+        from scrapyd_dist.scrapyd import api
+
+        kept = self.of_store(row)
+        if kept is None:
+            return None
+        call = api.fetch(report_path(kept.home, row.place.job), start=0, limit=REPORT_MAX)
+        chunk = self.sender.send(row.place.node, call, timeout=self.timeout)
+        try:
+            return read_report(chunk.body) if chunk is not None else None
+        except BadReport:
+            return None
+
+    def of_store(self, row: Listed) -> Kept | None:
+        """What the store knows of this very job."""
+        kept = self.kept.get(row.place.job)
+        elsewhere = kept is not None and kept.attempt is not None and kept.attempt.url != row.place.node.url
+        return None if elsewhere else kept
+
+    def _of_ours(self, row: Listed, *, signalled: bool) -> Verdict | None:
+        from scrapyd_dist.batches import AttemptState
+
+        kept = self.of_store(row)
+        if kept is None:
+            return None
+        attempt = kept.attempt
+        if attempt is not None and attempt.state is AttemptState.ACCEPTED:
+            return _accepted(attempt.report)
+        report = self.report(row)
+        if report is not None:
+            return by_report(row.state, report, signalled=signalled)
+        if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
+            return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
+        return None
+
+    def _of_any(self, row: Listed, *, signalled: bool) -> Judged:
+        from scrapyd_dist.joblogs.log_reads import look
+
+        seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
+        verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled)
+        return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
+
+
+def _accepted(report: Mapping[str, Any]) -> Verdict:
+    stats = report.get("stats") or {}
+    missed = int(report.get("missed") or 0)
+    return Verdict(
+        outcome=Outcome.FINISHED,
+        reason=f"{missed} URLs missed" if missed else "",
+        pages=int(report.get("pages") or 0),
+        items=int(report.get("items") or 0),
+        errors=int(stats.get("log_count/ERROR") or 0) + int(stats.get("log_count/CRITICAL") or 0),
+    )
+
+
+def kept_of(root: Path, rows: Iterable[Listed]) -> dict[str, Kept]:
+    """What the project's store knows about those of the jobs that belong to its crawls, by job id."""
+    from scrapyd_dist.batches import home_of
+
+    from ..project_store import maybe_store
+
+    rows = list(rows)
+    wanted = {row.place.crawl for row in rows} - {None}
+    store = maybe_store(root) if wanted else None
+    if store is None:
+        return {}
+    with closing(store):
+        crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
+        homes = {crawl.id: home_of(crawl.id, crawl.created) for crawl in crawls}
+        jobs = {row.place.job: row.place.crawl for row in rows}
+        workers = {job: Kept(home=homes[crawl]) for job, crawl in jobs.items() if crawl in homes}
+        return workers | {
+            attempt.job: Kept(home=homes[crawl.id], attempt=attempt)
+            for crawl in crawls
+            for attempt in store.attempts(crawl.id)
+        }
+
+
+_STATES = ", ".join(outcome.value for outcome in Outcome)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("jobs")(jobs)
+
+
+def jobs(
+    state: Annotated[
+        Optional[list[Outcome]], typer.Option(help=f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
+    ] = None,
+    node: Nodes = None,
+    project: Project = None,
+    spider: Spider = None,
+    since: Annotated[
+        Optional[str], typer.Option(metavar="TIME", help="Only jobs that ran in the last 90 (seconds), 30m, 2h.")
+    ] = None,
+    stall: Annotated[
+        float, typer.Option(help="Minutes without progress after which a job is stalled.", min=0.1)
+    ] = STALL / 60,
+    timeout: Timeout = TIMEOUT,
+    as_json: Json = False,
+) -> None:
+    """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
+
+    A job of a crawl is judged by its worker's report, any other one by the end
+    of its log: finished, failed (errors, a feed that could not be stored),
+    cancelled, killed (by `sdist cancel`), died (its log just ends), stalled,
+    unknown (no log). Exit code 3 when some nodes did not answer.
+
+    Example: sdist jobs --state failed --since 24h
+    """
+    from scrapyd_dist.config import load
+
+    from ..crawls.crawl import seconds
+    from ..target_nodes import chosen_nodes
+    from .job_list import ask_jobs, make_sender
+
+    span = seconds("--since", since)
+    found = load()
+    nodes, sender = chosen_nodes(found, node), make_sender()
+    listed = ask_jobs(sender, nodes, project=project, spider=spider, timeout=timeout)
+    judged = _judged(found.root, sender, _worth(listed, state or ()), stall * 60, timeout)
+    rows = _rows(judged, state or (), span)
+    if as_json:
+        from ..output import put_json
+
+        unreached = [str(error) for error in listed.errors]
+        put_json({"jobs": rows, "nodes": listed.asked, "unreached": unreached})
+    elif rows or not listed.errors:
+        _show(rows)
+    listed.complain()
+    raise typer.Exit(listed.exit_code)
+
+
+def _worth(listed: JobList, states: Collection[Outcome]) -> list[Listed]:
+    """The jobs that can be in one of these states, so that no log is read in vain."""
+    from scrapyd_dist.scrapyd.api import JobState
+
+    possible = {
+        JobState.PENDING: {Outcome.PENDING},
+        JobState.RUNNING: {Outcome.RUNNING, Outcome.STALLED},
+        JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
+    }
+    return [row for row in listed.jobs if not states or possible[row.state] & set(states)]
+
+
+def _judged(root: Path, sender: Sender, rows: Sequence[Listed], stall: float, timeout: float) -> list[Judged]:
+    """The judgements, in the order of the rows."""
+    from scrapyd_dist.scrapyd.sweep import sweep
+
+    from .cancel import noted
+
+    judge = Judge(
+        sender=sender, kept=kept_of(root, rows), signalled=frozenset(noted(root)), stall=stall, timeout=timeout
+    )
+    answers = {id(answer.asked): answer.value for answer in sweep(rows, judge.judge)}
+    return [judged for row in rows if (judged := answers[id(row)]) is not None]
+
+
+def _rows(judged: Sequence[Judged], states: Collection[Outcome], span: float | None) -> list[dict[str, Any]]:
+    """The rows of `--json`, of these states, and of jobs that ran within the last `span` seconds."""
+    offsets = {one.row.place.node.url: one.offset for one in judged if one.offset is not None}
+    here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
+    rows = []
+    for one in judged:
+        offset = offsets.get(one.row.place.node.url, here)
+        if (not states or one.verdict.outcome in states) and _is_recent(one, offset, span):
+            rows.append(_row(one, offset))
+    return rows
+
+
+def _is_recent(one: Judged, offset: timedelta, span: float | None) -> bool:
+    last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)
+    if span is None or last is None:
+        return True  # what waits or runs is of now
+    return datetime.now(timezone.utc) - _utc(last, offset) <= timedelta(seconds=span)
+
+
+def _utc(local: datetime, offset: timedelta) -> datetime:
+    return (local - offset).replace(tzinfo=timezone.utc)
+
+
+def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
+    place, verdict = one.row.place, one.verdict
+    started, ended = one.row.started, one.row.ended
+    return {
+        "node": place.node.name,
+        "project": place.project,
+        "spider": place.spider,
+        "job": place.job,
+        "crawl": place.crawl,
+        "state": verdict.outcome.value,
+        "pages": verdict.pages,
+        "items": verdict.items,
+        "errors": verdict.errors,
+        "started": _utc(started, offset).isoformat(timespec="seconds") if started else None,
+        "ended": _utc(ended, offset).isoformat(timespec="seconds") if ended else None,
+        "duration_s": round((ended - started).total_seconds(), 1) if started and ended else None,
+        "reason": verdict.reason,
+    }
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    from ..crawls import wording
+    from ..output import say
+    from ..tables import table
+
+    if not rows:
+        say("No such job.")
+        return
+    names = ("node", "spider", "job", "state", "pages", "items", "errors")
+    table(
+        (*names, "started", "took", ""),
+        [
+            (
+                *(row[name] for name in names),
+                _here(row["started"]),
+                None if row["duration_s"] is None else wording.clock(row["duration_s"]),
+                row["reason"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _here(moment: str | None) -> str | None:
+    """A moment by the clock of this machine."""
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else None

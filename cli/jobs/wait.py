@@ -1,0 +1,280 @@
+"""`sdist wait`: silent until crawls or jobs are over; then the exit code tells.
+
+The rule it keeps: it changes nothing, and a node that does not answer decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.joblogs.verdict import Outcome
+from scrapyd_dist.scrapyd.api import JobState
+
+from ..candidates import crawls
+from ..polling import poll_until
+from ..target_nodes import chosen_nodes
+from .job_list import TIMEOUT, Json, Nodes, ask_jobs, make_sender, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.errors import DistError
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.store import Store
+    from scrapyd_dist.transports import Sender
+
+    from .job_list import JobList, Listed
+    from .jobs_table import Judged
+
+#: seconds between two looks at the store
+LOOK = 0.25
+#: seconds between two questions to the nodes
+ASK = 2.0
+#: seconds of silence in the log of a job that its node has forgotten, after which it counts as over
+FORGOTTEN = 60.0
+
+_HOW_ENDED = {
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.KILLED: "was killed",
+    Outcome.DIED: "died",
+}
+
+Crawls = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls; the newest if left out."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("wait")(wait)
+
+
+def wait(
+    crawl: Crawls = None,
+    job: Annotated[
+        Optional[list[str]], typer.Option("--job", metavar="JOB", help="Wait for this job instead. Repeatable.")
+    ] = None,
+    timeout: Annotated[
+        Optional[str], typer.Option(metavar="TIME", help="Wait no longer than this (90, 30m, 2h). Exit code 124.")
+    ] = None,
+    node: Nodes = None,
+    as_json: Json = False,
+) -> None:
+    """Wait until crawls are at their end, or jobs are over; say nothing before that.
+
+    A crawl is at its end when no batch waits or runs and its output is closed, or
+    when it was stopped. The exit code is the crawl's own. Of several it is 0 when
+    all are good, 3 when only some are, else that of the first. A job is judged by
+    what it really did: 0 when it finished, 1 otherwise.
+
+    Example: sdist wait easy-20260102T030405Z --timeout 2h
+    """
+    from scrapyd_dist.config import load
+
+    from ..crawls.crawl import seconds
+
+    if crawl and job:
+        raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
+    span = seconds("--timeout", timeout)
+    deadline = time.monotonic() + span if span is not None else float("inf")
+    project = load()
+    if job:
+        code = wait_for_jobs(project, job, node, deadline, as_json=as_json)
+    else:
+        code = _for_crawls(project.root, crawl or (), deadline, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def combined(codes: Iterable[int]) -> int:
+    """One exit code for several: 0 when all are, 3 when only some are, else the first."""
+    every = list(codes)
+    if not any(every):
+        return 0
+    return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
+
+
+def _still_runs(what: str, how: str) -> DistError:
+    from ..crawls.watcher import StillRuns
+
+    return StillRuns(f"The {what} still runs (--timeout), and goes on without this command. Go on with: {how}")
+
+
+# crawls
+
+
+def _for_crawls(root: Path, names: Sequence[str], deadline: float, *, as_json: bool) -> int:
+    from scrapyd_dist.progress.summary import told
+
+    from .. import project_store
+    from ..crawls import producer_process
+    from ..crawls.watcher import looked_out_for
+    from ..output import complain, put_json
+
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(project_store.existing_store(root)))
+        ctrl_c = stack.enter_context(looked_out_for())
+        ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
+        ends = Ends(root=root, store=store, left=list(ids))
+        if not poll_until(lambda: not ends.look(), LOOK, deadline=deadline, pause=ctrl_c.pause):
+            raise _still_runs(f"crawl {ends.left[0]}", f"sdist watch {ends.left[0]}")
+        rows = [store.crawl(name) for name in ids]
+    codes = [ends.codes[row.id] for row in rows]
+    if as_json:
+        put_json({"crawls": [{**told(row), "exit_code": code} for row, code in zip(rows, codes, strict=True)]})
+    for row, code in zip(rows, codes, strict=True):
+        if code and row.id not in ends.said:
+            complain(row.message or f"The crawl {row.id} {row.state.value} with exit code {code}.")
+    return combined(codes)
+
+
+@dataclass(kw_only=True)
+class Ends:
+    """Which crawls have come to their end, and with which exit codes."""
+
+    root: Path
+    store: Store
+    left: list[str]
+    codes: dict[str, int] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)  #: whose end was told already
+    _alive_at: float = 0.0
+
+    def look(self) -> bool:
+        """Look once; whether some are still left."""
+        from ..crawls.producer_process import lives
+        from ..crawls.watcher import ALIVE_EVERY, died
+        from ..output import complain
+
+        now = time.monotonic()
+        look_at_process, self._alive_at = (
+            (True, now) if now - self._alive_at >= ALIVE_EVERY else (False, self._alive_at)
+        )
+        for name in list(self.left):
+            row = self.store.crawl(name)
+            if row.state.ended:
+                self._end(name, row.exit_code if row.exit_code is not None else 1)
+            elif look_at_process and not lives(row) and not self.store.crawl(name).state.ended:
+                complain(died(self.root, row))
+                self.said.add(name)
+                self._end(name, 1)
+        return bool(self.left)
+
+    def _end(self, name: str, code: int) -> None:
+        self.left.remove(name)
+        self.codes[name] = code
+
+
+# jobs
+
+
+def wait_for_jobs(
+    project: ProjectConfig, names: Sequence[str], patterns: Sequence[str] | None, deadline: float, *, as_json: bool
+) -> int:
+    """Wait until these jobs are over; gives the exit code.
+
+    Raises:
+        NothingMatched: no node lists a job of that id.
+        StillRuns: after the deadline.
+    """
+    from ..crawls.watcher import looked_out_for
+    from ..output import complain, put_json
+
+    waited = Waited(sender=make_sender(), nodes=chosen_nodes(project, patterns), names=tuple(dict.fromkeys(names)))
+    with looked_out_for() as ctrl_c:
+        if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=ctrl_c.pause):
+            raise _still_runs(f"job {waited.left[0]}", f"sdist logs -f {waited.left[0]}")
+    ended = waited.judged(project.root)
+    if as_json:
+        put_json({"jobs": [_row(one) for one in ended]})
+    bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
+    for one in bad:
+        how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
+        reason = f": {one.verdict.reason}" if one.verdict.reason else ""
+        complain(f"The job {one.row.place.job} on {one.row.place.node.name} {how}{reason.rstrip('.')}.")
+    return combined(int(one in bad) for one in ended)
+
+
+def _row(one: Judged) -> dict[str, Any]:
+    place, verdict = one.row.place, one.verdict
+    return {
+        "node": place.node.name,
+        "project": place.project,
+        "spider": place.spider,
+        "job": place.job,
+        "state": verdict.outcome.value,
+        "pages": verdict.pages,
+        "items": verdict.items,
+        "errors": verdict.errors,
+        "reason": verdict.reason,
+    }
+
+
+@dataclass(kw_only=True)
+class Waited:
+    """The jobs that are waited for, as their nodes listed them last."""
+
+    sender: Sender
+    nodes: Sequence[Node]
+    names: tuple[str, ...]
+    left: list[str] = field(default_factory=list)  #: ids of the jobs that are not over
+    _jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
+    _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
+
+    def look(self) -> bool:
+        """Ask the nodes once; whether some jobs are not over."""
+        found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
+        self._name_dark(found)
+        listed = {(row.place.node.url, row.place.job): row for row in found.jobs}
+        if not self._jobs:
+            if len(found.errors) == found.asked:
+                raise found.errors[0]
+            rows = named(found, self.names, {})
+            self._jobs = {(row.place.node.url, row.place.job): row for row in rows}
+        self.left = []
+        for key, row in self._jobs.items():
+            self._jobs[key] = now = listed.get(key, row)
+            over = (
+                now.state is JobState.FINISHED if key in listed else key[0] not in found.silent and self._is_silent(now)
+            )
+            if not over:
+                self.left.append(now.place.job)
+        return bool(self.left)
+
+    def _name_dark(self, found: JobList) -> None:
+        """Say once which nodes do not answer: it is waited for them."""
+        from ..output import complain
+
+        texts = {str(error) for error in found.errors}
+        for text in texts - self._told:
+            complain(text)
+        self._told = texts
+
+    def _is_silent(self, row: Listed) -> bool:
+        """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
+        from scrapyd_dist.joblogs.log_reads import look
+
+        if row.state is JobState.FINISHED:
+            return True
+        try:
+            seen = look(self.sender, row.place.node, row.place.log, timeout=TIMEOUT)
+        except NodeError:
+            return False
+        return seen is None or bool(seen.facts.closed) or (seen.silent or 0.0) >= FORGOTTEN
+
+    def judged(self, root: Path) -> list[Judged]:
+        """What they really did."""
+        from .cancel import noted
+        from .jobs_table import Judge, kept_of
+
+        rows = [replace(row, state=JobState.FINISHED) for row in self._jobs.values()]
+        judge = Judge(sender=self.sender, kept=kept_of(root, rows), signalled=frozenset(noted(root)))
+        return [judge.judge(row) for row in rows]

@@ -1,0 +1,129 @@
+"""`sdist api`: one call to one node, with its user name and password, as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.errors import (
+    ConfigError,
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimeout,
+    HostNotFound,
+    NoNodeReachable,
+    NoReply,
+)
+
+from ..candidates import endpoints, nodes
+
+if TYPE_CHECKING:
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
+
+#: Scrapyd's endpoints that change something, and want POST
+POSTED = frozenset({"schedule", "cancel", "addversion", "delversion", "delproject"})
+_UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, ConnectionLost)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("api")(api)
+
+
+def api(
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", autocompletion=nodes, help="A node's name in scrapy.cfg, or its address.")
+    ],
+    endpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENDPOINT", autocompletion=endpoints, help="As in listjobs.json; .json may be left out."
+        ),
+    ],
+    parameter: Annotated[
+        Optional[list[str]], typer.Argument(metavar="NAME=VALUE", help="Parameters; NAME=@FILE uploads a file.")
+    ] = None,
+    post: Annotated[bool, typer.Option("--post", help="Send POST; that of Scrapyd's endpoints is known.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.1)] = 60.0,
+) -> None:
+    """Call an endpoint of one node, and print the JSON that it answers.
+
+    The node's user name, password and certificate are taken from scrapy.cfg. A
+    refusal (`status: error`) is exit code 1, no answer 5. What Scrapyd loses without a word,
+    such as an argument of more than 128 KiB, is not checked here.
+
+    Example: sdist api node1 listversions project=properties
+    """
+    from scrapyd_dist.config import load
+
+    from ..jobs.job_list import make_sender
+    from ..output import put_values
+
+    call = _call(endpoint, parameter or [], post=post)
+    try:
+        answer = make_sender().send(_node(load(), node), call, timeout=timeout)
+    except _UNREACHED as error:
+        raise NoNodeReachable(str(error)) from error
+    put_values(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def _node(found: ProjectConfig, text: str) -> Node:
+    from scrapyd_dist.config import with_netrc
+    from scrapyd_dist.nodes import Node
+
+    from ..target_nodes import nodes_of
+
+    known = [*found.targets, *nodes_of(found)]
+    for node in known:
+        if node.name == text:
+            return node
+    if not any(sign in text for sign in ":./"):
+        names = ", ".join(dict.fromkeys(node.name for node in known)) or "none"
+        raise ConfigError(f"There is no node {text!r}. Known: {names}; an address such as web1:6800 will do too.")
+    parsed = Node.parse(text)
+    same = next((node for node in known if node == parsed), None)
+    return same if same is not None and parsed.username is None else with_netrc(parsed)
+
+
+def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str, Any]]:
+    from urllib.parse import quote
+
+    from scrapyd_dist.scrapyd.call import Call, Upload
+    from scrapyd_dist.scrapyd.reply import document
+
+    name = endpoint.strip("/").removesuffix(".json")
+    if not name:
+        raise ConfigError("The endpoint is empty. Scrapyd has daemonstatus, listjobs, listversions, status and others.")
+    pairs, upload = [], None
+    for text in parameters:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"{text!r} is not of the form NAME=VALUE, as in project=properties.")
+        if not value.startswith("@"):
+            pairs.append((key, value))
+        elif upload is None:
+            upload = Upload(name=key, filename=Path(value[1:]).name, content=_bytes(Path(value[1:])))
+        else:
+            raise ConfigError("One call uploads one file.")
+    posted = post or upload is not None or name in POSTED
+    return Call(
+        path=f"{quote(name)}.json",
+        method="POST" if posted else "GET",
+        params=() if posted else tuple(pairs),
+        data=tuple(pairs) if posted else (),
+        upload=upload,
+        read=lambda reply: dict(document(reply).values),
+        idempotent=not posted,
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error

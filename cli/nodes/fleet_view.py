@@ -1,0 +1,451 @@
+"""`sdist watch --fleet`, `sdist status --fleet`: all nodes and their running jobs, drawn in place or as lines."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.joblogs.verdict import STALL, Place
+from scrapyd_dist.progress.node_progress import Rate
+from scrapyd_dist.scrapyd.api import JobState
+
+from ..crawls.wording import clock, counted
+from ..jobs.job_list import TIMEOUT, Listed, make_sender
+from ..output import one_line
+from ..target_nodes import chosen_nodes
+from .node_status import NodeStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Jobs
+    from scrapyd_dist.transports import Sender
+
+    from ..crawls.watcher import Display
+
+#: seconds between two questions for a node's list of jobs that did not change: it echoes the batches that wait
+LIST = 10.0
+
+
+#: bytes of a worker's report that are read; while it runs it has no lists of URLs
+REPORT_MAX = 256 * 1024
+
+
+#: jobs that are asked about at the same time
+READERS = 8
+
+
+#: seconds that a rate looks back
+WINDOW = 60.0
+
+
+@dataclass(kw_only=True)
+class JobLook:
+    """One job that runs, and what is known of it; pages, items and rates are those of a worker's report."""
+
+    row: Listed
+    report: WorkerReport | None = None
+    silent: float | None = None  #: seconds since its report, or its log, changed
+    trouble: str = ""  #: why nothing is known
+    _rates: tuple[float, ...] | None = None  #: pages, items and failed requests per minute
+    _pace: Rate = field(default_factory=lambda: Rate(window=WINDOW))
+    _changed: float | None = None
+
+    def look(self, sender: Sender, home: str | None, now: float, timeout: float) -> None:
+        """Ask its node for our worker's report, or how long its log is silent.
+
+        Args:
+            sender: what asks.
+            home: the folder of its crawl in the node's logs, where it is a job of one that the store knows.
+            now: seconds, of a clock that does not jump.
+            timeout: seconds for each answer.
+        """
+        from scrapyd_dist.joblogs.log_reads import look
+
+        self.trouble = ""
+        place = self.row.place
+        try:
+            report = self._fetch_report(sender, home, timeout) if home else None
+            if report is not None:
+                self._take(report, now)
+                return
+            log = look(sender, place.node, place.log, timeout=timeout)
+        except NodeError as error:
+            self.trouble = error.short
+            return
+        self.silent, self.trouble = (None, "no log yet") if log is None else (log.silent, "")
+
+    def _fetch_report(self, sender: Sender, home: str, timeout: float) -> WorkerReport | None:
+        from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
+        from scrapyd_dist.scrapyd import api
+
+        place = self.row.place
+        call = api.fetch(report_path(home, place.job), start=0, limit=REPORT_MAX)
+        chunk = sender.send(place.node, call, timeout=timeout)
+        try:
+            return read_report(chunk.body) if chunk is not None else None
+        except BadReport:
+            return None
+
+    def _take(self, report: WorkerReport, now: float) -> None:
+        before, self.report = self.report, report
+        counted = report.pages, report.items, report.failed_requests
+        if before is None or counted != (before.pages, before.items, before.failed_requests):
+            self._changed = now
+        self.silent = now - (self._changed or now)
+        self._pace.add(now, *counted)
+        # Until the job has been watched for a while, the average of its whole life is the better number.
+        if self._pace.span >= WINDOW / 6:
+            self._rates = tuple(rate * 60 for rate in self._pace.rates())
+        elif self._rates is None and report.started is not None:
+            minutes = max(report.updated - report.started, 1.0) / 60
+            self._rates = tuple(number / minutes for number in counted)
+
+    @property
+    def stalled(self) -> bool:
+        return (self.silent or 0.0) >= STALL
+
+    def document(self) -> dict[str, Any]:
+        """As `--json` gives it."""
+        place, report = self.row.place, self.report
+        rates = [_short(rate) for rate in self._rates] if self._rates else [None, None, None]
+        return {
+            "job": place.job,
+            "project": place.project,
+            "spider": place.spider,
+            "crawl": place.crawl,
+            "state": "stalled" if self.stalled else "running",
+            "pages": report.pages if report else None,
+            "items": report.items if report else None,
+            "per_min": dict(zip(("pages", "items", "errors"), rates, strict=True)),
+            "silent_s": None if self.silent is None else round(self.silent),
+            "reason": self.trouble,
+        }
+
+
+def _short(rate: float) -> float:
+    return round(rate, 1)
+
+
+@dataclass(kw_only=True)
+class NodeLook:
+    """One node, its jobs, and when they were listed last."""
+
+    seen: NodeStatus
+    jobs: dict[str, JobLook] = field(default_factory=dict)
+    _listed_at: float | None = None
+    _load: tuple[int, int, int] | None = None
+
+    def look(self, sender: Sender, now: float, timeout: float) -> None:
+        """Ask the node how much it has to do, and what, where that changed."""
+        from scrapyd_dist.scrapyd import api
+
+        self.seen = NodeStatus(node=self.seen.node)
+        try:
+            load = sender.send(self.seen.node, api.daemonstatus(), timeout=timeout)
+            numbers = load.pending, load.running, load.finished
+            if numbers != self._load or self._listed_at is None or now - self._listed_at >= LIST:
+                self._take(sender.send(self.seen.node, api.listjobs(), timeout=timeout))
+                self._load, self._listed_at = numbers, now
+            self.seen.load = load
+        except NodeError as error:
+            self.seen.error = error
+
+    def _take(self, jobs: Jobs) -> None:
+        running = {job.id: job for job in jobs.running}
+        for gone in self.jobs.keys() - running.keys():
+            del self.jobs[gone]
+        for name, job in running.items():
+            place = Place(node=self.seen.node, project=job.project, spider=job.spider, job=name)
+            row = Listed(place=place, state=JobState.RUNNING, started=job.start_time)
+            self.jobs.setdefault(name, JobLook(row=row))
+
+    def document(self) -> dict[str, Any]:
+        """As `--json` gives it."""
+        seen = self.seen
+        reason = str(seen.error).removeprefix(f"{seen.node}: ") if seen.error else ""
+        return {
+            "name": seen.node.name,
+            "url": seen.node.url,
+            "state": seen.state.value,
+            "reason": "jobs wait and none is ever started" if seen.wedged else reason,
+            "slots": seen.node.slots,
+            "running": len(self.jobs) if seen.load else None,
+            "pending": seen.load.pending if seen.load else None,
+            "jobs": [job.document() for job in self.jobs.values()] if seen.load else [],
+        }
+
+
+@dataclass(kw_only=True)
+class FleetLook:
+    """All nodes, looked at again and again."""
+
+    root: Path
+    sender: Sender
+    nodes: Sequence[Node]
+    timeout: float
+    _looks: dict[str, NodeLook] = field(default_factory=dict)  #: by base address
+    _homes: dict[str, str | None] = field(default_factory=dict)  #: crawl -> its folder in the nodes' logs
+
+    def look(self) -> None:
+        """Look once at every node and every job that runs there."""
+        from scrapyd_dist.scrapyd.sweep import sweep
+
+        from .drain import recognise
+
+        now = time.monotonic()
+        looks = [self._looks.setdefault(node.url, NodeLook(seen=NodeStatus(node=node))) for node in self.nodes]
+        for _ in sweep(looks, lambda one: one.look(self.sender, now, self.timeout)):
+            pass
+        recognise(self.root, self.sender, [one.seen for one in looks], self.timeout)
+        jobs = [job for one in looks if one.seen.load for job in one.jobs.values()]
+        self._learn_homes({job.row.place.crawl for job in jobs} - {None})
+        for _ in sweep(jobs, lambda job: job.look(self.sender, self._home(job), now, self.timeout), threads=READERS):
+            pass
+
+    def _home(self, job: JobLook) -> str | None:
+        crawl = job.row.place.crawl
+        return self._homes.get(crawl) if crawl else None
+
+    def _learn_homes(self, crawls: set[str | None]) -> None:
+        """Where workers of these crawls leave their reports; the store is asked once for each of them."""
+        from scrapyd_dist.batches import home_of
+
+        from ..project_store import maybe_store
+
+        new = {crawl for crawl in crawls if crawl and crawl not in self._homes}
+        store = maybe_store(self.root) if new else None
+        if store is not None:
+            with closing(store):
+                known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
+            self._homes |= {crawl: known.get(crawl) for crawl in new}
+
+    def errors(self) -> list[NodeError]:
+        """Of the nodes that did not answer."""
+        return [one.seen.error for one in self._looks.values() if one.seen.error is not None]
+
+    def document(self) -> dict[str, Any]:
+        """How the fleet stands, as `--json` gives it."""
+        nodes = [self._looks[node.url].document() for node in self.nodes]
+        jobs = [job for node in nodes for job in node["jobs"]]
+        totals = {name: _total(job["per_min"][name] for job in jobs) for name in ("pages", "items", "errors")}
+        return {
+            "nodes": nodes,
+            "running": sum(node["running"] or 0 for node in nodes),
+            "pending": sum(node["pending"] or 0 for node in nodes),
+            "per_min": totals,
+        }
+
+
+def _total(rates: Any) -> float:
+    return float(round(sum(rate for rate in rates if rate is not None), 1))
+
+
+#: seconds between two looks at the nodes
+LOOK = 2.0
+
+
+#: jobs that are drawn; lines of the picture that are about neither nodes nor jobs
+_OTHER_LINES = 6
+
+
+def status(project: ProjectConfig, *, as_json: bool) -> int:
+    """Say how the fleet stands, once; gives the exit code."""
+    from ..output import complain, put_json, say
+    from ..tables import table
+    from ..target_nodes import exit_code
+
+    looks = _looks(project)
+    looks.look()
+    document = looks.document()
+    if as_json:
+        put_json(document)
+    else:
+        table(("node", "state", "running", "pending", ""), [_node_row(node) for node in document["nodes"]])
+        jobs = [_job_row(node, job) for node in document["nodes"] for job in node["jobs"]]
+        if jobs:
+            table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs)
+        say(_line(document))
+    for error in looks.errors():
+        complain(str(error))
+    return exit_code(len(looks.nodes), looks.errors())
+
+
+def watch(project: ProjectConfig, manner: Display) -> int:
+    """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
+    from contextlib import closing
+
+    from ..crawls.watcher import looked_out_for
+    from ..output import put_json
+
+    looks = _looks(project)
+    deadline = time.monotonic() + manner.timeout if manner.timeout is not None else float("inf")
+    with closing(_view(manner)) as view, looked_out_for() as ctrl_c:
+        try:
+            while True:
+                began = time.monotonic()
+                looks.look()
+                view.show(looks.document(), time.monotonic())
+                if time.monotonic() >= deadline:
+                    code = 124
+                    break
+                ctrl_c.pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
+        except KeyboardInterrupt:
+            code = 130
+    if manner.as_json:
+        put_json(looks.document())
+    return code
+
+
+def _looks(project: ProjectConfig) -> FleetLook:
+    return FleetLook(root=project.root, sender=make_sender(), nodes=chosen_nodes(project, None), timeout=TIMEOUT)
+
+
+def _view(manner: Display) -> Any:
+    from ..output import on_terminal
+
+    if manner.quiet or not manner.progress:
+        return PlainFleet(every=float("inf"))
+    return LiveFleet() if on_terminal() else PlainFleet()
+
+
+class PlainFleet:
+    """A line about the fleet now and then, and one for each node whose state changes."""
+
+    def __init__(self, every: float = 30.0) -> None:
+        self._every = every
+        self._said: float | None = None
+        self._states: dict[str, str] = {}
+
+    def show(self, document: Mapping[str, Any], now: float) -> None:
+        from ..output import say
+
+        if self._every == float("inf"):
+            return
+        for node in document["nodes"]:
+            if self._states.get(node["name"], "up") != node["state"]:
+                say(f"{node['name']}: {node['state']}{': ' + node['reason'] if node['reason'] else ''}")
+            self._states[node["name"]] = node["state"]
+        if self._said is None or now - self._said >= self._every:
+            self._said = now
+            say(_line(document))
+
+    def close(self) -> None: ...
+
+
+class LiveFleet:
+    """Draws the fleet in place, on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def show(self, document: Mapping[str, Any], now: float) -> None:  # noqa: ARG002 - drawn at each look
+        self._live.update(frame(document, lines=self._console.height - _OTHER_LINES), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
+    """One picture of the fleet.
+
+    Args:
+        document: as `FleetLook.document` gives it.
+        lines: how many nodes and jobs may be drawn; of more jobs, those with errors come first.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..crawls.live_view import remark
+
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("node", "state / job", "spider", "pages", "/min", "items", "/min", "errors/min", ""):
+        right, gives_way = heading in {"pages", "items", "/min", "errors/min"}, heading in {"state / job", ""}
+        grid.add_column(heading, justify="right" if right else "left", no_wrap=not gives_way)
+    room = max(3, lines) - len(document["nodes"])
+    jobs = sorted(
+        (job for node in document["nodes"] for job in node["jobs"]), key=lambda job: -(job["per_min"]["errors"] or 0)
+    )
+    drawn = {id(job) for job in (jobs if len(jobs) <= room else jobs[: max(0, room - 1)])}
+    for node in document["nodes"]:
+        name, state, running, pending, reason = _node_row(node)
+        load = "" if running is None else f"{running} running, {pending} pending"
+        grid.add_row(
+            Text(one_line(str(name)), style="bold"),
+            Text(f"{state}  {load}".rstrip(), style=_STYLES.get(str(state), ""), no_wrap=True, overflow="ellipsis"),
+            *[""] * 6,
+            remark(str(reason)),
+        )
+        for job in node["jobs"]:
+            if id(job) in drawn:
+                _, *cells, why = _job_row(node, job)
+                grid.add_row("", *(_cell(cell) for cell in cells), remark(why))
+    rest = len(jobs) - len(drawn)
+    foot = [Text(f"and {counted(rest, 'more job')}", style="dim")] if rest else []
+    return Group(grid, *foot, Text(_line(document), style="cyan"))
+
+
+def _cell(value: object) -> Text:
+    from rich.text import Text
+
+    text = "" if value is None else f"{value:,}" if isinstance(value, int) else one_line(str(value))
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+_STYLES = {"up": "green", "down": "red", "refused": "red", "wedged": "red", "draining": "yellow", "busy": "yellow"}
+
+
+def _node_row(node: Mapping[str, Any]) -> tuple[object, ...]:
+    reason = str(node["reason"]).partition(". ")[0].rstrip(".")
+    return node["name"], node["state"], node["running"], node["pending"], reason
+
+
+def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]:
+    rates = job["per_min"]
+    silent = f"no progress for {clock(job['silent_s'])}" if job["state"] == "stalled" else ""
+    return (
+        node["name"],
+        job["job"],
+        job["spider"],
+        job["pages"],
+        _rate(rates["pages"]),
+        job["items"],
+        _rate(rates["items"]),
+        _rate(rates["errors"]),
+        job["reason"] or silent,
+    )
+
+
+def _rate(rate: float | None) -> str | None:
+    if rate is None:
+        return None
+    return f"{rate:,.0f}" if rate >= 10 or not rate else f"{rate:.1f}"
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    """The fleet in one line."""
+    nodes, rates = document["nodes"], document["per_min"]
+    up = sum(node["state"] in {"up", "draining"} for node in nodes)
+    pieces = [
+        f"nodes {up}/{len(nodes)}",
+        f"{document['running']:,} running",
+        f"{document['pending']:,} pending",
+        *(f"{name} {_rate(rates[name])}/min" for name in ("pages", "items", "errors")),
+    ]
+    return " · ".join(pieces)

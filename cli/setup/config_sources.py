@@ -1,0 +1,287 @@
+"""The sources of each option: files in their order, the environment, ~/.netrc, the settings, the default."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .redaction import MASK, masked
+
+if TYPE_CHECKING:
+    import configparser
+    from collections.abc import Iterator, Mapping
+
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.nodes import Node
+
+#: setting -> default as docs/settings.md has it; empty where nothing is set
+DEFAULTS = {
+    "DISTRIBUTED_ENABLED": "True",
+    "DISTRIBUTED_TARGET_RULE": "-1",
+    "DISTRIBUTED_TARGET_CALLBACKS": "[]",
+    "DISTRIBUTED_TARGET_BY_META": "False",
+    "DISTRIBUTED_INDEX": "",
+    "DISTRIBUTED_PAGES": "",
+    "DISTRIBUTED_FIRST_PAGE": "0",
+    "DISTRIBUTED_SHARDS": "1",
+    "DISTRIBUTED_START_URLS_FILE": "",
+    "DISTRIBUTED_BATCH_SIZE": "1000",
+    "DISTRIBUTED_BATCH_MAX_AGE": "30",
+    "DISTRIBUTED_BATCH_ADAPT": "",  # depends on whether a size was given
+    "DISTRIBUTED_TARGET_HOSTS": "[]",
+    "DISTRIBUTED_NODES": "[]",
+    "DISTRIBUTED_NODES_FILE": "",
+    "DISTRIBUTED_NODES_COMMAND": "",
+    "DISTRIBUTED_NODES_EVERY": "10",
+    "DISTRIBUTED_PLACEMENT": "by-capacity",
+    "DISTRIBUTED_MAX_JOBS": "0",
+    "DISTRIBUTED_MODE": "push",
+    "DISTRIBUTED_WORKERS": "0",
+    "DISTRIBUTED_FAIR": "",
+    "DISTRIBUTED_START": "skip",
+    "DISTRIBUTED_MAX_BATCHES": "0",
+    "DISTRIBUTED_MAX_REQUESTS": "0",
+    "DISTRIBUTED_MAX_TIME": "0",
+    "DISTRIBUTED_IDLE": "0",
+    "DISTRIBUTED_LOGIN": "",
+    "DISTRIBUTED_REQUEST_HOOK": "",
+    "DISTRIBUTED_FRONTIER": "",
+    "DISTRIBUTED_SLOTS": "1",
+    "DISTRIBUTED_SLOT_PREFIX": "",
+    "DISTRIBUTED_SLOT_BY": "fingerprint",
+    "DISTRIBUTED_CALLBACK_SLOTS": "{}",
+    "DISTRIBUTED_SEEDS": "False",
+    "DISTRIBUTED_SPIDER_CALLBACKS": "{}",
+    "DISTRIBUTED_SPIDER_ATTRIBUTES": "[]",
+    "DISTRIBUTED_MAX_ATTEMPTS": "4",
+    "DISTRIBUTED_MAX_FAILED": "0",
+    "DISTRIBUTED_LIMIT": "0",
+    "DISTRIBUTED_MIN_ITEMS": "0",
+    "DISTRIBUTED_ON_FINISH": "",
+    "DISTRIBUTED_DEPLOY": "if-missing",
+    "DISTRIBUTED_TARGET_FEED_URL": "",
+    "DISTRIBUTED_TARGET_FEED_FORMAT": "jsonlines",
+    "DISTRIBUTED_OUTPUTS": "",
+    "DISTRIBUTED_UNSENDABLE": "local",
+    "DISTRIBUTED_SPIDER_ARGS": "{}",
+    "DISTRIBUTED_WAIT": "True",
+    "DISTRIBUTED_CRAWL": "",
+    "DISTRIBUTED_STORE": ".sdist/store.db",
+    "DISTRIBUTED_PROFILE": "usual",
+    "DISTRIBUTED_POLL_INTERVAL": "1",
+    "DISTRIBUTED_REQUEST_TIMEOUT": "15",
+    "DISTRIBUTED_NODE_TIMEOUT": "30",
+    "DISTRIBUTED_LEASE": "60",
+    "DISTRIBUTED_FLEET_TIMEOUT": "300",
+    "DISTRIBUTED_START_TIMEOUT": "3600",
+    "DISTRIBUTED_KEEP_DAYS": "14",
+    "DISTRIBUTED_MIN_FREE": "1073741824",
+    "DISTRIBUTED_THROTTLE": "",  # depends on whether a limit was given
+    "DISTRIBUTED_THROTTLE_HITS": "",
+    "DISTRIBUTED_THROTTLE_WINDOW": "60",
+    "DISTRIBUTED_THROTTLE_MODERATED": "True",
+    "DISTRIBUTED_THROTTLE_PER_SPIDER": "False",
+    "DISTRIBUTED_THROTTLE_PER_IP": "False",
+    "DISTRIBUTED_THROTTLE_PUBLIC_IP": "",
+    "DISTRIBUTED_THROTTLE_PUBLIC_IP_REGEX": "",
+    "DISTRIBUTED_THROTTLE_PUBLIC_IP_REFRESH": "60",
+    "DISTRIBUTED_THROTTLE_MAX_PAGES": "0",
+    "DISTRIBUTED_THROTTLE_CONCURRENCY": "",
+    "DISTRIBUTED_THROTTLE_LONGEST_DELAY": "60",
+}
+
+
+_BEGIN = "DISTRIBUTED_"
+
+
+#: what our own processes set; nobody else does
+INTERNAL = frozenset({"DISTRIBUTED_JOB", "DISTRIBUTED_LABELS", "DISTRIBUTED_PULL", "DISTRIBUTED_START_URLS"})
+
+
+#: keys of a [deploy:NAME] section that mean something here or to scrapyd-client
+TARGET_KEYS = ("url", "username", "password", "project", "version", "slots", "verify", "ca")
+
+
+def unknown(name: str) -> bool:
+    """Whether a name that begins like a setting of ours is none."""
+    return name not in DEFAULTS and name not in INTERNAL and not name.startswith("DISTRIBUTED_START_URLS_")
+
+
+def meant(name: str, known: tuple[str, ...] = tuple(DEFAULTS)) -> str:
+    """What a misspelt name was probably to be, as the end of a sentence; empty when nothing is near."""
+    # What they all begin with would make any two of them alike.
+    ends = {one.removeprefix(_BEGIN): one for one in known}
+    close = difflib.get_close_matches(name.removeprefix(_BEGIN), ends, 1, 0.7)
+    return f" Did you mean {ends[close[0]]}?" if close else ""
+
+
+_VARIABLE = re.compile(r"\$(?:\{([^}]+)\}|(\w+))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOption:
+    """One option as it is in force; its value holds no secret."""
+
+    section: str
+    name: str
+    value: Any
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The value for a table."""
+        return self.value if isinstance(self.value, str) else json.dumps(self.value, ensure_ascii=False)
+
+
+def of_project(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[ConfigOption]:
+    """Where the project is, what it is called, and what its settings module is."""
+    preset, key = os.environ.get("SCRAPY_SETTINGS_MODULE"), os.environ.get("SCRAPY_PROJECT")
+    origin = "environment SCRAPY_SETTINGS_MODULE" if preset else files.origin("settings", key or "default")
+    if key and not preset:
+        origin += ", chosen by environment SCRAPY_PROJECT"
+    name, named = (found.project, files.origin("deploy", "project")) if found.project else ("", "")
+    if not name and settings.get("BOT_NAME"):
+        name, named = str(settings["BOT_NAME"][0]), "BOT_NAME of the settings"
+    options = [
+        ConfigOption(section="project", name="folder", value=str(found.root), origin="the nearest scrapy.cfg"),
+        ConfigOption(section="project", name="settings", value=found.settings_module, origin=origin),
+        ConfigOption(section="project", name="name", value=name, origin=named or "nothing says it"),
+    ]
+    if "ADDONS" in settings:
+        there = any("scrapyd_dist" in addon for addon in settings["ADDONS"][0])
+        said = "in the settings" if there else "not in the settings: only sdist crawl adds it"
+        options.append(ConfigOption(section="project", name="add-on", value=there, origin=said))
+    for key_, value in found.options.items():
+        where = files.origin("sdist", key_)
+        options.append(ConfigOption(section="[sdist]", name=key_, value=masked(value, key_), origin=where))
+    return options
+
+
+def of_targets(found: ProjectConfig, files: ConfigFiles) -> list[ConfigOption]:
+    """Each target's keys that are set."""
+    from scrapyd_dist.config import STATE_FOLDER
+
+    options = [option for node in found.targets for option in _of_target(files, node)]
+    if options:
+        return options
+    from scrapyd_dist.deploy import local_nodes
+
+    where = "sdist nodes up (scrapy.cfg names no node)"
+    return [
+        ConfigOption(section=f"node {node.name}", name="url", value=node.url, origin=where)
+        for node in local_nodes.running(found.root / STATE_FOLDER)
+    ]
+
+
+def _of_target(files: ConfigFiles, node: Node) -> Iterator[ConfigOption]:
+    section = "deploy" if node.name == "default" and files.origin("deploy", "url") else f"deploy:{node.name}"
+    label = f"[{section}]"
+    yield ConfigOption(section=label, name="url", value=node.url, origin=files.of_target(section, "url"))
+    if node.username is not None:
+        origin = files.of_target(section, "username") or files.of_login(section)
+        yield ConfigOption(section=label, name="username", value=node.username, origin=origin)
+        origin = files.of_target(section, "password") or files.of_login(section)
+        yield ConfigOption(section=label, name="password", value=MASK if node.password else "", origin=origin)
+    for key in ("project", "version", "slots", "verify", "ca"):
+        origin = files.of_target(section, key)
+        if origin:
+            yield ConfigOption(section=label, name=key, value=getattr(node, key), origin=origin)
+
+
+def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[ConfigOption]:
+    """Our settings, those with their default too."""
+    from scrapyd_dist.store.address import VARIABLE
+
+    # The store is named by the environment, else by scrapy.cfg, else by the settings.
+    stores = (
+        (os.environ.get(VARIABLE), f"environment {VARIABLE}"),
+        (
+            found.options.get("store"),
+            files.origin("sdist", "store"),
+        ),
+    )
+    options = []
+    for name, default in DEFAULTS.items():
+        value, origin = (settings[name][0], _settings_origin(settings[name][1])) if name in settings else (default, "")
+        if name == "DISTRIBUTED_STORE":
+            value, origin = next(((said, place) for said, place in stores if said), (value, origin))
+        options.append(
+            ConfigOption(section="settings", name=name, value=masked(value, name), origin=origin or "default")
+        )
+    return options
+
+
+def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
+    """A sentence for each setting or key that means nothing."""
+    said = [
+        f"The setting {name} is none of scrapyd-dist's, and does nothing.{meant(name)}"
+        for name in settings
+        if name.startswith("DISTRIBUTED_") and unknown(name)
+    ]
+    for file, parser in files.parsers:
+        for section in parser.sections():
+            if section == "deploy" or section.startswith("deploy:"):
+                said += [
+                    f"{file}, [{section}]: the key {key!r} means nothing here.{meant(key, TARGET_KEYS)}"
+                    for key in parser[section]
+                    if key not in TARGET_KEYS and meant(key, TARGET_KEYS)
+                ]
+    return said
+
+
+def _settings_origin(kind: str) -> str:
+    return {"project": "settings module", "default": "default", "cmdline": "command line"}.get(kind, kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFiles:
+    """The configuration files of a project, each by itself, in the order in which they are read."""
+
+    root: Path
+    parsers: tuple[tuple[Path, configparser.ConfigParser], ...]
+
+    @classmethod
+    def of(cls, root: Path) -> ConfigFiles:
+        from scrapyd_dist.config import read_files, shared_files
+
+        files = [file for file in [*shared_files(), root / "scrapy.cfg"] if file.is_file()]
+        return cls(root=root, parsers=tuple((file, read_files([file])) for file in files))
+
+    def origin(self, section: str, key: str) -> str:
+        """The file whose word counts, its section, and the environment variables in its value; empty if none has it."""
+        for file, parser in reversed(self.parsers):
+            if parser.has_option(section, key):
+                taken = "".join(
+                    f", environment {name}" + ("" if name in os.environ else " (not set)")
+                    for name in _variables(parser.get(section, key))
+                )
+                shown = file.relative_to(self.root) if file.is_relative_to(self.root) else file
+                return f"{shown} [{section}]{taken}"
+        return ""
+
+    def raw(self, section: str, key: str) -> str:
+        """The value as it is written, of the section or else inherited; empty where there is none."""
+        for place in (section, "deploy"):
+            for _, parser in reversed(self.parsers):
+                if parser.has_option(place, key):
+                    return parser.get(place, key)
+        return ""
+
+    def of_target(self, section: str, key: str) -> str:
+        """Where a target has a key from; empty where no file says it, or says nothing."""
+        if not self.raw(section, key).strip():
+            return ""
+        return self.origin(section, key) or (self.origin("deploy", key) if section != "deploy" else "")
+
+    def of_login(self, section: str) -> str:
+        """Where a login is from that no key gives: the url, or the file that is asked last."""
+        return f"url of [{section}]" if "@" in self.raw(section, "url") else os.environ.get("NETRC") or "~/.netrc"
+
+
+def _variables(value: str) -> list[str]:
+    return [one or other for one, other in _VARIABLE.findall(value)]

@@ -1,0 +1,315 @@
+"""Reads and writes the list of local nodes, which has passwords and is readable by its owner only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.resources
+import importlib.util
+import json
+import os
+import secrets
+import socket
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from scrapyd_dist.errors import ConfigError, DistError, NodeError
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.transports.requests import RequestsTransport
+
+from .processes import Leader, is_alive, left_something, not_installed, started, stop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+USERNAME = "sdist"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalNode:
+    """A node started by `up`."""
+
+    name: str
+    port: int
+    password: str = field(repr=False)
+    slots: int
+    leader: Leader
+
+    @property
+    def node(self) -> Node:
+        return Node.parse(
+            f"127.0.0.1:{self.port}", name=self.name, username=USERNAME, password=self.password, slots=self.slots
+        )
+
+
+def list_path(state: Path) -> Path:
+    return state / "nodes" / "nodes.json"
+
+
+@contextlib.contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Hold a lock, so that concurrent commands do not start the same nodes twice."""
+    folder = state / "nodes"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read(state: Path) -> list[LocalNode]:
+    path = list_path(state)
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["nodes"]
+        return [_from_row(row) for row in rows]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}, the list of the local nodes, cannot be read ({type(error).__name__}). Remove it, and end the "
+            "nodes that may still run by hand; they are processes called `python -m scrapyd`."
+        ) from error
+
+
+def _from_row(row: dict[str, Any]) -> LocalNode:
+    return LocalNode(
+        name=str(row["name"]),
+        port=int(row["port"]),
+        password=str(row["password"]),
+        slots=int(row["slots"]),
+        leader=Leader(pid=int(row["pid"]), folder=Path(row["folder"])),
+    )
+
+
+def write(state: Path, nodes: Iterable[LocalNode]) -> None:
+    rows = [
+        {
+            "name": node.name,
+            "port": node.port,
+            "password": node.password,
+            "slots": node.slots,
+            "pid": node.leader.pid,
+            "folder": str(node.leader.folder),
+        }
+        for node in sorted(nodes, key=lambda node: (len(node.name), node.name))
+    ]
+    # A temporary file is readable by its owner only, and keeps its mode when renamed.
+    handle, temporary = tempfile.mkstemp(dir=list_path(state).parent, prefix=".new-")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({"schema": 1, "nodes": rows}, file, indent=1)
+    Path(temporary).replace(list_path(state))
+
+
+#: seconds until a new node must answer, enough for ten nodes started at once on two cores
+START_TIMEOUT = 60.0
+
+
+#: seconds for jobs to shut down gracefully before they are killed
+STOP_GRACE = 10.0
+
+
+_HOST = "127.0.0.1"
+
+
+#: seconds between two calls to a starting node
+_LOOK = 0.05
+
+
+#: timeout in seconds of such a call; another process may have taken the port
+_ASK = 5.0
+
+
+#: attempts to start on a free port, which another process may take first
+_PORT_TRIES = 3
+
+
+_LOG_LINES = 6
+
+
+def up(
+    state: Path, count: int, *, slots: int | None = None, python: str | None = None, timeout: float = START_TIMEOUT
+) -> tuple[Node, ...]:
+    """Start local nodes until at least `count` run; returns all running ones.
+
+    Args:
+        state: the state folder.
+        count: number of nodes.
+        slots: process slots of each new node; by default the number of cores divided by `count`.
+        python: the interpreter that runs Scrapyd; by default this one.
+        timeout: seconds until a new node must answer.
+
+    Raises:
+        ConfigError: Scrapyd or psutil is not installed, or `count` or `slots` is below one.
+        DistError: a node ended or did not answer; the others keep running.
+    """
+    if count < 1 or (slots is not None and slots < 1):
+        raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
+    for package, name in {"psutil": "psutil", **({} if python else {"scrapyd": "Scrapyd"})}.items():
+        if importlib.util.find_spec(package) is None:
+            raise not_installed(name)
+    with locked(state):
+        # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
+        known = [node for node in read(state) if left_something(node.leader)]
+        names = _free_names({node.name for node in known}, count - len(_alive(known)))
+        start = _Start(
+            state=state, python=python or sys.executable, slots=slots or max(1, _cores() // count), timeout=timeout
+        )
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
+                results = [pool.submit(start.one, name) for name in names]
+        finally:
+            write(state, known + [result.result() for result in results if result.exception() is None])
+        for result in results:
+            result.result()
+    return running(state)
+
+
+def running(state: Path) -> tuple[Node, ...]:
+    """Return the local nodes whose process runs, ordered by name."""
+    return tuple(node.node for node in _alive(read(state)))
+
+
+def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
+    """Stop all local nodes and their jobs; returns the names of the nodes that ran.
+
+    Args:
+        state: the state folder.
+        grace: seconds for jobs to shut down gracefully.
+
+    Raises:
+        DistError: a node cannot be stopped.
+    """
+    if not list_path(state).exists():
+        return ()
+    with locked(state):
+        nodes = read(state)
+        alive = _alive(nodes)
+        # Nodes that have died may have left jobs.
+        stop((node.leader for node in nodes), grace=grace)
+        left = _alive(nodes)
+        write(state, left)
+    if left:
+        ids = ", ".join(str(node.leader.pid) for node in left)
+        raise DistError(f"These local nodes do not end, though they were killed (process ids): {ids}.")
+    return tuple(node.name for node in alive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """The options that all nodes of one `up` share."""
+
+    state: Path
+    python: str
+    slots: int
+    timeout: float
+
+    def one(self, name: str) -> LocalNode:
+        folder = self.state / "nodes" / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
+        text = string.Template(text).substitute(node_name=name, max_proc=self.slots)
+        # The nearest scrapy.cfg overrides ~/.scrapyd.conf. Without this one it would be the project's,
+        # whose [settings] would make Scrapyd run the project's folder instead of the egg.
+        for file in ("scrapyd.conf", "scrapy.cfg"):
+            (folder / file).write_text(text, encoding="utf-8")
+        for _ in range(_PORT_TRIES):
+            node = self._attempt(name, folder)
+            if node is not None:
+                return node
+        raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
+
+    def _attempt(self, name: str, folder: Path) -> LocalNode | None:
+        """Start a node and wait for its first answer; returns None if another process took its port."""
+        port, password = _free_port(), secrets.token_urlsafe(24)
+        with (folder / "scrapyd.log").open("wb") as log:
+            process = self._spawn(folder, log, port, password)
+        leader = started(process.pid, folder)
+        if leader is not None:
+            node = LocalNode(name=name, port=port, password=password, slots=self.slots, leader=leader)
+            try:
+                if self._answers(node.node, process):
+                    process.returncode = 0  # suppresses the warning that the process outlives this object
+                    return node
+            except BaseException:
+                stop([leader], grace=0)
+                process.poll()
+                raise
+        _explain_end(name, self.python, process.wait(), folder / "scrapyd.log")
+        return None
+
+    def _spawn(self, folder: Path, log: IO[bytes], port: int, password: str) -> subprocess.Popen[bytes]:
+        # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
+        ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
+        command = [self.python, "-m", "scrapyd", "--pidfile="]
+        # A new session, so that Ctrl-C in the terminal does not reach the node.
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**kept, **ours},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def _answers(self, node: Node, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until the node answers; returns False if it ends first."""
+        deadline = time.monotonic() + self.timeout
+        with closing(RequestsTransport()) as transport:
+            while time.monotonic() < deadline:
+                try:
+                    transport.send(node, api.daemonstatus(), timeout=min(_ASK, self.timeout))
+                except NodeError as error:
+                    last = error
+                else:
+                    return True
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK)
+                    return False
+        raise DistError(
+            f"The local node {node.name} did not answer within {self.timeout:g} seconds and was stopped. "
+            f"The last attempt said: {last}"
+        )
+
+
+def _explain_end(name: str, python: str, code: int, log: Path) -> None:
+    """Raise an error that explains why a node ended; return if the reason was its port."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if "No module named scrapyd" in text or "No module named 'scrapyd'" in text:
+        raise not_installed("Scrapyd", python)
+    if "CannotListenError" in text or "Couldn't listen" in text:
+        return
+    tail = "\n".join([line for line in text.splitlines() if line.strip()][-_LOG_LINES:])
+    raise DistError(f"The local node {name} ended with exit code {code} before it answered. {log} ends with:\n{tail}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _free_names(taken: set[str], wanted: int) -> list[str]:
+    names = (f"local{number}" for number in range(1, len(taken) + max(0, wanted) + 1))
+    return [name for name in names if name not in taken][: max(0, wanted)]
+
+
+def _alive(nodes: Iterable[LocalNode]) -> list[LocalNode]:
+    return [node for node in nodes if is_alive(node.leader)]

@@ -1,0 +1,262 @@
+"""From the rows of a worklist into a frontier: fingerprints as the project's crawls have them, slots, batches.
+
+The rule it keeps: memory stays constant; a row is in the store, or told with its line.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import uuid4
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapyd_dist.frontier.arguments import found
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.worklists import BadWorklistRow, WorklistRow
+from scrapyd_dist.payload import BATCH_MAX_BYTES, encode
+from scrapyd_dist.scheduling.batcher import SlotBatcher
+
+from ..codec import LOCAL_META, plain_request
+from ..slot_routing import SlotPlacement, SlotRouting
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+    from scrapy import Request
+    from scrapy.settings import Settings
+
+    from scrapyd_dist.frontier.producer_registration import FrontierProducer
+    from scrapyd_dist.frontier.worklists import AnyRow
+    from scrapyd_dist.payload import RequestValue
+
+#: requests in one step of the store
+STEP = 2_000
+#: seconds after which what has come in is written, however little it is
+MAX_AGE = 2.0
+#: rows that are read ahead
+AHEAD = 5_000
+#: bad rows that are told one by one
+TOLD = 20
+#: characters from which a request is weighed before it is taken
+LARGE = BATCH_MAX_BYTES // 4
+
+
+@dataclass(kw_only=True)
+class ImportResult:
+    """What has become of the rows so far."""
+
+    rows: int = 0
+    added: int = 0
+    duplicate: int = 0
+    bad: int = 0
+    told: list[BadWorklistRow] = field(default_factory=list)  #: the first bad rows
+
+
+class WorklistImport:
+    """Makes rows into requests for a frontier."""
+
+    def __init__(
+        self, settings: Settings, slotting: SlotRouting, *, key: bytes, callback: str | None, priority: int
+    ) -> None:
+        """A way to read rows.
+
+        Args:
+            settings: the project's, or Scrapy's own.
+            slotting: the slots.
+            key: the Fernet key for what must be hidden.
+            callback: of rows that name none; None for the one that the worker's settings say.
+            priority: of rows that name none.
+        """
+        crawler = Crawler(Spider, settings)
+        fingerprinter = build_from_crawler(load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
+        self._placing = SlotPlacement(fingerprinter.fingerprint, slotting, salt=uuid4().hex)
+        self._slotting = slotting
+        self._key = key
+        self._callback = callback
+        self._priority = priority
+
+    def found(self, row: WorklistRow) -> FrontierIntake:
+        """The row's request on its way into the frontier.
+
+        Raises:
+            ValueError: it cannot be one.
+        """
+        value = {**({"callback": self._callback} if self._callback else {}), **row.value}
+        value.setdefault("priority", self._priority)
+        request = plain_request(value)
+        callback = value.get("callback") or "parse"
+        to = self._slotting.addressee(request, callback)
+        slot, fingerprint = self._placing.place(request, callback, to)
+        value = {**_travelling(value, request), **({"callback": to.callback} if to and to.callback else {})}
+        if len(str(value)) > LARGE:
+            encode([value], key=self._key)
+        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgumentImport:
+    """Makes rows of arguments into what a frontier keeps."""
+
+    priority: int
+
+    def found(self, row: WorklistRow) -> FrontierIntake:
+        """The row on its way into the frontier."""
+        return found(row.value, self.priority)
+
+
+AnyWorklist: TypeAlias = "WorklistImport | ArgumentImport"
+
+
+def _travelling(value: RequestValue, request: Request) -> RequestValue:
+    """The value without what only says how it comes into the frontier; its address as Scrapy writes it."""
+    meta = {name: item for name, item in value.get("meta", {}).items() if name not in LOCAL_META}
+    rest = {name: item for name, item in value.items() if name not in {"meta", "priority"}}
+    own = {"meta": meta} if meta else {}
+    return {**rest, **own, **({"priority": request.priority} if request.priority else {}), "url": request.url}
+
+
+def fill(
+    producer: FrontierProducer, worklist: AnyWorklist, rows: Iterable[AnyRow]
+) -> Generator[ImportResult, None, None]:
+    """Add all rows to the frontier; the same account again and again while it grows, and at the end.
+
+    A list that comes slowly (standard input) is written as it comes.
+
+    Raises:
+        ConfigError: the list cannot be read so, or the frontier cannot be.
+        StoreError: the store does not take it; what the account says is in it.
+    """
+    producer.begin()
+    filling = _ImportRun(producer, worklist)
+    try:
+        yield filling.account
+        for some in _ReadAhead(rows):
+            for row in some:
+                filling.take(row)
+            if filling.write_due():
+                yield filling.account
+    finally:
+        filling.write_rest()
+        producer.sign_off()
+    yield filling.account
+
+
+class _ImportRun:
+    """What has been read and is not written yet."""
+
+    def __init__(self, producer: FrontierProducer, worklist: AnyWorklist) -> None:
+        self._producer = producer
+        self._worklist = worklist
+        self._cutter = SlotBatcher(size=producer.size, max_age=MAX_AGE)
+        self._waiting: list[FrontierIntake] = []
+        self._written = time.monotonic()
+        self.account = ImportResult()
+
+    def take(self, row: AnyRow) -> None:
+        self.account.rows += 1
+        if isinstance(row, BadWorklistRow):
+            self._tell(row)
+            return
+        try:
+            found = self._worklist.found(row)
+        except (ValueError, TypeError) as error:
+            self._tell(BadWorklistRow(row.line, str(error)))
+            return
+        cut = self._cutter.add(found, time.monotonic())
+        self._waiting += [] if cut is None else cut.found
+
+    def _tell(self, row: BadWorklistRow) -> None:
+        self.account.bad += 1
+        if len(self.account.told) < TOLD:
+            self.account.told.append(row)
+
+    def write_due(self) -> bool:
+        """Write what has waited long enough, or is enough for a step; whether there was something."""
+        now = time.monotonic()
+        self._waiting += [one for cut in self._cutter.due(now) for one in cut.found]
+        self._producer.renew()
+        return self._write() if len(self._waiting) >= STEP or now - self._written >= MAX_AGE else False
+
+    def write_rest(self) -> None:
+        """Write all."""
+        self._waiting += [one for cut in self._cutter.take() for one in cut.found]
+        self._write()
+
+    def _write(self) -> bool:
+        self._written = time.monotonic()
+        if not self._waiting:
+            return False
+        kept = self._producer.keep(self._waiting)
+        self._waiting = []
+        self.account.added += kept.get("sealed", 0)
+        self.account.duplicate += kept.get("duplicate", 0)
+        return True
+
+
+class _ReadAhead:
+    """Rows that a thread reads ahead, in lists; an empty one when none has come for a second: a clock waits for it."""
+
+    def __init__(self, rows: Iterable[AnyRow]) -> None:
+        self._rows = rows
+        self._ahead: queue.Queue[AnyRow | _End] = queue.Queue(AHEAD)
+        self._enough = threading.Event()
+
+    def __iter__(self) -> Iterator[list[AnyRow]]:
+        # A daemon: nothing ends a read from a terminal or a pipe.
+        threading.Thread(target=self._read, name="sdist-worklist", daemon=True).start()
+        try:
+            while True:
+                some, end = self._next()
+                yield some
+                if end is not None:
+                    end.tell()
+                    return
+        finally:
+            self._enough.set()
+
+    def _next(self) -> tuple[list[AnyRow], _End | None]:
+        some: list[AnyRow] = []
+        with suppress(queue.Empty):
+            row = self._ahead.get(timeout=1.0)
+            while not isinstance(row, _End):
+                some.append(row)
+                if len(some) >= STEP:
+                    return some, None
+                row = self._ahead.get_nowait()
+            return some, row
+        return some, None
+
+    def _read(self) -> None:
+        end = _End()
+        try:
+            for row in self._rows:
+                if not self._put(row):
+                    return
+        except Exception as error:  # noqa: BLE001 - it is told where the rows are taken
+            end = _End(error)
+        self._put(end)
+
+    def _put(self, what: AnyRow | _End) -> bool:
+        while not self._enough.is_set():
+            with suppress(queue.Full):
+                self._ahead.put(what, timeout=1.0)
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class _End:
+    """No more rows, and why if it is not their end."""
+
+    error: Exception | None = None
+
+    def tell(self) -> None:
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,184 @@
+"""Which code a crawl runs: what it began with, what was asked for, or today's; and how its producer runs that, too.
+
+The rule it keeps: index and jobs are crawled by the same code. Where that is not the working tree's, its kept egg is
+unpacked into the crawl's folder, and the producer's process imports the project from there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.deploy import egg as eggs
+from scrapyd_dist.deploy.kept_eggs import all_eggs, egg_of_version, folder_of, write_egg
+from scrapyd_dist.deploy.key import state_key
+from scrapyd_dist.deploy.redis_client import redis_client
+from scrapyd_dist.deploy.repacking import Unpacked, unpack
+
+from scrapyd_dist import config
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scrapyd.versions import hash_in
+
+if TYPE_CHECKING:
+    from scrapyd_dist.deploy.egg import Egg
+
+    from scrapyd_dist.batches import Crawl
+
+#: where a crawl's folder has the unpacked project of an egg
+UNPACKED = "code"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrawlCode:
+    """The code of a crawl, as far as it is settled before its start; by default it is the working tree's."""
+
+    version: str | None = None  #: its name on the nodes; None: by content, or a new one
+    egg: Egg | None = None  #: None: that of the working tree
+    key: bytes | None = None  #: with which that egg's workers read
+    settings_module: str = ""  #: of that egg
+    files: Unpacked | None = None  #: the project in that egg
+    before: str | None = None  #: the version that the crawl has run so far
+    new: bool = False  #: today's was asked for in place of that
+    note: str = ""  #: what is to be said of it
+
+    def folder(self, crawl: Path) -> Path | None:
+        """Where a producer of this crawl finds the project; None: in the working tree."""
+        return crawl / UNPACKED / self.egg.content_hash if self.egg is not None else None
+
+
+#: what the working tree has
+TODAYS = CrawlCode()
+
+
+def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
+    """The code that a crawl has to run.
+
+    Args:
+        row: the crawl.
+        crawl: its folder.
+        root: the project's folder.
+        store: the store's address.
+
+    Raises:
+        ConfigError: it is neither kept nor in the working tree.
+    """
+    if row.options.get("new_code"):
+        return CrawlCode(before=row.version, new=True)
+    version = row.version or row.options.get("version")
+    if version is None:
+        return TODAYS
+    before = row.version
+    if row.options.get("foreign_code"):  # what the nodes had, of which nothing is known here
+        return CrawlCode(version=version, before=before)
+    saved = egg_of_version([crawl, folder_of(root / config.STATE_FOLDER, row.project)], version)
+    content = hash_in(version) or (saved.content_hash if saved is not None else None)
+    today = _of_tree(root, store)
+    name = version if hash_in(version) is not None else None
+    if today is not None and today == content:
+        return CrawlCode(version=name, before=before)
+    kept = None
+    if saved is not None:
+        with suppress(OSError, zipfile.BadZipFile, ConfigError):
+            kept = unpack(saved.path.read_bytes())
+    if kept is None:
+        raise ConfigError(_gone(row.id, version, crawl) if before is not None else _not_kept(version))
+    egg = kept.pack()
+    if egg.content_hash != content:  # our own part of it is of another scrapyd-dist
+        name = None
+    if egg.content_hash == today:
+        return CrawlCode(before=before)
+    note = (
+        f"This crawl goes on with the code that it began with, {version}; the working tree has other code now, which"
+        f" --new-code takes (sdist resume {row.id} --new-code)."
+        if before is not None
+        else f"This crawl runs {version}, as asked; the working tree has other code."
+    )
+    return CrawlCode(
+        version=name,
+        egg=egg,
+        key=kept.key,
+        settings_module=kept.settings_module,
+        files=kept,
+        before=before,
+        note=note,
+    )
+
+
+def _of_tree(root: Path, store: str) -> str | None:
+    """The content hash of the working tree; None where it cannot be deployed."""
+    try:
+        found = config.load(root)
+        key = state_key(config.state_dir(root))
+        return eggs.build(root, found.settings_module, key=key, requirements=redis_client(store)).content_hash
+    except ConfigError:
+        return None
+
+
+def _gone(crawl: str, version: str, folder: Path) -> str:
+    return (
+        f"The crawl {crawl} runs the version {version}, and that code is gone: the working tree has other code, and its"
+        f" egg is not in {folder}. Nothing was started. Check that code out, or go on with today's:"
+        f" sdist resume {crawl} --new-code (or sdist retry, with the same option)."
+    )
+
+
+def _not_kept(version: str) -> str:
+    return (
+        f"The version {version} was asked for, and its egg is not kept here. Scrapyd gives no egg back, and the working"
+        " tree has other code, so the index could not be walked with the code that the jobs would run. Nothing was"
+        " started. Check that code out and leave --version out, or name a version that was deployed from here."
+    )
+
+
+def import_from(code: CrawlCode, crawl: Path, root: Path) -> None:
+    """From now on this process imports the project from the kept egg, and nothing of it was imported so far.
+
+    Loose files beside the project's packages are found in the working tree, as ever.
+
+    Args:
+        code: with an egg.
+        crawl: the crawl's folder.
+        root: the project's folder, whose place on the path the unpacked egg takes.
+    """
+    folder = code.folder(crawl)
+    assert folder is not None
+    assert code.files is not None
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        growing = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
+        code.files.write(growing)
+        try:
+            growing.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(growing, ignore_errors=True)
+    places = {"", str(root), str(root.resolve())}
+    sys.path[:] = [str(folder), *(place for place in sys.path if place not in places), str(root)]
+    os.environ["SCRAPY_SETTINGS_MODULE"] = code.settings_module
+
+
+def runs_here(code: CrawlCode, crawl: Path) -> bool:
+    """Whether this process imports the project from where it should."""
+    folder = code.folder(crawl)
+    return folder is None or str(folder) in sys.path
+
+
+def keep(egg: Egg | None, version: str | None, crawl: Path, state: Path, project: str) -> None:
+    """Keep the egg that the crawl runs in its folder: its code may change before it is at its end. Blocking."""
+    if egg is None or version is None or hash_in(version) != egg.content_hash:
+        return
+    if egg_of_version([crawl], version) is not None:
+        return
+    crawl.mkdir(parents=True, exist_ok=True)
+    for saved in all_eggs(state, project):
+        if saved.version == version:
+            with suppress(OSError):
+                os.link(saved.path, crawl / saved.path.name)
+                return
+    write_egg(crawl, version, egg.data)

@@ -1,0 +1,363 @@
+"""The nodes of a crawl: where they are listed, and what is done with each at the start and when it joins later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from scrapyd_dist.deploy import local_nodes
+
+from scrapyd_dist import config
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.store.reach import Ways
+
+from .crawl_code import TODAYS, CrawlCode
+from .preflight import bring, members_of, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from scrapyd_dist.nodes import NodeRecord
+    from scrapyd_dist.scheduling.node_state import NodeState
+    from scrapyd_dist.store.reach import Way
+
+    from .preflight import Prepared, PreparedProject
+    from .producer_options import ProducerOptions
+
+logger = logging.getLogger(__name__)
+
+
+#: characters of what a command says on standard error that are told
+TOLD = 300
+
+
+class NodeSources:
+    """The lists of nodes of one crawl.
+
+    Those of the command line count alone; else DISTRIBUTED_TARGET_HOSTS, else a file and a command, else scrapy.cfg,
+    else the local nodes; and with all of these the nodes that were added to the store.
+    """
+
+    def __init__(self, options: ProducerOptions, project: PreparedProject) -> None:
+        self._options = options
+        self._project = project
+        self._said: dict[str, tuple[object, tuple[Node, ...]]] = {}  #: list -> its stamp then, and what it said
+        self._wrong: dict[str, str] = {}  #: list -> what was told of it
+
+    def read(self, records: Sequence[NodeRecord] = ()) -> tuple[Node, ...]:
+        """The nodes that are listed now, each once.
+
+        Args:
+            records: what the store has of nodes.
+
+        Raises:
+            ConfigError: a list cannot be read, and could not be before.
+        """
+        named = self._named()
+        added = [] if self._options.nodes else [self._added(repository) for repository in records if repository.url]
+        nodes = distinct(one for node in (*named, *added) for one in self._addresses(node))
+        return nodes or local_nodes.running(self._project.state)
+
+    def _named(self) -> tuple[Node, ...]:
+        options = self._options
+        if options.nodes:
+            return tuple(_of_text(text, self._targets()) for text in options.nodes)
+        if options.hosts:
+            return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts)
+        if options.nodes_file or options.nodes_command:
+            return self._of_file() + self._of_command()
+        return self._targets()
+
+    def _targets(self) -> tuple[Node, ...]:
+        if self._project.config is None:
+            return ()
+        root = self._project.root
+        return self._list("scrapy.cfg", _stamp(root / "scrapy.cfg"), lambda: config.load(root).targets)
+
+    def _of_file(self) -> tuple[Node, ...]:
+        if self._options.nodes_file is None:
+            return ()
+        path = self._project.root / Path(self._options.nodes_file).expanduser()
+        return self._list(f"the list of nodes {path}", _stamp(path), lambda: self._parsed(_text_of(path), str(path)))
+
+    def _of_command(self) -> tuple[Node, ...]:
+        command = self._options.nodes_command
+        if command is None:
+            return ()
+        limit = self._options.limits.request_timeout
+        read = partial(_output_of, command, self._project.root, limit)
+        what = f"the output of {_program(command)}"
+        return self._list(what, self._turn(), lambda: self._parsed(read(), what))
+
+    def _parsed(self, text: str, where: str) -> tuple[Node, ...]:
+        return nodes_of(text, where, self._targets(), self._project.root)
+
+    @staticmethod
+    def _added(repository: NodeRecord) -> Node:
+        return config.with_netrc(Node.parse(repository.url, name=repository.name))
+
+    def _addresses(self, node: Node) -> tuple[Node, ...]:
+        """The node itself, or one for each address of its name."""
+        if not node.lookup:
+            return (node,)
+        return self._list(f"the addresses of {node.host}", (node.url, self._turn()), lambda: config.addresses_of(node))
+
+    def _turn(self) -> int:
+        """What changes when commands and names are to be asked again."""
+        return int(time.monotonic() // self._options.nodes_every)
+
+    def _list(self, name: str, stamp: object, read: Callable[[], tuple[Node, ...]]) -> tuple[Node, ...]:
+        """What this list says, read again only when its stamp is another one."""
+        known = self._said.get(name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        try:
+            nodes = read()
+        except ConfigError as error:
+            if known is None:
+                raise
+            if self._wrong.get(name) != str(error):
+                logger.warning("%s The crawl goes on with the nodes that it named before.", error)
+            self._wrong[name], nodes = str(error), known[1]
+        else:
+            self._wrong.pop(name, None)
+        self._said[name] = (stamp, nodes)
+        return nodes
+
+
+def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tuple[Node, ...]:
+    """The nodes of a list: sections as in scrapy.cfg, or one node per line.
+
+    A line is the name of a target of scrapy.cfg, or an address; behind it there may be `name=…` and `slots=…`, and
+    behind a # anything.
+
+    Args:
+        text: the list.
+        where: what to call it in an error.
+        targets: those of scrapy.cfg.
+        root: the folder that relative paths in sections start from.
+
+    Raises:
+        ConfigError: a line makes no sense; the text quotes nothing but a name.
+    """
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    if any(line.startswith("[") and line.endswith("]") for line in lines):
+        return config.targets_in(text, where, root)
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line:
+            try:
+                found.append(_of_line(line.split(), targets))
+            except ConfigError as error:
+                raise ConfigError(f"{where}, line {number}: {error}") from None
+    return tuple(found)
+
+
+def _of_line(words: list[str], targets: Sequence[Node]) -> Node:
+    pairs = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    if len(pairs) < len(words) - 1 or pairs.keys() - {"name", "slots"}:
+        raise ConfigError("behind the address there can be name=NAME and slots=N, and nothing else.")
+    node = _of_text(words[0], targets)
+    slots = pairs.get("slots", "")
+    if slots and not (slots.isascii() and slots.isdigit() and int(slots) > 0):
+        raise ConfigError("slots must be a whole number from 1 up.")
+    return node.with_details(name=pairs.get("name"), slots=int(slots) if slots else None)
+
+
+def _of_text(text: str, targets: Iterable[Node]) -> Node:
+    """The target of that name, or the node at that address."""
+    known = {node.name: node for node in targets}
+    if text in known:
+        return known[text]
+    if not any(mark in text for mark in ".:/") and text != "localhost":
+        listed = ", ".join(known) or "none"
+        raise ConfigError(
+            f"There is no target [deploy:{text}] in scrapy.cfg (there are: {listed}), and {text!r} is no address,"
+            " such as web1:6800 or a URL."
+        )
+    return config.with_netrc(Node.parse(text))
+
+
+def _stamp(path: Path) -> object:
+    """What is another one when the file has changed."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"The list of nodes {path} (DISTRIBUTED_NODES_FILE) cannot be read: {why}.") from error
+
+
+def _output_of(command: str, folder: Path, timeout: float) -> str:
+    """What a command prints.
+
+    Raises:
+        ConfigError: it cannot be run, takes too long, or ends with another code than 0.
+    """
+    what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES_COMMAND),"
+    try:
+        done = subprocess.run(
+            shlex.split(command), cwd=folder, capture_output=True, text=True, errors="replace", check=False,
+            timeout=timeout, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{what} did not end within {timeout:g} s.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{what} cannot be run: {error}.") from error
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:TOLD] or "nothing on standard error"
+        raise ConfigError(f"{what} ended with code {done.returncode} and said: {said}.")
+    return done.stdout
+
+
+def _program(command: str) -> str:
+    """What a command may be called in public: its arguments may hold a secret."""
+    return (command.split() or [""])[0]
+
+
+T = TypeVar("T")
+
+
+#: what makes that workers need the store, where no setting does
+RULES = "rules of `sdist throttle`"
+
+
+class CrawlNodes:
+    """Finds nodes, and brings them the crawl's code."""
+
+    prepared: Prepared
+    ways: Ways  #: to the store, for workers
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        project: PreparedProject,
+        spider: str,
+        store: str,
+        rules: Callable[[], Awaitable[int]],
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            options: what the crawl was given.
+            project: whose code the nodes get.
+            spider: its name.
+            store: its address.
+            rules: tells how many rules of `sdist throttle` are in the store now.
+        """
+        self._options, self._project, self._spider = options, project, spider
+        self._store, self._rules = store, rules
+        self.warnings: list[str] = []  #: what is to be said of the nodes
+        self._sources = NodeSources(options, project)
+        self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
+
+    async def prepare(self, records: Sequence[NodeRecord], code: CrawlCode = TODAYS) -> Prepared:
+        """See to it that nodes are there and have the code.
+
+        Args:
+            records: what the store has of nodes.
+            code: what is settled of the crawl's code.
+
+        Raises:
+            DistError: nothing can be started, for this reason.
+        """
+        nodes = await in_thread(partial(self._sources.read, records))
+        work = partial(prepare, self._options, self._project, self._spider, nodes, code=code)
+        self.prepared = await in_thread(work)
+        self.warnings += self.prepared.warnings
+        self.ways = Ways(self._store, self.prepared.key)
+        return self.prepared
+
+    async def members(self) -> list[NodeState]:
+        """The nodes at the start. Where workers need the store, those that do not reach it are not used.
+
+        They need it where a setting says so, and where the store has rules that the crawl is to heed.
+
+        Raises:
+            ConfigError: no node's workers reach it.
+        """
+        members = members_of(self.prepared)
+        needs, heeds = self._options.why_reach, self._options.heeds
+        if not needs and heeds and await self._rules():
+            needs = RULES
+        if needs:
+            self.warnings += await in_thread(partial(check_reach, members, self.ways, needs))
+        elif heeds:
+            await in_thread(partial(note_deaf, members, self.ways))
+        return members
+
+    async def bring(self, member: NodeState) -> str:
+        """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
+        node = member.node
+        work = partial(bring, self._options, self._project, node, self.prepared, self._spider)
+        wrong = await in_thread(work)
+        if not wrong and (self._options.throttled or self._options.heeds):  # a manager looks for itself
+            member.deaf = (await in_thread(partial(self.ways, node))).reason
+            if self._options.throttled or (member.deaf and await self._rules()):
+                wrong = member.deaf
+        return wrong
+
+    async def listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
+        """The nodes that are listed now; None when that cannot be told at the moment."""
+        try:
+            return await in_thread(partial(self._sources.read, records))
+        except ConfigError as error:  # a list that was never read before, or a record that makes no sense
+            if str(error) != self._unreadable:  # it is read once a second
+                self._unreadable = str(error)
+                logger.warning("The list of nodes cannot be read: %s", error)
+            return None
+
+
+def check_reach(members: Sequence[NodeState], ways: Callable[[Node], Way], needs: str) -> list[str]:
+    """Mark the nodes whose workers do not reach the store; what is to be said of them. Blocking.
+
+    Args:
+        members: the nodes.
+        ways: to the store.
+        needs: which settings make that workers need it, or `RULES`.
+
+    Raises:
+        ConfigError: that is so with all of them.
+    """
+    usable = [member for member in members if member.able]
+    for member in usable:
+        member.unfit = ways(member.node).reason
+    if usable and not any(member.able for member in usable):
+        why = "; ".join(dict.fromkeys(member.unfit.rstrip(".") for member in usable))
+        if needs == RULES:
+            raise ConfigError(
+                f"The store has rules of `sdist throttle`, and the workers of no node could heed them: {why}. Nothing"
+                " was started. Use a store that all nodes reach, such as a Redis server (SDIST_STORE=redis://…); remove"
+                " the rules, which `sdist throttle show` lists; or crawl without them: DISTRIBUTED_THROTTLE = False."
+            )
+        raise ConfigError(
+            f"Workers need a store that they reach ({needs}), and from no node they do: {why}. Nothing was started."
+            f" Without {needs.partition(',')[0]} the nodes need not reach the store."
+        )
+    return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
+
+
+def note_deaf(members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:
+    """Note the nodes whose workers would not hear of a rule that is made later. Blocking."""
+    for member in members:
+        if member.able:
+            member.deaf = ways(member.node).reason
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """What a blocking call gives, without blocking."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,0 +1,375 @@
+"""What the store knows of this crawl, and how the producer writes it down; rule: nothing else here writes the store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.deploy.key import state_key
+
+from scrapyd_dist.batches import AttemptState, BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
+from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
+from scrapyd_dist.frontier.intake import add_unseen
+from scrapyd_dist.items.delivery import PARTS
+from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.payload import PayloadError, decode, fit
+from scrapyd_dist.pidfile import note_pid
+from scrapyd_dist.progress.summary import due
+from scrapyd_dist.scheduling.fingerprints import FingerprintSet
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.worker_thread import StoreThread
+
+from .crawl_code import code_of, keep
+from .item_exporters import exporter_for, with_format
+from .preflight import store_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+    from scrapyd_dist.batches import Attempt, Batch, Shard
+    from scrapyd_dist.frontier.backlog import NewBatch
+    from scrapyd_dist.nodes import NodeRecord
+    from scrapyd_dist.scheduling.batcher import BatchDraft
+
+    from .crawl_code import CrawlCode
+    from .crawl_request import CrawlRequest
+    from .preflight import Prepared, PreparedProject
+    from .producer_options import ProducerOptions
+
+#: crawls whose files on the nodes may go are named to the workers, at most so many
+COLLECTED = 20
+#: settings of -s that a crawl's row does not keep: the outputs, which it has already, and where the store is
+OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"})
+
+
+class CrawlRepository:
+    """One crawl's row, shards, batches, counts and misses."""
+
+    id: str
+    row: Crawl  #: as it was when this process took it up
+    folder: Path  #: the crawl's own, in the state folder
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        project: PreparedProject,
+        counted: Callable[[Mapping[str, int]], object] = lambda _: None,
+    ) -> None:
+        """Nothing is kept yet.
+
+        Args:
+            options: what the crawl was given.
+            project: whose state folder it is in.
+            counted: is told the account of found requests, part by part, when the store has it.
+        """
+        self._counted = counted
+        self._options = options
+        self._project = project
+        self.where = store_address(options, project)
+        self.thread = StoreThread(open_store(self.where, key=state_key(project.state)))
+        self._db = self.thread.store
+        self.started = self._taken = time.time()
+        self._ran_before = 0.0
+        self.counts: dict[str, int] = {}
+        self.batches = 0
+        self.state = CrawlState.STARTING
+        self.when_refused = CrawlState.REFUSED
+        self.earlier_versions: tuple[str, ...] = ()
+        self._misses: list[Miss] = []
+        self._sampled: float | None = None
+
+    @property
+    def home(self) -> str:
+        """The crawl's folder in the nodes' logs."""
+        return home_of(self.id, self.started)
+
+    @property
+    def ran(self) -> float:
+        """Seconds that processes of this crawl have run, this one included; not the time between two of them."""
+        return self._ran_before + time.time() - self._taken
+
+    @property
+    def parts(self) -> Path:
+        return self.folder / PARTS
+
+    @property
+    def limited(self) -> bool:
+        """Whether only so many target requests are wanted."""
+        return self._options.limit > 0
+
+    async def warnings(self) -> list[str]:
+        """What endangers the record itself."""
+        return await self.thread(self._db.warnings)
+
+    async def rules(self) -> int:
+        """How many rules of `sdist throttle` there are."""
+        return len((await self.thread(self._db.rules)).rules)
+
+    async def take_row(self, spider: str, asked: CrawlRequest) -> None:
+        """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
+        self.row = row = await self._row(spider, asked)
+        self.started, self.when_refused = row.created, row.when_refused
+        self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
+        if (before := row.summary.get("duration_s")) is not None:
+            self._ran_before = float(before)
+        else:
+            self._taken = row.created
+        self.folder = self._project.state / "crawls" / self.id
+        self.folder.mkdir(parents=True, exist_ok=True)
+        note_pid(self.folder, os.getpid())
+        mine = {"pid": os.getpid(), "host": gethostname()}
+        await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
+
+    async def code(self) -> CrawlCode:
+        """The code that this crawl has to run.
+
+        Raises:
+            ConfigError: it is gone.
+        """
+        return await self.thread(partial(code_of, self.row, self.folder, self._project.root, self.where))
+
+    async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
+        """Keep what the crawl runs now, for the process that goes on with it.
+
+        Returns:
+            What is to be written down with the crawl's new state: its version, and those that it ran before.
+        """
+        await self.thread(
+            partial(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
+        )
+        before = self.row.version
+        if before is not None and before != prepared.version:
+            self.earlier_versions = (*self.earlier_versions, before)
+        told = {name: value for name, value in self.row.options.items() if name not in ("new_code", "foreign_code")}
+        if self.earlier_versions:
+            told["earlier_versions"] = list(self.earlier_versions)
+        if prepared.key is None:  # the nodes had other code, and nothing was to be uploaded
+            told["foreign_code"] = True
+        return {"version": prepared.version, "options": told}
+
+    async def _row(self, spider: str, asked: CrawlRequest) -> Crawl:
+        if self._options.crawl is None:
+            while True:
+                self.id = await self._free_id(spider)
+                with suppress(NameTaken):  # by a crawl that began in the same second
+                    return await self._new_row(spider, asked)
+        self.id = self._options.crawl
+        try:
+            return await self.thread(self._db.own_crawl, self.id)
+        except NothingMatched:
+            return await self._new_row(spider, asked)
+
+    async def _new_row(self, spider: str, asked: CrawlRequest) -> Crawl:
+        told = self._told(asked)
+        row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started, options=told)
+        await self.thread(self._db.add_crawl, row)
+        return row
+
+    def _told(self, asked: CrawlRequest) -> dict[str, Any]:
+        """What a producer has to be told to go on with this crawl, where no command of ours has kept it."""
+        outputs = [{**o, "path": str(Path(o["path"]).absolute())} for o in self._asked_outputs()]
+        given = {name: value for name, value in asked.given.items() if name not in OUTPUT_SETTINGS}
+        return {
+            "settings": {"DISTRIBUTED_OUTPUTS": outputs},
+            "spider_settings": given,
+            "args": dict(asked.args),
+            "cwd": str(Path.cwd()),
+        }
+
+    def _asked_outputs(self) -> list[dict[str, Any]]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+        asked = [dict(output) for output in self._options.outputs]
+        usual = {"path": str(Path.cwd() / f"{self.id}.jl"), "format": "jsonlines", "overwrite": True}
+        return asked or ([] if self._options.feed_url else [usual])
+
+    async def _free_id(self, spider: str) -> str:
+        taken = {crawl.id for crawl in await self.thread(self._db.crawls)}
+        return crawl_name(spider, datetime.now(timezone.utc), taken)
+
+    async def take_shards(self, shards: Sequence[Shard]) -> list[Shard]:
+        """The shards of this crawl: these when it begins, its own when it goes on."""
+        if not await self.thread(self._db.shards, self.id):
+            await self.thread(self._db.add_shards, self.id, shards)
+        kept = await self.thread(self._db.shards, self.id)
+        if any(shard.state is ShardState.OPEN for shard in kept):
+            await self.thread(self._db.walk_again, self.id)
+        self.counts = await self.thread(self._db.counts, self.id)
+        batches = await self.thread(self._db.batches, self.id)
+        self.batches = sum(batch.state is not BatchState.SPLIT for batch in batches)
+        return kept
+
+    async def missed_before(self) -> Counter[str]:
+        """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
+        return Counter(miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch)
+
+    async def nodes(self) -> list[NodeRecord]:
+        """What is remembered of nodes."""
+        return await self.thread(self._db.nodes)
+
+    async def fingerprints(self) -> FingerprintSet:
+        """What an earlier process sealed."""
+        return await self.thread(lambda: FingerprintSet(self._db.fingerprints(self.id)))
+
+    async def collected(self) -> tuple[str, ...]:
+        """Other crawls whose items are home: their files on the nodes may go."""
+        crawls = await self.thread(self._db.crawls)
+        # A frontier that is finished may be filled again, and its workers write into the same folder.
+        over = (crawl for crawl in crawls if crawl.state is CrawlState.FINISHED and crawl.kind != "frontier")
+        done = (crawl for crawl in over if crawl.id != self.id)
+        return tuple(home_of(crawl.id, crawl.created) for crawl in done)[:COLLECTED]
+
+    async def all_crawls(self) -> list[Crawl]:
+        """The crawls of this store, newest first."""
+        return await self.thread(self._db.crawls)
+
+    async def accepted(self) -> list[Attempt]:
+        """What an earlier process had accepted."""
+        return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
+
+    async def seal(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
+        batches = []
+        for cut in cuts:
+            start = 0
+            for values, payload in fit(cut.values, key=key):
+                prints = cut.fingerprints[start : start + len(values)]
+                start += len(values)
+                batches.append(await self._seal(payload, prints, {**counts, "sealed": len(values)}))
+                counts = {}
+        return batches
+
+    async def _seal(self, payload: dict[str, str], prints: Sequence[bytes], counts: dict[str, int]) -> Batch:
+        batch = await self.thread(
+            self._db.seal, self.id, payload, size=len(prints), fingerprints=prints, now=time.time(), counts=counts
+        )
+        self._add(counts)
+        self.batches += 1
+        return batch
+
+    async def add_batches(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
+        """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
+
+        def add(new: Sequence[NewBatch], told: Mapping[str, int]) -> list[Batch]:
+            return self._db.add_batches(self.id, new, now=time.time(), counts=told)
+
+        found = [one for cut in cuts for one in cut.found]
+        size = max(len(cut.values) for cut in cuts)
+        batches, told = await self.thread(partial(add_unseen, add, found, size=size, key=key, counts=counts))
+        self._add(told)
+        self.batches += len(batches)
+        return batches
+
+    def _add(self, counts: dict[str, int]) -> None:
+        self._counted(counts)
+        for name, value in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + value
+
+    def missed(self, *misses: Miss) -> None:
+        """Remember misses until the next `write_down`."""
+        self._misses += misses
+
+    async def write_down(self, counts: dict[str, int]) -> None:
+        """Counts since the last time, and the misses that are not in the store yet."""
+        if counts:
+            self._add(counts)
+            await self.thread(self._db.count, self.id, counts)
+        misses, self._misses = self._misses, []
+        if misses:
+            await self.thread(self._db.add_misses, self.id, misses)
+
+    async def recount(self) -> None:
+        """Take in what workers have counted beside this process."""
+        self.counts = await self.thread(self._db.counts, self.id)
+
+    async def wanted(self) -> str:
+        """What a person wants of this crawl now: `pause`, `cancel`, or nothing."""
+        return (await self.thread(self._db.crawl, self.id)).wanted
+
+    async def finish_shards(self, numbers: Collection[int]) -> None:
+        await self.thread(self._db.finish_shards, self.id, numbers)
+
+    async def enter(self, state: CrawlState, summary: dict[str, Any], **changes: Any) -> None:
+        """Write the state and the summary down; the heartbeat for whoever watches."""
+        self.state = state
+        await self._update(state=state, beat=time.time(), summary=summary, **changes)
+
+    def sample_due(self) -> bool:
+        """Whether it is time to write down how the whole crawl stands."""
+        return due(time.time(), self._sampled, self.started)
+
+    async def sample(self, values: dict[str, Any]) -> None:
+        """Write down how the whole crawl stands."""
+        self._sampled = time.time()
+        await self.thread(self._db.add_sample, self.id, self._sampled, values)
+
+    async def end(self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None = None) -> None:
+        """No process works on this crawl any more."""
+        self.state = state
+        changes: dict[str, Any] = {} if summary is None else {"summary": summary}
+        await self._update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
+
+    async def _update(self, **changes: Any) -> None:
+        await self.thread(self._db.update_crawl, self.id, **changes)
+
+    async def amend(self, summary: dict[str, Any]) -> None:
+        """Something is to be told of a crawl that has ended."""
+        await self._update(summary=summary)
+
+    async def refuse(self, *, code: int, message: str) -> None:
+        """The producer may not begin. A crawl that nobody else knows of leaves nothing behind."""
+        if self._options.crawl is None:
+            await self.thread(self._db.forget, self.id)
+            await self.thread(partial(shutil.rmtree, self.folder, ignore_errors=True))
+        else:
+            await self.end(self.when_refused, code=code, message=message)
+
+    async def for_delivery(self, key: bytes | None) -> dict[str, Any]:
+        """What `delivery.deliver` needs of the store."""
+        misses = await self.thread(self._db.misses, self.id)
+        for batch in await self.thread(self._db.batches, self.id, {BatchState.DEAD}):
+            misses += await self._of_dead(batch, key)
+        return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
+
+    async def _of_dead(self, batch: Batch, key: bytes | None) -> list[Miss]:
+        """The URLs of a batch that was given up, as misses."""
+        try:
+            payload = await self.thread(self._db.payload, self.id, batch.number)
+            values = decode(payload.get, key=key)
+        except (
+            ForeignRow,
+            PayloadError,
+        ) as error:  # one of another key must not keep all others from their file
+            reason = f"{batch.reason}; its {batch.size} requests cannot be named: {error}"
+            return [Miss(url="", kind="dead", reason=reason, batch=batch.number)]
+        return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]
+
+    def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[ItemOutput]:
+        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway.
+
+        Args:
+            settings: the producer's, whose FEED_EXPORT_… count.
+            crawler: for exporters that are made from one.
+        """
+        return [
+            ItemOutput.named(
+                one["path"],
+                overwrite=one["overwrite"],
+                format=one.get("format"),
+                exporter=exporter_for(with_format(one), settings, crawler),
+            )
+            for one in self._asked_outputs()
+        ]
+
+    def close(self) -> None:
+        self.thread.close()

@@ -1,0 +1,221 @@
+"""What a crawl was started with: arguments, settings, start pages; and what no distributed crawl can work with."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy import Spider
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.misc import load_object
+from w3lib.url import safe_url_string
+
+from scrapyd_dist.batches import Shard
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scheduling.job_request import passed_on
+from scrapyd_dist.scrapyd.jobs import check_args
+from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
+
+from ..profile import SETTING as PROFILE
+from ..slot_routing import hides_addon
+from ..throttle.throttle_options import OURS as THROTTLE_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy.settings import BaseSettings
+
+    from scrapyd_dist.transports import AsyncSender
+
+    from .producer_options import ProducerOptions
+
+#: Scrapy's own part for each setting that may name another one
+OWN = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+
+
+#: what was wrong with the parts that were put aside
+PUT_ASIDE = "SCRAPYD_DIST_PUT_ASIDE"
+
+
+#: the package whose filter of duplicates is one for all processes that start in the same second
+_SHARED = "scrapy_redis"
+
+
+def put_aside(settings: BaseSettings) -> None:
+    """Let Scrapy's own part stand in for one that cannot work, since that may fail before the crawl can be refused."""
+    for name, own in OWN.items():
+        if problem := _problem_of(settings, name):
+            settings.set(PUT_ASIDE, problem, priority="cmdline")
+            settings.set(name, own, priority="cmdline")
+
+
+def check_parts(settings: BaseSettings) -> None:
+    """Refuse what cannot work.
+
+    Raises:
+        ConfigError: what, why, and what to do.
+    """
+    problem = settings.get(PUT_ASIDE) or next(filter(None, (_problem_of(settings, name) for name in OWN)), "")
+    if problem:
+        raise ConfigError(problem)
+
+
+def _problem_of(settings: BaseSettings, name: str) -> str:
+    """What is wrong with the part that this setting names, in a paragraph; empty if nothing is."""
+    part = settings[name]
+    text = part if isinstance(part, str) else f"{part.__module__}.{part.__qualname__}"
+    try:
+        kind = load_object(part)
+    except Exception as error:  # noqa: BLE001 - the import of a project's module can fail in any way
+        return f"{name} is {text}, which cannot be loaded: {type(error).__name__}: {error}. Correct it in the settings."
+    bases = getattr(kind, "__mro__", ())  # not issubclass(): to Scrapy, whatever has the methods is a scheduler
+    if name == "SCHEDULER" and Scheduler not in bases:
+        return (
+            f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it. A distributed crawl keeps its"
+            " requests in its own store, and its processes need a scheduler in memory: one that keeps them elsewhere"
+            " cannot take them, or mixes those of different jobs. Take SCHEDULER out of the settings (sdist shares the"
+            " requests by itself), or crawl without sdist: -s DISTRIBUTED_ENABLED=0 with scrapy crawl."
+        )
+    if name == "DUPEFILTER_CLASS" and any(base.__module__.split(".")[0] == _SHARED for base in bases):
+        return (
+            f"DUPEFILTER_CLASS is {text}, which keeps what was seen on a Redis server, in one set for all processes"
+            " that start in the same second: jobs would drop each other's requests, and none leaves while that server"
+            " is away. Take DUPEFILTER_CLASS out of the settings: sdist sees to it that no page is crawled twice."
+        )
+    return ""
+
+
+#: digits that stand for a page number while an address is escaped
+_PLACEHOLDER = "9081726354"
+
+
+#: settings of ours that a worker reads
+WORKER_SETTINGS = ("DISTRIBUTED_KEEP_DAYS", "DISTRIBUTED_MIN_FREE", "DISTRIBUTED_TARGET_FEED_FORMAT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrawlRequest:
+    """The `-a` and `-s` of a crawl, as far as its jobs get them too."""
+
+    args: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)  #: all of -s, for whoever goes on with the crawl
+
+
+def asked_for(settings: BaseSettings) -> CrawlRequest:
+    """What this process was given.
+
+    Raises:
+        ConfigError: an argument's name cannot be passed on.
+    """
+    words = _command_line()
+    args = {**_pairs(words.args), **settings.getdict("DISTRIBUTED_SPIDER_ARGS")}
+    check_args(args)
+    given = _pairs(words.settings)
+    ours = {name: given[name] for name in (*WORKER_SETTINGS, *THROTTLE_SETTINGS) if name in given}
+    return CrawlRequest(args=args, settings={**passed_on(given), **ours}, given=given)
+
+
+def _command_line() -> argparse.Namespace:
+    """The `-a` and `-s` of this process's command line: Scrapy keeps no list of them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-a", dest="args", action="append", default=[])
+    parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
+    return parser.parse_known_args(sys.argv[1:])[0]
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    split = (word.partition("=") for word in words)
+    return {name: value for name, equals, value in split if equals}
+
+
+def job_settings(asked: CrawlRequest, options: ProducerOptions) -> dict[str, str]:
+    """The settings that all jobs of the crawl get besides their batch."""
+    settings = {**asked.settings, PROFILE: options.profile}
+    if options.feed_url is not None and options.send_feed_url:
+        settings["DISTRIBUTED_TARGET_FEED_URL"] = options.feed_url
+    return settings
+
+
+def template_of(options: ProducerOptions) -> ShardTemplate | None:
+    """The address of the index pages, when they are numbered."""
+    if options.index is None:
+        return None
+    plain = ShardTemplate(options.index)
+    # Scrapy escapes spaces and letters beyond ASCII in an address: pages are recognised by what it makes of it.
+    return ShardTemplate(safe_url_string(plain.url_with(_PLACEHOLDER)).replace(_PLACEHOLDER, plain.place))
+
+
+def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
+    """The start pages: of the numbered index, of a list, or one shard for the spider's own start.
+
+    Raises:
+        ConfigError: they cannot be divided so, or the spider's own start would never be called.
+    """
+    template = template_of(options)
+    if template is not None:
+        assert options.pages is not None
+        return shards_of_pages(template, pages=options.pages, shards=options.shards, first_page=options.first_page)
+    if options.start_urls_file is not None:
+        return shards_of_urls(_lines(Path(options.start_urls_file)))
+    _check_start(spider)
+    return [Shard(number=0, url="")]
+
+
+def check_spider(spider: Spider) -> None:
+    """Refuse a spider whose jobs would not know that they are workers: they would crawl the index, each of them.
+
+    Raises:
+        ConfigError: its own settings replace the add-ons.
+    """
+    if hides_addon(spider.custom_settings or {}):
+        raise ConfigError(
+            f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
+            ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
+        )
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The list of start URLs {path} cannot be read: {error}.") from error
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _check_start(spider: Spider) -> None:
+    """Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well."""
+    legacy = getattr(type(spider), "start_requests", None)
+    if legacy is None or hasattr(Spider, "start_requests") or type(spider).start is not Spider.start:
+        return
+    raise ConfigError(
+        f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it would"
+        " make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index pages with"
+        " --index and --pages."
+    )
+
+
+def loop_sender(settings: BaseSettings) -> AsyncSender:
+    """The way to the nodes that fits this process: treq on Scrapy's reactor, threads where there is none.
+
+    Raises:
+        ConfigError: the reactor is not asyncio's.
+    """
+    if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
+        from scrapyd_dist.transports.threads import ThreadTransport
+
+        return ThreadTransport()
+    from scrapy.utils.reactor import is_asyncio_reactor_installed
+
+    if not is_asyncio_reactor_installed():
+        raise ConfigError(
+            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and a distributed crawl needs"
+            " Scrapy's default one. Remove TWISTED_REACTOR from the settings, or set it to"
+            " twisted.internet.asyncioreactor.AsyncioSelectorReactor."
+        )
+    from scrapyd_dist.transports.treq import TreqTransport
+
+    return TreqTransport()

@@ -1,0 +1,205 @@
+"""What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.crawler import Crawler
+from scrapy.spiderloader import SpiderLoader
+from scrapyd_dist.deploy.rollout import common_name, present
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.payload import describe as describe_payload
+from scrapyd_dist.payload import encode
+from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
+from scrapyd_dist.scrapyd.jobs import check_args
+from scrapyd_dist.scrapyd.versions import version_name
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.reach import Ways
+
+from ..targets import find_target
+from ..throttle.install import why_not_heeded
+from .crawl_code import TODAYS, CrawlCode
+from .crawl_nodes import RULES, NodeSources, check_reach, note_deaf
+from .crawl_request import check_parts, check_spider, shards_of
+from .factory import check_mode
+from .preflight import (
+    Prepared,
+    PreparedProject,
+    describe,
+    find_project,
+    members_of,
+    other_than_deployed,
+    prepare,
+    store_address,
+)
+from .producer_options import ProducerOptions, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy.settings import BaseSettings, Settings
+
+    from scrapyd_dist.batches import Shard
+
+#: settings that counted for the whole crawl in one process, and count for each job now
+PER_JOB = (
+    "CLOSESPIDER_ITEMCOUNT",
+    "CLOSESPIDER_PAGECOUNT",
+    "CLOSESPIDER_ERRORCOUNT",
+    "CLOSESPIDER_TIMEOUT",
+    "CLOSESPIDER_TIMEOUT_NO_ITEM",
+    "CLOSESPIDER_PAGECOUNT_NO_ITEM",
+    "DEPTH_LIMIT",
+)
+#: settings that name a folder of the machine that a job happens to run on
+LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
+#: what stands for a detail page that has not been found yet
+SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"
+
+
+def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCode = TODAYS) -> dict[str, Any]:
+    """The plan as a document, schema 1.
+
+    Args:
+        settings: the project's, with what was asked for.
+        spider: its name.
+        args: of the spider.
+        code: what is settled of the crawl's code.
+
+    Raises:
+        DistError: for all that would stop the crawl before its start.
+    """
+    check_args(args)
+    crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
+    made = crawler.spidercls.from_crawler(crawler, **args)
+    crawler.addons.load_settings(crawler.settings)
+    options = read_options(crawler.settings)
+    check_mode(options, crawler.settings)
+    check_parts(crawler.settings)
+    check_spider(made)
+    target = find_target(made, crawler.settings)
+    shards = shards_of(options, made)
+    project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+    prepared = prepare(options, project, spider, NodeSources(options, project).read(), code=code, dry_run=True)
+    throttle = _throttle(options, project, crawler.settings)
+    warnings = [*prepared.warnings, *_reach_warnings(options, project, prepared, rules=throttle["rules"])]
+    there = present([p.node for p in prepared.probes if p.error is None], project.name)
+    version = _version(prepared, code, there)
+    nodes = describe(prepared)
+    return {
+        "schema": 1,
+        "spider": spider,
+        "target": target.how,
+        "project": project.name,
+        "version": version,
+        "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
+        "nodes": nodes,
+        "throttle": throttle,
+        "shards": [_shard(shard) for shard in shards if shard.url],
+        "limit": options.limit or None,
+        "batch_size": options.batch_size,
+        "bytes_per_batch": _batch_bytes(options, prepared),
+        "output": [output["path"] for output in options.outputs],
+        "code": _notes(prepared, code, version, there),
+        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
+    }
+
+
+def _version(prepared: Prepared, code: CrawlCode, there: Mapping[str, tuple[str, ...] | None]) -> str | None:
+    """The name under which nodes have the crawl's code; None = it would get a new one."""
+    if code.version is not None or prepared.egg is None:
+        return code.version
+    known = [names for names in there.values() if names is not None]
+    return common_name(known, prepared.egg.content_hash, for_crawl=True)
+
+
+def _notes(
+    prepared: Prepared, code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...] | None]
+) -> list[str]:
+    """What is to be said of the code that the crawl would take."""
+    if code.note or prepared.egg is None:
+        return [code.note] if code.note else []
+    # A name that is not made yet tells the content all the same.
+    shown = version or version_name(prepared.egg.content_hash, datetime.now(timezone.utc), for_crawl=True)
+    return other_than_deployed(shown, {name: names or () for name, names in there.items()})
+
+
+def _shard(shard: Shard) -> dict[str, Any]:
+    return {"number": shard.number, "url": shard.url, "first_page": shard.first_page, "last_page": shard.last_page}
+
+
+def _reach_warnings(options: ProducerOptions, project: PreparedProject, prepared: Prepared, *, rules: int) -> list[str]:
+    """Of nodes that would get no workers, or whose workers would not heed a rule that is made later."""
+    ways, members = Ways(store_address(options, project), prepared.key), members_of(prepared)
+    needs = options.why_reach or (RULES if options.heeds and rules else "")
+    if needs:
+        return check_reach(members, ways, needs)
+    if options.heeds:
+        note_deaf(members, ways)
+    return [
+        f"workers on {member.node.name} could not heed rules of `sdist throttle` that are made while they run:"
+        f" {member.deaf}"
+        for member in members
+        if member.deaf
+    ]
+
+
+def _throttle(options: ProducerOptions, project: PreparedProject, settings: BaseSettings) -> dict[str, Any]:
+    """How many rules the store has, and whether the crawl would heed them.
+
+    Raises:
+        ConfigError: it could not, and was not told to go on without them.
+    """
+    where, why = store_address(options, project), why_not_heeded(settings)
+    rules = 0
+    if is_url(where) or Path(where).exists():
+        with closing(open_store(where)) as store:
+            rules = len(store.rules().rules)
+    if rules and why and options.heeds:
+        raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
+    return {"rules": rules, "heeded": not why, "reason": why}
+
+
+def _batch_bytes(options: ProducerOptions, prepared: Prepared) -> dict[str, Any]:
+    """How a batch of ordinary addresses would travel."""
+    values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
+    return describe_payload(values, encode(values, key=prepared.key))
+
+
+def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> list[str]:
+    warnings = [_site_load(settings, options, nodes)]
+    counted = [name for name in PER_JOB if settings.getfloat(name)]
+    if counted:
+        warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
+    if any(name.startswith("CLOSESPIDER") for name in counted):
+        warnings.append(
+            "A job that ends so has done its batch: the rest of it is listed as misses. --limit tries a crawl."
+        )
+    folders = [name for name in LOCAL_FOLDERS if "://" not in (settings.get(name) or "://")]
+    if folders:
+        warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")
+    if [uri for uri in settings.getdict("FEEDS") if "://" not in str(uri) or str(uri).startswith("file:")]:
+        warnings.append("FEEDS: jobs write these files on their nodes, too, and may overwrite each other's there.")
+    warnings.append(
+        "jobs_to_keep: a node keeps the logs of its last 5 jobs of a spider unless its scrapyd.conf says more; items"
+        " are not touched by that, because they are kept beside the logs and come home as jobs end."
+    )
+    return warnings
+
+
+def _site_load(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> str:
+    jobs = sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
+    jobs = min(jobs, (options.scaling.most if options.pull else options.limits.max_jobs) or jobs)
+    each = min(settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"))
+    delay = settings.getfloat("DOWNLOAD_DELAY")
+    rate = f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)" if delay else ""
+    guess = "" if all(node["slots"] for node in nodes) else f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
+    return (
+        f"The site sees up to {jobs} jobs x {each} = {jobs * each} requests at the same time{rate}{guess}."
+        f" {'--workers' if options.pull else '--max-jobs'} N lowers it."
+    )

@@ -1,0 +1,181 @@
+"""The walk over the index pages: what each shard found, which pages failed, and the items of index pages."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from scrapy.exporters import JsonLinesItemExporter
+
+from scrapyd_dist.batches import Miss, Shard, ShardState
+from scrapyd_dist.items.delivery import OWN, own_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from io import BytesIO
+    from pathlib import Path
+
+    from scrapyd_dist.shards import ShardTemplate
+
+
+class OwnItems:
+    """Writes the producer's items below the folder of parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, tuple[IO[bytes], JsonLinesItemExporter]] = {}
+        self.count = 0
+
+    def recall(self, *, keep: bool) -> None:
+        """Take up what an earlier process wrote, or remove it because its pages are walked again."""
+        for path in self.parts():
+            if keep:
+                with path.open("rb") as file:
+                    self.count += sum(1 for _ in file)
+            else:
+                path.unlink()
+
+    def add(self, item: Any, shard: int) -> None:
+        if shard not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = (self._folder / f"{OWN}{shard}.jl").open("wb")
+            self._files[shard] = (file, JsonLinesItemExporter(cast("BytesIO", file), encoding="utf-8"))
+        self._files[shard][1].export_item(item)
+        self.count += 1
+
+    def flush(self) -> None:
+        for file, _ in self._files.values():
+            file.flush()
+
+    def close(self) -> None:
+        for file, _ in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def parts(self) -> list[Path]:
+        """All files of part 0, those of earlier processes too, in the order of their shards."""
+        return own_parts(self._folder)
+
+
+#: request meta: the shard that an index request belongs to, and the number of the request itself
+SHARD = "distributed_shard"
+
+
+PAGE = "distributed_page"
+
+
+@dataclass(kw_only=True)
+class ShardWalk:
+    """One shard as it is walked."""
+
+    shard: Shard
+    pending: set[int] = field(default_factory=set)
+    pages: int = 0
+    furthest: int = -1  #: greatest page number that came back
+    found: int = 0  #: target requests for the fleet, on these pages
+    begun: float | None = None  #: first asked for, seconds since the epoch
+    heard: float = 0.0  #: when its last page came back
+
+
+class IndexWalk:
+    """All walks of a producer."""
+
+    def __init__(self, shards: Sequence[Shard], template: ShardTemplate | None) -> None:
+        self._template = template
+        self.walks = {shard.number: ShardWalk(shard=shard) for shard in shards}
+        self.misses: list[Miss] = []  #: failed index pages that are not in the store yet
+        self.failed = 0
+        self._next = 0
+        self._told: dict[int, tuple[int, int]] = {}
+
+    @property
+    def pages(self) -> int:
+        return sum(walk.pages for walk in self.walks.values())
+
+    @property
+    def total(self) -> int | None:
+        """All index pages of the shards, where they are known."""
+        if self._template is None:
+            return None
+        shards = [walk.shard for walk in self.walks.values()]
+        return sum((s.last_page or 0) - (s.first_page or 0) + 1 for s in shards)
+
+    @property
+    def done_before(self) -> int:
+        """Index pages of shards that an earlier process finished."""
+        finished = [w.shard for w in self.walks.values() if w.shard.state is ShardState.FINISHED]
+        return sum((s.last_page or 0) - (s.first_page or 0) + 1 for s in finished) if self._template else 0
+
+    def unfinished(self) -> list[Shard]:
+        return [walk.shard for walk in self.walks.values() if walk.shard.state is ShardState.OPEN]
+
+    def is_border(self, url: str) -> bool:
+        """Whether this page begins another shard, or lies behind the last one: its own walk fetches it."""
+        if self._template is None:
+            return any(walk.shard.url == url for walk in self.walks.values())
+        page = self._template.page(url)
+        if page is None:
+            return False
+        last = max(walk.shard.last_page or 0 for walk in self.walks.values())
+        return page > last or any(walk.shard.first_page == page for walk in self.walks.values())
+
+    def asked(self, shard: int) -> int:
+        """An index page is about to be requested: its number, which travels in the request's meta."""
+        self._next += 1
+        walk = self.walks[shard]
+        walk.begun = walk.begun or time.time()
+        walk.pending.add(self._next)
+        return self._next
+
+    def came(self, shard: int, request: int, url: str) -> None:
+        """An index page came back and its callback ran to the end."""
+        walk = self.walks[shard]
+        if request not in walk.pending:
+            return  # it failed before, and is counted so
+        walk.pending.discard(request)
+        walk.pages += 1
+        walk.heard = time.time()
+        page = self._template.page(url) if self._template else None
+        walk.furthest = max(walk.furthest, -1 if page is None else page)
+
+    def lost(self, shard: int, request: int, url: str, reason: str) -> str | None:
+        """An index page failed for good: the address where the walk goes on, if it is known."""
+        walk = self.walks[shard]
+        if request not in walk.pending:
+            return None
+        walk.pending.discard(request)
+        self.failed += 1
+        self.misses.append(Miss(url=url, kind="index", reason=reason))
+        page = self._template.page(url) if self._template else None
+        if page is None or self._template is None:
+            return None
+        walk.furthest = max(walk.furthest, page)
+        return None if page >= (walk.shard.last_page or 0) else self._template.url(page + 1)
+
+    def take_news(self) -> dict[str, list[float]]:
+        """The walks that went on since the last call, as a sample has them: pages, found, begun, last heard of."""
+        news = {n: walk for n, walk in self.walks.items() if self._told.get(n, (0, 0)) != (walk.pages, walk.found)}
+        self._told.update({number: (walk.pages, walk.found) for number, walk in news.items()})
+        return {
+            str(number): [walk.pages, walk.found, round(walk.begun or 0.0, 2), round(walk.heard, 2)]
+            for number, walk in news.items()
+        }
+
+    def take_misses(self) -> list[Miss]:
+        misses, self.misses = self.misses, []
+        return misses
+
+    def short(self) -> tuple[list[str], list[str]]:
+        """Walks that ended before their last page: sure losses, and the last walk, which may be the site's end."""
+        losses: list[str] = []
+        ends: list[str] = []
+        last = max(self.walks, default=0)
+        for number, walk in self.walks.items():
+            end = walk.shard.last_page
+            if self._template is None or end is None or walk.shard.state is ShardState.FINISHED or walk.furthest >= end:
+                continue
+            page = walk.furthest if walk.furthest >= 0 else walk.shard.first_page
+            text = f"shard {number} ended at page {page} of {walk.shard.first_page}-{end}: no link led on"
+            (ends if number == last else losses).append(text)
+        return losses, ends

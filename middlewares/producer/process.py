@@ -1,0 +1,221 @@
+"""The producer's process, as `sdist` starts it: `python -m scrapyd_dist.middlewares.producer.process CRAWL`.
+
+What to crawl comes from the store (or, for a plan, from standard input), and where that is from the
+environment (SDIST_STORE); neither from the argument list, which everybody on the machine can read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+import time
+import traceback
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.deploy.key import state_key
+
+from scrapyd_dist.batches import Crawl, check_crawl_name
+from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
+from scrapyd_dist.errors import DistError, NothingMatched
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import chosen
+
+from .crawl_code import TODAYS, CrawlCode, code_of, import_from
+from .crawl_end import Fault, exit_code, faults, signals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy.settings import Settings
+
+
+class CrawlRefused(DistError):
+    """The producer would not begin; the code is that of the reason."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # of this one refusal, not of the class
+
+
+class CrawlAborted(DistError):
+    """The process came to its end, and the crawl did not."""
+
+    def __init__(self, fault: Fault | None, log: str) -> None:
+        if fault is not None and fault.refusal is not None:
+            self.exit_code = fault.refusal  # type: ignore[misc]  # of this one, not of the class
+            super().__init__(fault.text)
+            return
+        why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
+        super().__init__(f"The crawl broke off: {why}. The whole traceback is in {log}.")
+
+
+def main() -> None:
+    """Run a crawl of the store, or print a plan."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("crawl", nargs="?")
+    parser.add_argument("--plan", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.plan:
+        print(json.dumps(_plan(json.load(sys.stdin))))
+        return
+    sys.exit(_crawl(arguments.crawl, chosen(Path.cwd())))
+
+
+def _crawl(crawl: str, store: str) -> int:
+    database = open_store(store, key=state_key(state_dir(Path.cwd())))
+    row = database.own_crawl(crawl)
+    faults.listen()
+    try:
+        _import_its_code(row, store)
+        settings = project_settings({**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store})
+        check_known(settings, row.spider)
+        _execute(settings, row.spider, row.options)
+        _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
+    except Exception as error:  # noqa: BLE001 - the person who waits for this crawl must hear of anything
+        if not isinstance(error, DistError):
+            traceback.print_exc()
+        message, code = (str(error), error.exit_code) if isinstance(error, DistError) else (broken(error), 2)
+        changes = {"state": database.crawl(crawl).when_refused, "exit_code": code, "message": message, "pid": None}
+        database.update_crawl(crawl, **changes, ended=time.time())
+        if not isinstance(error, CrawlRefused):  # of that one its own process has told
+            _tell(database.own_crawl(crawl))
+        return code
+    finally:
+        ended = database.crawl(crawl)
+        database.close()
+    return ended.exit_code or 0
+
+
+def _check_ended(row: Crawl, log: str | None) -> None:
+    """Raise `CrawlAborted` when Scrapy has come to its end, and nothing has said how the crawl ended."""
+    if not row.state.ended and not signals.came:
+        raise CrawlAborted(faults.last, log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute()))
+
+
+def _import_its_code(row: Crawl, store: str) -> None:
+    """A crawl that goes on, or that was given a version, is to be imported from its kept egg; before anything else is.
+
+    Raises:
+        ConfigError: that code is gone.
+    """
+    root = find_root()
+    if root is None:
+        return
+    folder = root / STATE_FOLDER / "crawls" / check_crawl_name(row.id)
+    code = code_of(row, folder, root, store)
+    if code.egg is not None:
+        import_from(code, folder, root)
+
+
+def _tell(row: Crawl) -> None:
+    """Tell whom the person named that nothing was started."""
+    from scrapyd_dist.progress.summary import told
+
+    from .crawl_end import tell
+
+    on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
+    wrong = tell(on_finish, told(row)) if on_finish else ""
+    if wrong:
+        print(wrong, file=sys.stderr)
+
+
+def broken(error: Exception) -> str:
+    """What is wrong with a project that cannot be loaded, in a paragraph."""
+    where = traceback.extract_tb(error.__traceback__)
+    place = next(
+        (f" ({f.filename}, line {f.lineno})" for f in reversed(where) if "site-packages" not in f.filename), ""
+    )
+    return f"The project cannot be loaded: {type(error).__name__}: {error}{place}. Nothing was started."
+
+
+def project_settings(ours: Mapping[str, Any]) -> Settings:
+    """The project's settings, with what the crawl was given and our add-on."""
+    from scrapy.utils.project import get_project_settings
+
+    settings = get_project_settings()
+    for name, value in ours.items():
+        settings.set(name, value, priority="cmdline")
+    addons = settings.getdict("ADDONS")
+    if not any(str(getattr(key, "__module__", key)).startswith("scrapyd_dist") for key in addons):
+        settings.set("ADDONS", {**addons, "scrapyd_dist.Addon": 500}, priority="cmdline")
+    return settings
+
+
+def check_known(settings: Settings, spider: str) -> None:
+    """Raise `NothingMatched` when the project has no spider of that name."""
+    import warnings
+
+    from scrapy.spiderloader import SpiderLoader
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        known = sorted(SpiderLoader.from_settings(settings).list())
+    if spider in known:
+        return
+    broken = next(
+        (str(w.message).strip().splitlines()[-1] for w in caught if "Could not load spiders" in str(w.message)), ""
+    )
+    listed = ", ".join(known) or "none"
+    raise NothingMatched(
+        f"There is no spider {spider!r} in this project; there are: {listed}.{' ' + broken if broken else ''}"
+    )
+
+
+def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> None:
+    """What `scrapy crawl` does, with an argument list that only this process sees."""
+    from scrapy.cmdline import execute
+
+    argv = ["scrapy", "crawl", spider]
+    for name, value in options.get("args", {}).items():
+        argv += ["-a", f"{name}={value}"]
+    for name, value in options.get("spider_settings", {}).items():
+        argv += ["-s", f"{name}={value}"]
+    sys.argv = argv
+    try:
+        execute(list(argv), settings)
+    except SystemExit as end:
+        if end.code == 2:
+            raise DistError("Scrapy refused the command line; its own words are above.") from None
+    if exit_code.refusal:  # it may have been refused before the producer took up the row
+        raise CrawlRefused(exit_code.refusal, exit_code.code)
+
+
+def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
+    logging.disable(logging.CRITICAL)
+    from .dry_run import plan
+
+    try:
+        with TemporaryDirectory() as folder:
+            code = _planned_code(request, Path(folder))
+            settings = project_settings(request["settings"])
+            for name, value in request.get("spider_settings", {}).items():
+                settings.set(name, value, priority="cmdline")
+            check_known(settings, request["spider"])
+            return {"plan": plan(settings, request["spider"], request.get("args", {}), code)}
+    except DistError as error:
+        return {"error": str(error), "exit_code": error.exit_code}
+    except Exception as error:  # noqa: BLE001 - a project that cannot be imported can fail in any way
+        return {"error": broken(error), "exit_code": 2}
+
+
+def _planned_code(request: Mapping[str, Any], folder: Path) -> CrawlCode:
+    """The code of the version that was asked for, from which the project is imported then."""
+    root = find_root()
+    if root is None or not request.get("version"):
+        return TODAYS
+    if request.get("egg"):
+        shutil.copy(request["egg"], folder)
+    row = Crawl(id="plan", project="", spider=request["spider"], created=0, options={"version": request["version"]})
+    code = code_of(row, folder, root, chosen(root))
+    if code.egg is not None:
+        import_from(code, folder, root)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""How a leasing worker's batches end and are reported: acked with their part, given back, or lost with their lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.finish_reasons import meaning, not_made
+from scrapyd_dist.version import PACKAGE_FILE, __version__
+
+from ..classifier import count_found
+from ..worker.lease_renewer import LeaseLoss
+from .lease_client import StoreLost
+from .work_unit import LeasedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from scrapy.crawler import Crawler
+
+    from ..assignment import PullAssignment
+    from ..worker.lease_renewer import HeldLease
+    from .lease_client import LeaseClient, Notifier
+    from .request_tracker import RequestTracker
+    from .work_unit import WorkUnit
+
+REPORT_SCHEMA = 1
+
+
+#: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
+ANSWERS = ("downloader/response_status_count/", "downloader/request_count", "downloader/exception_count", "retry/count")
+
+
+#: what a report counts, and starts from
+NOTHING = {"requests": 0, "done": 0, "missed": 0, "errors": 0, "pages": 0, "items": 0}
+
+
+class PullReport:
+    """The words of one worker."""
+
+    def __init__(self, job: PullAssignment) -> None:
+        self._job = job
+        self._started = time.time()
+        self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
+        self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
+        self._answers: Counter[str] = Counter()  #: that reports of batches have told
+        self.trouble = ""  #: of a batch that could not be ended
+        self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
+        self.unreached = False  #: the store cannot be used from here, and that will stay so
+
+    def fate(self, batch: LeasedBatch, fate: str) -> None:
+        """What became of a batch; only an acked one counts in the worker's totals from now on."""
+        self._batches[fate] += 1
+        if fate == "acked":
+            self._ended.update(batch.ledger.progress())
+
+    def of_batch(
+        self, batch: LeasedBatch, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The final report of an attempt, as a job that was sent one batch would write it.
+
+        What the sites answered is that since the report before, of whichever batch a page was: the sum is right.
+        """
+        number, attempt = batch.key
+        return {
+            **self._head("ended", batch.started),
+            "batch": number,
+            "attempt": attempt,
+            **batch.ledger.close(),
+            "finish_reason": reason,
+            "problem": batch.problem,
+            "part": part,
+            "feeds": [],
+            "feeds_failed": 0,
+            "stats": self._notifier(stats),
+        }
+
+    def _notifier(self, stats: Mapping[str, Any]) -> dict[str, int]:
+        now = Counter({name: value for name, value in stats.items() if name.startswith(ANSWERS)})
+        notifier, self._answers = now - self._answers, now
+        return dict(notifier)
+
+    def progress(self, held: Collection[LeasedBatch]) -> dict[str, Any]:
+        """How far the worker is."""
+        sums = Counter(self._ended)
+        for batch in held:
+            sums.update(batch.ledger.progress())
+        counts = {name: sums[name] for name in NOTHING}
+        return {**self._head("running", self._started), **counts, "batches": {**self._batches, "held": len(held)}}
+
+    def final(self, reason: str, problem: str, limit: str, stats: dict[str, Any]) -> dict[str, Any]:
+        """How it ended."""
+        return {
+            **self.progress(()),
+            "state": "ended",
+            "finish_reason": reason,
+            "problem": problem or self.trouble,
+            "limit": limit,
+            "unreached": self.unreached,
+            **({} if self.public is None else {"public": self.public}),
+            "part": None,
+            "stats": {name: value for name, value in stats.items() if isinstance(value, (int, float, str))},
+        }
+
+    def _head(self, state: str, started: float) -> dict[str, Any]:
+        return {
+            "schema": REPORT_SCHEMA,
+            "state": state,
+            "crawl": self._job.crawl,
+            "worker": self._job.name,
+            "pid": os.getpid(),
+            "started": started,
+            "updated": time.time(),
+            "code": {"version": __version__, "file": PACKAGE_FILE, "egg": self._job.version},
+        }
+
+
+logger = logging.getLogger(__name__)
+
+
+class BatchAcker:
+    """The batches that this worker has, and their ends."""
+
+    lease_client: LeaseClient
+    tracker: RequestTracker
+
+    def __init__(
+        self, crawler: Crawler, report: PullReport, notifier: Notifier, store_lost: Callable[[str], object]
+    ) -> None:
+        self._crawler, self._report, self._notifier = crawler, report, notifier
+        self._store_lost = store_lost
+        self._acker: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._away = False  #: the store is lost: nothing can be told to it
+        self.held: dict[tuple[int, int], LeasedBatch] = {}
+
+    def changed(self, begun: WorkUnit) -> None:
+        """Something of it has ended."""
+        if begun.over and isinstance(begun, LeasedBatch):
+            # Not at once: what a middleware makes of an exception comes right after the callback's own output.
+            asyncio.get_running_loop().call_soon(self._settle_if_over, begun)
+
+    def _settle_if_over(self, batch: LeasedBatch) -> None:
+        if batch.over and batch.key in self.held and batch.key not in self._acker:
+            self._acker[batch.key] = asyncio.ensure_future(self._settle(batch, "finished"))
+
+    async def _settle(self, batch: LeasedBatch, reason: str) -> None:
+        self.tracker.leave(batch)
+        fate = "failed"
+        try:
+            part = await self._whole_part(batch)
+            report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
+            finds = batch.finds
+            good = reason == "finished" and not batch.problem
+            if good:  # before the ack: told twice is better than never; and as the batch's own, which no walk forgets
+                await self.lease_client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
+            kept = await self.lease_client.ack(batch.key, report, finds.found, finds.take_counts())
+            if kept is None:
+                fate = "lost"
+            else:
+                count_found(self._crawler, kept)
+                fate = "acked" if good else fate
+        except StoreLost as error:
+            self._lose_store(str(error))
+        except Exception as error:  # whatever it is: a batch that is never parted from keeps the worker for ever
+            logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
+            self._report.trouble = f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
+            self.lease_client.release(batch.key)  # renewed on and on, it would be out for as long as this worker lives
+        self._part_from(batch, fate)
+
+    @staticmethod
+    async def _whole_part(batch: LeasedBatch) -> dict[str, Any] | None:
+        """What the report says of its part; None when that cannot be had, which is the batch's problem then."""
+        try:
+            return await asyncio.to_thread(batch.part.close)
+        except OSError as error:
+            batch.problem = batch.problem or f"Its items could not be kept in this node's logs: {error}."
+            return None
+
+    def _part_from(self, batch: LeasedBatch, fate: str) -> None:
+        """It is not this worker's any more."""
+        self._acker.pop(batch.key, None)
+        self.tracker.leave(batch)
+        if fate != "acked":
+            batch.part.discard()
+        self._report.fate(batch, fate)
+        self._crawler.stats.inc_value(f"distributed/batches_{fate}")
+        self._crawler.stats.inc_value("distributed/requests_left", batch.left)
+        self.held.pop(batch.key, None)
+        self._notifier.tell()
+
+    def lost(self, held: HeldLease, loss: LeaseLoss) -> None:
+        """A lease is lost: no request of its batch is made any more, and nothing is told of it."""
+        batch = self.held.get((held.batch, held.attempt))
+        if batch is None or batch.key in self._acker:  # the ack itself will tell
+            return
+        self._part_from(batch, "lost")
+        if loss is LeaseLoss.AWAY:
+            self._lose_store("it has not answered for as long as a lease lasts")
+
+    def _lose_store(self, why: str) -> None:
+        if not self._away:
+            self._away = True
+            self._store_lost(why)
+
+    async def finish(self, reason: str) -> None:
+        """The worker ends: settle what is complete, give back what was not begun, and say how far the rest came."""
+        while self._acker:
+            await asyncio.wait(list(self._acker.values()))
+        for batch in list(self.held.values()):
+            if batch.key not in self.held:  # its lease was lost meanwhile
+                continue
+            if self._away:
+                self._part_from(batch, "lost")
+            elif batch.touched:
+                # Under its key, as any other: the lease that ends with the ack is not one that was lost.
+                work = self._settle(batch, "finished" if batch.over else self._cut_short(batch, reason))
+                self._acker[batch.key] = task = asyncio.ensure_future(work)
+                await task
+            else:
+                batch.part.discard()  # before: who leases it next on this node writes a part of the same name
+                self._part_from(batch, "given_back" if await self._give_back(batch.key, reason) else "lost")
+        try:
+            for one in await self.lease_client.unclaimed():
+                await self._give_back((one.batch.number, one.attempt), reason)
+        except StoreLost as error:
+            self._lose_store(str(error))
+
+    @staticmethod
+    def _cut_short(batch: LeasedBatch, reason: str) -> str:
+        """How it ends. What the settings ended is done as far as that was wanted.
+
+        Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
+        """
+        if meaning(reason).by_settings:
+            batch.ledger.rest = not_made(reason)
+            return "finished"
+        return "shutdown" if reason == "finished" else reason
+
+    async def _give_back(self, key: tuple[int, int], reason: str) -> bool:
+        try:
+            return await self.lease_client.give_back(key, f"its worker has ended ({reason})")
+        except StoreLost as error:
+            self._lose_store(str(error))
+            return False

@@ -1,0 +1,330 @@
+"""The throttle's downloader middlewares: permits of what leaves, the sites' answers, and robots.txt's Crawl-delay."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from scrapy.exceptions import NotConfigured
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.throttle.permits import SiteNews
+
+from ..codec import AGAIN, PERMIT
+from ..roles import is_producer, is_worker
+from .downloader_capacity import sent_back
+from .gate import Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from .throttle_options import ThrottleOptions
+
+#: behind the HTTP cache, whose answers cost nothing, and all else
+PERMIT_ORDER = 990
+
+
+class PermitMiddleware:
+    """Lets requests with a permit pass, and sees to it that others get one."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> PermitMiddleware:
+        """What checks a crawl.
+
+        Raises:
+            ConfigError: there is no store to ask, and nobody else here who would tell.
+            NotConfigured: nothing of the throttle can hold here.
+        """
+        gate = Gate.of(crawler)
+        if not gate.in_force:
+            raise NotConfigured
+        if gate.problem and not is_worker(crawler.settings) and not is_producer(crawler.settings):
+            raise ConfigError(gate.problem)
+        return cls(gate)
+
+    def process_request(
+        self, request: Request, spider: Spider | None = None
+    ) -> Request | Coroutine[None, None, None] | None:
+        """Use the request's permit; without one, wait for another: in the queue, if it came from there."""
+        if not self._gate.awake:
+            return None
+        has = self._gate.use(request)
+        if has:
+            self._goes(request)
+            return None
+        if has is None and self._gate.left_before(request) and AGAIN not in request.meta:
+            return sent_back(request)
+        if has is None:
+            ready = self._gate.at_once(request)
+            if ready is not None:
+                request.meta[PERMIT] = ready
+                self._goes(request)
+                return None
+        elif AGAIN not in request.meta:
+            return sent_back(request)
+        return self._wait(request, page=has is not None)
+
+    async def _wait(self, request: Request, *, page: bool) -> None:
+        request.meta[PERMIT] = await self._gate.wait(request, page=page)
+        self._goes(request)
+
+    def _goes(self, request: Request) -> None:
+        """It leaves as it was before it was sent back."""
+        if AGAIN in request.meta:
+            request.dont_filter = request.meta.pop(AGAIN)
+
+    def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
+        """An answer that came from nearer than the site: its permit was not used."""
+        if self._gate.awake:
+            self._gate.forget(request)
+        return response
+
+    def process_exception(self, request: Request, exception: Exception, spider: Spider | None = None) -> None:
+        """A request that somebody has dropped: the same."""
+        self._gate.forget(request)
+
+
+logger = logging.getLogger(__name__)
+
+
+#: close to the engine: redirects have been followed here, and bodies are no longer compressed
+ROBOTS_ORDER = 120
+
+
+PATH = "/robots.txt"
+
+
+#: statuses that say what the rules are: there they stand, or there are none
+SAYS = frozenset({200, 404, 410})
+
+
+#: seconds after which a delay is told again while its domain is crawled; the store keeps it for longer than that,
+#: though another host of the domain may ask for none
+REPEAT_AFTER = 1200.0
+
+
+#: domains that are looked at with each that has a delay, whether it can be forgotten
+LOOKED_AT = 2
+
+
+class CrawlDelay:
+    """The downloader middleware that reads what a robots.txt says of pauses.
+
+    Args:
+        gate: takes the news.
+        agent: the name that robots.txt is searched for; "" for the one that the request goes under.
+        clock: seconds, never turned back.
+    """
+
+    def __init__(self, gate: Gate, agent: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._gate, self._agent, self._clock = gate, agent, clock
+        self._longest = gate.options.longest_delay
+        self._told: dict[str, tuple[float, float]] = {}  #: by domain: the longest of its hosts', and when; oldest first
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> CrawlDelay:
+        gate = Gate.of(crawler)
+        if not gate.options.on or not crawler.settings.getbool("ROBOTSTXT_OBEY"):
+            raise NotConfigured
+        return cls(gate, crawler.settings.get("ROBOTSTXT_USER_AGENT") or "")
+
+    def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
+        """Tell of the pause that a robots.txt asks for; of none, too, as it may have asked for one before."""
+        asked = first_url(request.url, request.meta)
+        domain = site_of(asked)
+        known, since = self._told.get(domain, (0.0, 0.0))
+        if urlsplit(asked).path == PATH and response.status in SAYS:
+            self._tell(domain, max(known, self._delay(request, response, domain)))
+        elif known and self._clock() - since >= REPEAT_AFTER:
+            self._tell(domain, known)
+        return response
+
+    def _delay(self, request: Request, response: Response, domain: str) -> float:
+        if response.status != 200:
+            return 0.0
+        agent = self._agent or (request.headers.get("User-Agent") or b"*").decode("latin-1")
+        delay = crawl_delay(response.body, agent)
+        if delay > self._longest:
+            logger.warning(
+                "The robots.txt of %s asks for %g s between two requests; %g s are kept"
+                " (DISTRIBUTED_THROTTLE_LONGEST_DELAY).",
+                domain, delay, self._longest,
+            )  # fmt: skip
+        return min(delay, self._longest)
+
+    def _tell(self, domain: str, delay: float) -> None:
+        if delay:
+            self._told.pop(domain, None)
+            self._told[domain] = (delay, self._clock())
+            self._forget()
+        self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
+
+    def _forget(self) -> None:
+        """Whose delay was to be told again, and was not, has not answered since: the store keeps it."""
+        old = self._clock() - 2 * REPEAT_AFTER
+        for domain, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
+            if since < old:
+                del self._told[domain]
+
+
+def first_url(url: str, meta: Mapping[str, object]) -> str:
+    """The URL that was asked for before any redirect."""
+    before = meta.get("redirect_urls")
+    return str(before[0]) if isinstance(before, list) and before else url
+
+
+def crawl_delay(body: bytes, agent: str) -> float:
+    """The seconds between two requests that a robots.txt asks this user agent for; 0 where it asks for none."""
+    from protego import Protego  # only who obeys a robots.txt pays for it
+
+    delay = Protego.parse(body.decode("utf-8-sig", "ignore")).crawl_delay(agent)
+    return max(float(delay), 0.0) if delay is not None else 0.0
+
+
+#: near to the downloader; nearer is only what charges requests
+FEEDBACK_ORDER = 985
+
+
+#: answers of a site that asks for a slower pace: Too Many Requests, Service Unavailable
+SLOW_DOWN = frozenset({429, 503})
+
+
+#: seconds; a site that asks for a longer rest is asked again after this
+LONGEST_REST = 86400.0
+
+
+#: seconds between two reports of a domain's latency
+EVERY = 1.0
+
+
+#: domains whose latencies are remembered, before those that have nothing to tell are forgotten
+REMEMBERED = 1000
+
+
+class SiteWatch:
+    """The downloader middleware that reports how sites answer."""
+
+    def __init__(self, gate: Gate, options: ThrottleOptions) -> None:
+        self._gate = gate
+        self._latencies = Latencies(options, gate.tell) if options.concurrency is not None else None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> SiteWatch:
+        gate = Gate.of(crawler)
+        if not gate.in_force:
+            raise NotConfigured
+        return cls(gate, gate.options)
+
+    def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
+        """Report the answer; whoever comes next decides what becomes of the request."""
+        if not self._gate.awake or "cached" in response.flags:
+            return response
+        domain = site_of(request.url)
+        if not self._gate.is_ruled(domain):
+            return response
+        latency = float(request.meta.get("download_latency") or 0.0)
+        if response.status in SLOW_DOWN:
+            rest = retry_after(response.headers.get("Retry-After"), time.time())
+            self._gate.tell(SiteNews(domain=domain, refused_at=self._left_at(request, latency), retry_after=rest))
+        if self._latencies is not None:
+            self._latencies.add(domain, latency, good=response.status == 200)
+        return response
+
+    def _left_at(self, request: Request, latency: float) -> float:
+        """When the request left, by the store's clock."""
+        permit = request.meta.get(PERMIT)
+        return permit.at if permit else self._gate.now() - latency
+
+
+@dataclass
+class _Heard:
+    """The answers of one domain since its last report."""
+
+    told: float
+    good: float = 0.0  #: seconds of latency, in all
+    goods: int = 0
+    bad: float = 0.0
+    bads: int = 0
+
+
+class Latencies:
+    """Gathers the latencies of each domain, and reports their mean once a second while answers come.
+
+    Args:
+        options: of the throttle, with a concurrency.
+        tell: takes the report.
+        clock: seconds, never turned back.
+    """
+
+    def __init__(
+        self, options: ThrottleOptions, tell: Callable[[SiteNews], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options, self._tell, self._clock = options, tell, clock
+        self._heard: dict[str, _Heard] = {}
+
+    def add(self, domain: str, latency: float, *, good: bool) -> None:
+        """Count an answer that took so many seconds; `good`: it has the status 200."""
+        now = self._clock()
+        heard = self._heard.get(domain)
+        if heard is None:
+            self._forget(now)
+            heard = self._heard[domain] = _Heard(told=now - EVERY)
+        if good:
+            heard.good, heard.goods = heard.good + latency, heard.goods + 1
+        else:
+            heard.bad, heard.bads = heard.bad + latency, heard.bads + 1
+        if now - heard.told >= EVERY:
+            self._heard[domain] = _Heard(told=now)
+            self._report(domain, heard)
+
+    def _report(self, domain: str, heard: _Heard) -> None:
+        """The mean of the good answers, where there were any: quick errors are no sign of a quick site."""
+        mean = heard.good / heard.goods if heard.goods else heard.bad / heard.bads
+        self._tell(
+            SiteNews(
+                domain=domain,
+                latency=mean,
+                concurrency=self._options.concurrency,
+                answered=heard.goods > 0,
+                longest_delay=self._options.longest_delay,
+            )
+        )
+
+    def _forget(self, now: float) -> None:
+        """Domains without an answer for a second have nothing to wait for."""
+        if len(self._heard) >= REMEMBERED:
+            self._heard = {domain: heard for domain, heard in self._heard.items() if now - heard.told < EVERY}
+
+
+def retry_after(header: bytes | None, now: float) -> float | None:
+    """The seconds that a Retry-After header asks for, from `now` (seconds since the epoch) on; a day at most.
+
+    Returns:
+        None without a header that can be read.
+    """
+    text = (header or b"").decode("latin-1").strip()
+    if text.isascii() and text.isdigit():
+        seconds = float(text)
+    else:
+        try:
+            moment = parsedate_to_datetime(text)
+        except (ValueError, TypeError, IndexError):
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+        seconds = (moment - datetime.fromtimestamp(now, timezone.utc)).total_seconds()
+    return min(max(seconds, 0.0), LONGEST_REST)

@@ -1,0 +1,232 @@
+"""The leases that a worker holds, renewed by a thread with a connection of its own.
+
+The rules it keeps: a lease is renewed only while the event loop turns, so that a worker that hangs loses it; after a
+standstill the store is asked before another request leaves. Part of the worker half: imports Scrapy and the standard
+library only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import IgnoreRequest
+
+from scrapyd_dist.errors import DistError
+
+from ..engine_compat import looping_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from scrapyd_dist.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: renewals in the time of one lease
+RENEWALS = 3
+#: seconds between two looks of the event loop, at most
+TURN = 1.0
+#: seconds that the event loop stands while the store is asked after a standstill
+CONFIRM = 5.0
+#: seconds for a renewal that is under way when the worker ends
+LAST_CALL = 2.0
+
+
+def clock() -> float:
+    """Seconds that pass while the process is stopped, and while the machine sleeps where there is such a clock."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+class LeaseLoss(str, Enum):
+    """How a lease was lost."""
+
+    TAKEN = "taken"  #: the store says so: the attempt was given up, or another worker has the batch
+    LATE = "late"  #: this process stood still for longer than the lease
+    AWAY = "away"  #: the store has not answered for longer than the lease
+
+
+@dataclass
+class HeldLease:
+    """One lease: of this attempt of this batch, until then by this process's own clock."""
+
+    batch: int
+    attempt: int
+    until: float
+
+
+class LeaseRenewer:
+    """The leases of one worker. What is not said to be the thread's is called in the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        crawl: str,
+        holder: str,
+        seconds: float,
+        lost: Callable[[HeldLease, LeaseLoss], object],
+        patient: bool = False,
+        clock: Callable[[], float] = clock,
+    ) -> None:
+        """Nothing happens before `start`.
+
+        Args:
+            store: a connection of its own, which is closed at the end.
+            crawl: the crawl or frontier.
+            holder: the worker's job.
+            seconds: of a lease.
+            lost: called for each lease that is lost, in the event loop.
+            patient: a store that stays away is no loss.
+            clock: seconds that pass while the process is stopped, too.
+        """
+        self._store = store
+        self._crawl, self._holder, self._seconds = crawl, holder, seconds
+        self._tell, self._patient, self._clock = lost, patient, clock
+        self._lock = threading.Lock()
+        self._held: dict[tuple[int, int], HeldLease] = {}
+        self._losses: deque[tuple[HeldLease, LeaseLoss]] = deque()
+        self._turned = self._renewed = clock()
+        self._wanted, self._done, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sdist-lease", daemon=True)
+        self._away = False
+        self._loop: Any = None
+
+    @property
+    def turn_every(self) -> float:
+        return min(TURN, self._seconds / RENEWALS / 3)
+
+    def start(self) -> None:
+        """Renew from now on."""
+        self._turned = self._renewed = self._clock()
+        self._loop = looping_call(self.turn)
+        self._loop.start(self.turn_every, now=False)
+        self._thread.start()
+
+    def hold(self, batch: int, attempt: int, since: float) -> None:
+        """Renew this one, which was taken after the clock had said `since`."""
+        with self._lock:
+            self._held[batch, attempt] = HeldLease(batch, attempt, since + self._seconds)
+
+    def release(self, batch: int, attempt: int) -> None:
+        """It is over: nothing is renewed, nothing can be lost."""
+        with self._lock:
+            self._held.pop((batch, attempt), None)
+
+    def holds(self, batch: int, attempt: int) -> bool:
+        return (batch, attempt) in self._held
+
+    def stop(self) -> None:
+        """Renew nothing any more, and close the connection."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._wanted.set()
+        if self._loop is not None and self._loop.running:
+            self._loop.stop()
+        if self._thread.ident is not None:
+            self._thread.join(LAST_CALL)
+        if not self._thread.is_alive():  # else it is waiting for a server, and ends with the process
+            self._store.close()
+
+    # the event loop's side
+
+    def check(self) -> None:
+        """To be called before a request leaves: after a standstill, nobody knows what is still ours."""
+        if self._clock() - self._turned > self._seconds / RENEWALS:
+            self.turn()
+
+    def turn(self) -> None:
+        """The event loop turns: say so, ask the store after a standstill, and tell what is lost."""
+        stood = self._clock() - self._turned
+        if stood > self._seconds / RENEWALS:
+            self._confirm(stood)
+        self._turned = self._clock()
+        if not self._patient:
+            self._lose_if(lambda held: held.until <= self._clock(), LeaseLoss.AWAY)
+        while self._losses:
+            held, loss = self._losses.popleft()
+            logger.warning("the lease on batch %d, attempt %d, is lost (%s)", held.batch, held.attempt, loss.value)
+            self._tell(held, loss)
+
+    def _confirm(self, stood: float) -> None:
+        """Who has stood still may have been given up: nothing else happens here until the store was asked."""
+        logger.warning("this worker has stood still for %.1f s; asking the store whether its leases are good", stood)
+        self._done.clear()
+        self._wanted.set()
+        self._done.wait(CONFIRM)
+        if stood >= self._seconds:
+            self._lose_if(lambda held: held.until <= self._clock(), LeaseLoss.LATE)
+
+    def _lose_if(self, over: Callable[[HeldLease], bool], loss: LeaseLoss) -> None:
+        with self._lock:
+            for held in [held for held in self._held.values() if over(held)]:
+                del self._held[held.batch, held.attempt]
+                self._losses.append((held, loss))
+
+    # the thread's side
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            asked = self._wanted.wait(self.turn_every)
+            if asked:
+                self._wanted.clear()
+            if self._ended.is_set():
+                return
+            now, pause = self._clock(), self._seconds / RENEWALS
+            if asked or (now - self._renewed >= pause and now - self._turned < pause):
+                self.renew()
+            if asked:  # not by a renewal that began before the standstill
+                self._done.set()
+
+    def renew(self) -> None:
+        """Renew all leases once."""
+        with self._lock:
+            held = list(self._held.values())
+        for one in held:
+            since = self._clock()
+            try:
+                kept = self._store.renew(self._crawl, one.batch, one.attempt, self._holder, self._seconds)
+            except DistError as error:
+                if not self._away:
+                    logger.warning("leases cannot be renewed for now: %s", error)
+                self._away = True
+                return  # tried again at the next turn
+            self._away = False
+            if kept:
+                one.until = since + self._seconds
+            else:
+                self._lose_if(lambda other, one=one: other is one, LeaseLoss.TAKEN)  # type: ignore[misc]  # a default binds it
+        self._renewed = self._clock()
+
+
+def guard(crawler: Crawler, why_not: Callable[[Request], str]) -> None:
+    """Ask before each request leaves, at the last moment: what has waited for its turn may not be wanted any more.
+
+    Args:
+        crawler: its engine is there by now.
+        why_not: why this request must not be made; empty when it may.
+    """
+    handlers = getattr(crawler.engine.downloader, "handlers", None)
+
+    def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
+        def ask_first(request: Request, *rest: Any) -> Any:
+            reason = why_not(request)
+            if reason:
+                raise IgnoreRequest(reason)
+            return download(request, *rest)
+
+        return ask_first
+
+    for name in ("download_request_async", "download_request"):  # Scrapy before 2.14 has only the second
+        if hasattr(handlers, name):
+            setattr(handlers, name, guarded(getattr(handlers, name)))

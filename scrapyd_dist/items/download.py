@@ -1,0 +1,249 @@
+"""Downloads item files from nodes. Blocking.
+
+Invariant: bytes that are already here are not fetched again. An incomplete file is called `….part` and holds the first
+bytes of the node's file, where the next pull continues. It is renamed once it is complete and, if the worker reported
+length and hash, matches them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import IO, TYPE_CHECKING
+
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.items.json_lines import item_in
+from scrapyd_dist.items.merging import sha256_of
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapyd_dist.joblogs.worker_report import PartInfo
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+#: attempts without progress before giving up, and seconds between them
+TRIES, PAUSE = 3, 0.5
+#: bytes per read of a local file
+_BLOCK = 1 << 20
+
+
+class DownloadState(str, Enum):
+    """The result of pulling one file."""
+
+    WHOLE = "whole"  #: fetched completely
+    PRESENT = "present"  #: was complete before the pull
+    GROWING = "growing"  #: its job still writes it; everything written so far is here
+    WAITING = "waiting"  #: its job has written nothing yet
+    NONE = "none"  #: the node has no such file
+    LOST = "lost"  #: could not be fetched, or does not match the worker's hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedFile:
+    """An item file on a node."""
+
+    node: Node
+    path: str  #: relative to the node's base, not quoted
+    target: Path  #: local path of the complete file
+    part: PartInfo | None = None  #: length and hash as reported by the worker
+    over: bool = True  #: whether its job has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadedFile:
+    """The result of pulling one file, with counts."""
+
+    state: DownloadState
+    file: Path | None = None
+    fetched: int = 0  #: bytes downloaded by this pull
+    items: int = 0
+    torn: int = 0  #: bytes cut off an incomplete last line
+    reason: str = ""
+    error: NodeError | None = None  #: the failed call, if the file is lost because of one
+
+    @property
+    def bytes(self) -> int:
+        """The size of the local file."""
+        return self.file.stat().st_size if self.file is not None else 0
+
+
+class _Gone(Exception):
+    """The node has no such file."""
+
+
+def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFile:
+    """Download one file, continuing where an earlier pull stopped.
+
+    Args:
+        sender: sends calls to nodes.
+        wanted: the file.
+        silence: seconds without data after which a connection is dropped.
+    """
+    if _is_here(wanted):
+        return DownloadedFile(state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target))
+    wanted.target.parent.mkdir(parents=True, exist_ok=True)
+    growing = wanted.target.with_name(f"{wanted.target.name}.part")
+    before = growing.stat().st_size if growing.exists() else 0
+    try:
+        fetched = _fetch(sender, wanted, growing, silence)
+    except _Gone:
+        return _gone(growing)
+    except NodeError as error:
+        file = growing if growing.exists() else None
+        came = _grown(growing, before)
+        return DownloadedFile(state=DownloadState.LOST, file=file, fetched=came, reason=str(error), error=error)
+    if wanted.part is not None and sha256_of(growing) != wanted.part.sha256:
+        growing.unlink()
+        if before:  # the earlier bytes were of another file
+            return pull(sender, wanted, silence=silence)
+        return DownloadedFile(
+            state=DownloadState.LOST, fetched=fetched, reason="it is not what its worker wrote: the hashes differ"
+        )
+    return _fetched(wanted, growing, fetched)
+
+
+def _fetched(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
+    """Finish a pull after everything on the node was fetched."""
+    if not wanted.over:
+        return DownloadedFile(state=DownloadState.GROWING, file=growing, fetched=fetched, items=count_lines(growing))
+    torn = 0 if wanted.part is not None else mend(growing)
+    growing.replace(wanted.target)
+    items = count_lines(wanted.target)
+    return DownloadedFile(state=DownloadState.WHOLE, file=wanted.target, fetched=fetched, items=items, torn=torn)
+
+
+def _is_here(wanted: WantedFile) -> bool:
+    """Whether an earlier pull has fetched the complete file."""
+    if not wanted.target.is_file():
+        return False
+    part = wanted.part
+    return part is None or (wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256)
+
+
+def _gone(growing: Path) -> DownloadedFile:
+    with suppress(FileNotFoundError):
+        if not growing.stat().st_size:
+            growing.unlink()
+    return DownloadedFile(state=DownloadState.NONE, file=growing if growing.exists() else None)
+
+
+def _grown(growing: Path, before: int) -> int:
+    return max(0, growing.stat().st_size - before) if growing.exists() else 0
+
+
+def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int:
+    """Fetch the missing bytes; returns how many came.
+
+    Raises:
+        _Gone: the node has no such file.
+        NodeError: `TRIES` calls in a row made no progress.
+    """
+    with growing.open("ab") as file:
+        if wanted.part is not None and file.tell() > wanted.part.bytes:
+            _begin_anew(file)
+        came, tries = 0, 0
+        while wanted.part is None or file.tell() < wanted.part.bytes:
+            begin = file.tell()
+            try:
+                more = _fetch_once(sender, wanted, file, silence)
+            except NodeError:
+                tries = 1 if file.tell() > begin else tries + 1
+                if tries >= TRIES:
+                    raise
+                time.sleep(PAUSE)
+                more = True
+            came += max(0, file.tell() - begin)
+            if not more:
+                break
+        file.flush()
+        os.fsync(file.fileno())
+    return came
+
+
+def _fetch_once(sender: Sender, wanted: WantedFile, file: IO[bytes], silence: float) -> bool:
+    """Send one call; returns whether another one may bring more."""
+    begin = file.tell()
+
+    def keep(piece: bytes) -> None:
+        file.write(piece)
+        file.flush()  # these bytes are kept even if the process is killed
+
+    chunk = sender.download(wanted.node, api.fetch(wanted.path, start=begin), keep, silence=silence)
+    if chunk is None:
+        raise _Gone
+    if chunk.total is not None and chunk.total < begin:
+        _begin_anew(file)  # the file was replaced by a shorter one
+        return True
+    return False
+
+
+def _begin_anew(file: IO[bytes]) -> None:
+    file.seek(0)
+    file.truncate()
+
+
+def mend(path: Path) -> int:
+    """Make a file end with a complete line.
+
+    Returns:
+        Bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
+    """
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = _last_line(file, size)
+        file.seek(begin)
+        rest = file.read()
+        if not rest:
+            return 0
+        if item_in(rest) is not None:
+            file.write(b"\n")
+            return 0
+        file.truncate(begin)
+        return len(rest)
+
+
+def _last_line(file: IO[bytes], size: int) -> int:
+    """Return the offset after the last line feed."""
+    end = size
+    while end:
+        begin = max(0, end - _BLOCK)
+        file.seek(begin)
+        at = file.read(end - begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return 0
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of complete lines in a file."""
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
+
+
+def copy_home(source: Path, target: Path) -> DownloadedFile:
+    """Copy a local file, such as a part that the producer has fetched or written, with the result of a pull."""
+    if not source.is_file():
+        return DownloadedFile(state=DownloadState.LOST, reason=f"{source} is not there any more")
+    if _same(source, target):
+        return DownloadedFile(state=DownloadState.PRESENT, file=target, items=count_lines(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    growing = target.with_name(f"{target.name}.part")
+    shutil.copyfile(source, growing)
+    torn = mend(growing)
+    growing.replace(target)
+    return DownloadedFile(state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn)
+
+
+def _same(source: Path, target: Path) -> bool:
+    """Whether the target is an up-to-date copy: same size, and not older than the source."""
+    if not target.is_file():
+        return False
+    old, new = source.stat(), target.stat()
+    return old.st_size == new.st_size and old.st_mtime <= new.st_mtime

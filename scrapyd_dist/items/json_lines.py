@@ -1,0 +1,149 @@
+"""Reads items from files of JSON lines, one at a time, optionally without duplicates.
+
+Invariant: a line that is not a complete item is counted and never passed on. Memory use does not depend on the number
+of items.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.items.replaced import number, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.items.replaced import Runs
+
+#: bytes of a key's digest; the chance of a collision among 1e9 items is below 1e-20
+_DIGEST = 16
+
+_encoded = json.JSONEncoder(sort_keys=True).encode
+
+
+@dataclass(kw_only=True)
+class FoundItem:
+    """Counts of one file."""
+
+    path: Path
+    items: int = 0  #: items passed on
+    duplicates: int = 0  #: items left out because an earlier item has the same key
+    replaced: int = 0  #: items left out because their requests were retried
+    torn: int = 0  #: bytes of an incomplete last line, as a killed process leaves it
+    bad: int = 0  #: other lines that are not items
+    first_bad: int = 0  #: line number of the first bad line, from 1
+
+    @property
+    def whole(self) -> int:
+        """The number of complete items in the file, passed on or not."""
+        return self.items + self.duplicates + self.replaced
+
+
+class Items:
+    """The items of files, in order; may be iterated more than once.
+
+    Args:
+        paths: files of JSON lines.
+        key: fields that identify an item; later items with the same values are dropped. Items that lack one of the
+            fields are always kept. Empty: no item is dropped.
+        check: whether to parse every line. Not needed for parts whose hash was verified.
+        skip: runs of items to leave out, by file.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        key: Sequence[str] = (),
+        check: bool = False,
+        skip: Mapping[Path, Runs] = MappingProxyType({}),
+    ) -> None:
+        self._paths, self._key, self._check, self._skip = paths, tuple(key), check, skip
+        #: counts of each file in the latest iteration
+        self.found: list[FoundItem] = []
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield each item as its line, without the line feed."""
+        return (line for line, _ in self._pass())
+
+    def values(self) -> Iterator[dict[str, Any]]:
+        """Yield each item as a dict."""
+        for line, value in self._pass():
+            yield json.loads(line) if value is None else value
+
+    def _pass(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        self.found = []
+        with closing(_ReadState()) as seen:
+            for path in self._paths:
+                found = FoundItem(path=path)
+                self.found.append(found)
+                for line, value in self._of_file(found):
+                    if value is not None and self._known(value, seen):
+                        found.duplicates += 1
+                        continue
+                    found.items += 1
+                    yield line, value
+
+    def _of_file(self, found: FoundItem) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        look = self._check or bool(self._key)
+        with found.path.open("rb") as file:
+            lines: Iterator[tuple[int, bytes]] = enumerate(file, 1)
+            if runs := self._skip.get(found.path):
+                lines = without(lines, runs)
+                found.replaced = number(runs)
+            for at, raw in lines:
+                line = raw.rstrip(b"\r\n")
+                if not line.strip():
+                    continue
+                ends = raw.endswith(b"\n")
+                value = item_in(line) if look or not ends else None
+                if value is not None or (ends and not look):
+                    yield line, value
+                elif not ends:
+                    found.torn = len(raw)
+                else:
+                    found.bad += 1
+                    found.first_bad = found.first_bad or at
+
+    def _known(self, value: dict[str, Any], seen: _ReadState) -> bool:
+        if not self._key or not all(name in value for name in self._key):
+            return False
+        return not seen.add(_encoded([value[name] for name in self._key]).encode())
+
+
+def item_in(line: bytes) -> dict[str, Any] | None:
+    """Return the item on a line, or None if the line is not a JSON object."""
+    try:
+        value = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _ReadState:
+    """A set of keys in an unnamed SQLite database on disk, which SQLite deletes when it is closed."""
+
+    def __init__(self) -> None:
+        self._db: sqlite3.Connection | None = None
+
+    def add(self, key: bytes) -> bool:
+        """Add a key; returns whether it is new."""
+        if self._db is None:
+            self._db = sqlite3.connect("", isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = OFF")
+            self._db.execute("PRAGMA cache_size = -32768")  # KiB
+            self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
+            self._db.execute("BEGIN")
+        digest = hashlib.blake2b(key, digest_size=_DIGEST).digest()
+        return self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()

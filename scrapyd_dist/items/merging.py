@@ -1,0 +1,271 @@
+"""Parts come home and become one item file. A part counts only when its length and hash are what its worker said."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import hashlib
+import json
+import os
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from scrapyd_dist.errors import ConfigError, DistError, NodeError
+from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scrapyd_dist.items.json_lines import Items
+    from scrapyd_dist.joblogs.worker_report import PartInfo
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import AsyncSender
+
+#: seconds between two tries at a part
+RETRY_PAUSE = 1.0
+#: file name ending -> format of the merged file
+FORMATS = {".jl": "jsonlines", ".jsonl": "jsonlines", ".jsonlines": "jsonlines", ".json": "json", ".csv": "csv"}
+
+
+class ItemExporter(Protocol):
+    """The part of Scrapy's exporters that a merge uses."""
+
+    def start_exporting(self) -> None: ...
+    def export_item(self, item: Any) -> None: ...
+    def finish_exporting(self) -> None: ...
+
+
+class MakeExporter(Protocol):
+    """Makes the exporter of a merged file."""
+
+    def __call__(self, file: IO[bytes], columns: Sequence[str], *, head: bool) -> ItemExporter:
+        """Make it.
+
+        Args:
+            file: open for writing.
+            columns: of a CSV file, where the settings name no fields; else empty.
+            head: whether the file needs a header.
+        """
+        ...
+
+
+class PartLost(DistError):
+    """A part could not be fetched whole."""
+
+
+async def fetch_part(
+    sender: AsyncSender, node: Node, home: str, job: str, part: PartInfo, folder: Path, patience: float
+) -> str:
+    """Bring one part home, going on where a broken connection left off.
+
+    Args:
+        sender: the way to the node.
+        node: where the part is.
+        home: the crawl's folder on the nodes.
+        job: the attempt's job id.
+        part: what its worker says of it.
+        folder: where parts are kept.
+        patience: seconds to keep trying.
+
+    Returns:
+        The name of the file below `folder`.
+
+    Raises:
+        PartLost: the node was lost, or the file is not what its worker said.
+    """
+    growing = folder / f"{job}.jl.part"
+    deadline = time.monotonic() + patience
+    with growing.open("wb") as file:
+        while (begin := file.tell()) < part.bytes:
+            call = api.fetch(part_path(home, job), start=begin)
+            try:
+                chunk = await sender.download(node, call, file.write)
+            except NodeError as error:
+                if time.monotonic() > deadline:
+                    raise PartLost(f"the part of {job} could not be fetched: {error}") from error
+                await asyncio.sleep(RETRY_PAUSE)
+                continue
+            if chunk is None or file.tell() == begin:
+                raise PartLost(f"the part of {job} on {node.name} is gone, or shorter than its worker said")
+        file.flush()
+        os.fsync(file.fileno())
+    if await asyncio.get_running_loop().run_in_executor(None, sha256_of, growing) != part.sha256:
+        raise PartLost(f"the part of {job} is not what its worker wrote (its hash differs)")
+    growing.replace(folder / f"{job}.jl")
+    return f"{job}.jl"
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, as a worker's report has it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemOutput:
+    """The merged item file that a user asked for."""
+
+    path: Path
+    format: str  #: jsonlines, json or csv; another where there is an exporter
+    overwrite: bool = True  #: False adds to a file that is there
+    exporter: MakeExporter | None = None  #: writes the items; without one the lines of the parts are taken as they are
+
+    @classmethod
+    def named(
+        cls,
+        path: str | Path,
+        *,
+        overwrite: bool = True,
+        format: str | None = None,  # noqa: A002 - Scrapy's word
+        exporter: MakeExporter | None = None,
+    ) -> ItemOutput:
+        """The output of this name.
+
+        Raises:
+            ConfigError: its format is not known.
+        """
+        found = format or FORMATS.get(Path(path).suffix.lower())
+        if found is None or (exporter is None and found not in FORMATS.values()):
+            raise ConfigError(
+                f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
+            )
+        output = cls(path=Path(path), format=found, overwrite=overwrite, exporter=exporter)
+        if output.path.is_dir():
+            raise ConfigError(f"{output.path} is a folder; name the file in it that the items go to.")
+        if output.path.exists() and not output.path.is_file():  # as /dev/stdout, which a rename would replace
+            raise ConfigError(f"{output.path} is not a regular file, so no finished file can take its place.")
+        if found == "json" and not overwrite and output.path.exists():
+            raise ConfigError(
+                f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
+            )
+        return output
+
+
+def merge(items: Items, outputs: Sequence[ItemOutput]) -> int:
+    """Write every output from the items, in their order, each by a file that is renamed when it is whole.
+
+    Returns:
+        The number of items.
+    """
+    count = 0
+    for output in outputs:
+        count = _merge_one(items, output)
+    return count
+
+
+def _merge_one(items: Items, output: ItemOutput) -> int:
+    with _replacing(output) as file:
+        if output.exporter is not None:
+            return _export(items, file, output, output.exporter)
+        if output.format == "csv":
+            return _write_csv(items, file, _header(output))
+        if output.format == "json":
+            return _write_json(items, file)
+        return _write_lines(items, file)
+
+
+@contextmanager
+def _replacing(output: ItemOutput) -> Iterator[IO[bytes]]:
+    output.path.parent.mkdir(parents=True, exist_ok=True)
+    growing = output.path.with_name(f".{output.path.name}.part")
+    try:
+        if output.overwrite or not output.path.exists():
+            growing.write_bytes(b"")
+        else:
+            shutil.copyfile(output.path, growing)
+        with growing.open("ab") as file:
+            if output.format in FORMATS.values() and not _ends_with_line(growing):
+                file.write(b"\n")
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        growing.replace(output.path)
+    finally:
+        growing.unlink(missing_ok=True)
+
+
+def _ends_with_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def _header(output: ItemOutput) -> list[str]:
+    """The columns of a CSV file that is added to."""
+    if output.overwrite or not output.path.exists():
+        return []
+    with output.path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
+
+
+def _export(items: Items, file: IO[bytes], output: ItemOutput, make: MakeExporter) -> int:
+    header = _header(output) if output.format == "csv" else []
+    columns = list(_columns(items, header)) if output.format == "csv" else []
+    exporter = make(file, columns, head=not header)
+    exporter.start_exporting()
+    count = 0
+    for count, item in enumerate(items.values(), 1):  # noqa: B007 - the number of the last one is wanted
+        exporter.export_item(item)
+    exporter.finish_exporting()
+    return count
+
+
+def _columns(items: Items, header: Sequence[str]) -> dict[str, None]:
+    columns = dict.fromkeys(header)
+    for item in items.values():  # once more through the items: no number of them is kept in memory
+        columns.update(dict.fromkeys(item))
+    return columns
+
+
+def _write_lines(items: Items, file: IO[bytes]) -> int:
+    count = 0
+    for count, line in enumerate(items.lines(), 1):  # noqa: B007 - the number of the last one is wanted
+        file.write(line + b"\n")
+    return count
+
+
+def _write_json(items: Items, file: IO[bytes]) -> int:
+    count = 0
+    file.write(b"[")
+    for count, line in enumerate(items.lines(), 1):
+        file.write(b",\n" if count > 1 else b"\n")
+        file.write(line)
+    file.write(b"\n]\n")
+    return count
+
+
+def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> int:
+    writer = csv.DictWriter(_Utf8(file), _columns(items, header), restval="")
+    if not header:
+        writer.writeheader()
+    count = 0
+    for count, item in enumerate(items.values(), 1):  # noqa: B007 - as above
+        writer.writerow({name: cell(value) for name, value in item.items()})
+    return count
+
+
+def cell(value: Any) -> Any:
+    """A value as it stands in a CSV file: texts of a list joined, other nested values as JSON."""
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return ",".join(value)  # as Scrapy's own CSV exporter joins them
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
+
+
+class _Utf8:
+    """A binary file that takes text."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(text.encode())

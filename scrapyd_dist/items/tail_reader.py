@@ -1,0 +1,146 @@
+"""Follows the newest lines of growing item files, holding at most one block and one line of each in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.transports import Sender
+
+#: bytes per read
+BLOCK = 256 * 1024
+#: maximum bytes of a line; longer lines are skipped
+LINE_MAX = 16 * 1024 * 1024
+
+
+class TailReader(Protocol):
+    """A file with random access."""
+
+    def size(self) -> int:
+        """Return the current size in bytes; 0 if the file does not exist."""
+
+    def read(self, start: int, limit: int) -> bytes:
+        """Return at most `limit` bytes from `start`; empty at the end of the file or if it does not exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFile:
+    """A file on this machine."""
+
+    path: Path
+
+    def size(self) -> int:
+        """See `TailReader`."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, start: int, limit: int) -> bytes:
+        """See `TailReader`."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                return file.read(limit)
+        except FileNotFoundError:
+            return b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotePart:
+    """A part on its node; while it grows, its name ends in `.part`."""
+
+    sender: Sender
+    node: Node
+    path: str  #: path of the complete part, relative to the node's base
+    timeout: float  #: seconds per call
+
+    def size(self) -> int:
+        """See `TailReader`."""
+        chunk = self._chunk(0, 1)
+        return 0 if chunk is None else chunk.total or 0
+
+    def read(self, start: int, limit: int) -> bytes:
+        """See `TailReader`."""
+        chunk = self._chunk(start, limit)
+        return b"" if chunk is None else chunk.body
+
+    def _chunk(self, start: int, limit: int) -> api.Chunk | None:
+        for path in (f"{self.path}.part", self.path):
+            chunk = self.sender.send(self.node, api.fetch(path, start=start, limit=limit), timeout=self.timeout)
+            if chunk is not None:
+                return chunk
+        return None
+
+
+class TailSource:
+    """Reads complete lines from a growing file.
+
+    Attributes:
+        reader: the file; may be replaced by another reader of the same bytes.
+    """
+
+    def __init__(self, reader: TailReader) -> None:
+        self.reader = reader
+        self._position = 0  #: offset of the next byte to read
+        self._rest = bytearray()  #: the beginning of an incomplete line
+        self._passing = False  #: whether the rest of a line that is too long is being skipped
+
+    def seek_last(self, count: int) -> int:
+        """Move to the last `count` complete lines; returns how many there are, at most `count`."""
+        self._rest, self._passing = bytearray(), False
+        end = self.reader.size()
+        found = -1  # the last line feed ends a line and begins none
+        while end > 0:
+            begin = max(0, end - BLOCK)
+            data = self.reader.read(begin, end - begin)[: end - begin]
+            at = len(data)
+            while (at := data.rfind(b"\n", 0, at)) >= 0:
+                found += 1
+                if found == count:
+                    self._position = begin + at + 1
+                    return count
+            end = begin
+        self._position = 0
+        return found + 1
+
+    def more(self) -> list[bytes] | None:
+        """Return the next complete lines without line feeds, or None if the file has not grown."""
+        block = self.reader.read(self._position, BLOCK)
+        if not block:
+            return None
+        self._position += len(block)
+        *lines, rest = block.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest = bytearray()
+            if self._passing:
+                del lines[0]
+                self._passing = False
+        self._rest += rest
+        if len(self._rest) > LINE_MAX:
+            self._rest, self._passing = bytearray(), True
+        return [line for line in lines if line.strip()]
+
+
+def shares(available: Sequence[int], total: int) -> list[int]:
+    """Divide `total` among sources as evenly as their available counts allow."""
+    given = [0] * len(available)
+    rest = total
+    while rest > 0:
+        open_ = [at for at, count in enumerate(available) if given[at] < count]
+        if not open_:
+            break
+        each = max(1, rest // len(open_))
+        for at in open_[-rest:] if rest < len(open_) else open_:
+            more = min(each, available[at] - given[at])
+            given[at] += more
+            rest -= more
+    return given

@@ -1,0 +1,231 @@
+"""Parses Scrapy logs incrementally into lines and facts about the job, in constant memory.
+
+No IO: the bytes are fed in pieces of any size, from any offset of the file on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapyd_dist.joblogs.job_stats import Stat, read_dump
+from scrapyd_dist.scrapyd.reply import sensible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: maximum bytes of a line; the rest of a longer line is skipped
+LINE_MAX = 64 * 1024
+#: maximum characters of a stats dump
+DUMP_MAX = 1024 * 1024
+#: maximum characters of an error
+ERROR_MAX = 500
+#: log levels in ascending order
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+_HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
+_STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
+_CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
+_CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
+_ENGINE, _LOGSTATS = "scrapy.core.engine", "scrapy.extensions.logstats"
+
+
+class LogLine(NamedTuple):  # there are millions, and creating a frozen dataclass takes three times as long
+    """A line of a log. A continuation line, as of a traceback, has time and level of the entry it belongs to."""
+
+    offset: int  #: offset of its first byte in the file
+    text: str
+    head: bool  #: whether it begins an entry
+    at: datetime | None = None  #: by the node's local clock, whole seconds
+    level: str = ""
+    logger: str = ""
+    begins: int = 0  #: index of the message in the text
+    raw: bytes = b""  #: the bytes in the file, without the line feed
+
+    @property
+    def message(self) -> str:
+        """The text after time, logger and level; empty for a continuation line."""
+        return self.text[self.begins :] if self.head else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFacts:
+    """Facts about a job in its log, or in the part of it that was read."""
+
+    whole: bool  #: whether the log was read from its first byte, or from the start of the last run
+    size: int = 0  #: bytes read
+    levels: Mapping[str, int] = field(default_factory=dict)  #: number of entries per level
+    last_error: str = ""  #: the last error; of a traceback, its first and last line
+    closed: str = ""  #: the reason in "Spider closed (…)", or empty
+    forced: bool = False  #: whether a second signal ended the job at once
+    stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
+    pages: int | None = None
+    items: int | None = None
+    idle_since: datetime | None = None  #: when pages and items last changed, by the node's local clock
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+class LogLines:
+    """Splits a log into lines.
+
+    Args:
+        start: offset in the file of the first byte that will be fed.
+        torn: whether that byte may be inside a line, which is then skipped.
+    """
+
+    def __init__(self, start: int = 0, *, torn: bool = False) -> None:
+        self.position = start  #: offset of the first byte after the last returned line
+        self._rest = bytearray()
+        self._passed = 0  #: dropped bytes of a line that is too long
+        self._torn = torn
+        self._under: LogLine | None = None
+        self._second: tuple[str, datetime | None] = "", None
+
+    def feed(self, piece: bytes) -> Iterator[LogLine]:
+        """Yield the lines that these bytes complete."""
+        pieces = (bytes(self._rest) + piece).split(b"\n")
+        self._rest = bytearray(pieces.pop())
+        for raw in pieces:
+            line = self._line(raw, 1)
+            if line is not None:
+                yield line
+        if len(self._rest) > LINE_MAX:
+            self._passed += len(self._rest) - LINE_MAX
+            del self._rest[LINE_MAX:]
+
+    def end(self) -> Iterator[LogLine]:
+        """Yield the last line if it has no line feed."""
+        if self._rest:
+            raw, self._rest = bytes(self._rest), bytearray()
+            line = self._line(raw, 0)
+            if line is not None:
+                yield line
+
+    def _line(self, raw: bytes, ending: int) -> LogLine | None:
+        offset = self.position
+        self.position += len(raw) + ending + self._passed
+        self._passed = 0
+        if self._torn:
+            self._torn = False
+            return None
+        raw = raw[:LINE_MAX]
+        text = raw.rstrip(b"\r").decode("utf-8", "replace")
+        match = _HEAD.match(text)
+        at = self._time(match["at"]) if match else None
+        if match is None or at is None:
+            above = self._under
+            time, level = (above.at, above.level) if above else (None, "")
+            return LogLine(offset, text, head=False, at=time, level=level, raw=raw)
+        self._under = LogLine(
+            offset, text, head=True, at=at, level=match[3], logger=match[2], begins=match.end(), raw=raw
+        )
+        return self._under
+
+    def _time(self, text: str) -> datetime | None:
+        """Parse a time; the last one is cached, because most lines have the same second as the line before."""
+        if text != self._second[0]:
+            try:
+                time = datetime.fromisoformat(text)
+            except ValueError:
+                self._second = text, None
+            else:
+                self._second = text, time if sensible(time) else None
+        return self._second[1]
+
+
+class LogReader:
+    """Collects facts about a job while its log is read.
+
+    A job id that was used twice has one log, of which only the last run counts.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self._lines = LogLines(start, torn=start > 0)
+        self._whole = start == 0
+        self._size = 0
+        self._begin()
+
+    def feed(self, piece: bytes) -> None:
+        """Process the next bytes of the file."""
+        self._size += len(piece)
+        for line in self._lines.feed(piece):
+            self._take(line)
+
+    def facts(self) -> LogFacts:
+        """Return the facts; must be called once, after the last `feed`."""
+        for line in self._lines.end():
+            self._take(line)
+        stats = read_dump("\n".join(self._dump)) if self._dump else None
+        return LogFacts(
+            whole=self._whole,
+            size=self._size,
+            levels=dict(self._levels),
+            last_error=self._error + (f" … {self._error_end}" if self._error_end else ""),
+            closed=self._closed,
+            forced=self._forced,
+            stats=stats or None,
+            pages=self._count(stats, "response_received_count", self._pages),
+            items=self._count(stats, "item_scraped_count", self._items),
+            idle_since=self._idle_since,
+            first=self._first,
+            last=self._last,
+        )
+
+    @staticmethod
+    def _count(stats: Mapping[str, Stat] | None, name: str, seen: int | None) -> int | None:
+        """Return a count from the stats dump, where a missing one is zero; without a dump, the last logged count."""
+        if stats is None:
+            return seen
+        value = stats.get(name, 0)
+        return value if isinstance(value, int) else seen
+
+    def _begin(self) -> None:
+        self._levels: dict[str, int] = {}
+        self._error = self._error_end = self._closed = ""
+        self._forced = self._in_error = self._in_dump = False
+        self._dump: list[str] = []
+        self._dumped = 0
+        self._pages: int | None = None
+        self._items: int | None = None
+        self._idle_since: datetime | None = None
+        self._first: datetime | None = None
+        self._last: datetime | None = None
+
+    def _take(self, line: LogLine) -> None:
+        if not line.head:
+            self._take_more(line)
+            return
+        if _STARTED.match(line.message):
+            self._begin()
+            self._whole = True
+        self._in_dump = self._in_error = False
+        self._first, self._last = self._first or line.at, line.at
+        self._levels[line.level] = self._levels.get(line.level, 0) + 1
+        if line.level in {"ERROR", "CRITICAL"}:
+            self._in_error, self._error, self._error_end = True, line.message[:ERROR_MAX], ""
+        elif line.level == "INFO":
+            self._take_info(line)
+
+    def _take_more(self, line: LogLine) -> None:
+        """Process a continuation line."""
+        if self._in_dump and self._dumped < DUMP_MAX:
+            self._dump.append(line.text)
+            self._dumped += len(line.text)
+        elif self._in_error and line.text.strip():
+            self._error_end = line.text.strip()[:ERROR_MAX]
+
+    def _take_info(self, line: LogLine) -> None:
+        if line.message.startswith("Dumping Scrapy stats:"):
+            self._in_dump, self._dump, self._dumped = True, [], 0
+        elif "unclean shutdown" in line.message and "twice" in line.message:
+            self._forced = True
+        elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
+            self._closed = closed[1]
+        elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):
+            seen = int(crawled[1]), int(crawled[2])
+            if seen != (self._pages, self._items):
+                self._idle_since = line.at
+            self._pages, self._items = seen

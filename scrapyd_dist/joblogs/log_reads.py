@@ -1,0 +1,233 @@
+"""Reads job logs from nodes by Range, at most a block at a time.
+
+Only `survey` reads a whole log, as a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.errors import NotJson
+from scrapyd_dist.joblogs.joblog import LogFacts, LogLine, LogLines, LogReader
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.reply import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.reply import Reply
+    from scrapyd_dist.transports import Sender
+
+#: bytes of a log's end that show how nearly every job ended
+TAIL = 32 * 1024
+#: bytes of a log's end with a large stats dump
+LONG_TAIL = 1024 * 1024
+#: bytes of a log's beginning, with Scrapy's first messages
+HEAD = 4 * 1024
+#: bytes per read
+BLOCK = 256 * 1024
+#: maximum seconds between last line and last modification from which the node's time zone is inferred
+_ZONE_SLACK = 120
+#: maximum offset of a time zone in seconds
+_ZONES = 15 * 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogExcerpt:
+    """Facts in the end of a log, and its age."""
+
+    facts: LogFacts
+    total: int  #: size of the file in bytes
+    silent: float | None  #: seconds since the last write, by the node's clock
+    offset: timedelta | None  #: the node's local time minus UTC, if it can be inferred
+    says_info: bool  #: whether the log has entries of level INFO
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogBlock:
+    chunk: api.Chunk
+    written: datetime | None  #: UTC
+
+
+def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
+    """Read the end of a job's log; returns None if there is no log.
+
+    Raises:
+        NodeError: a call to the node failed.
+    """
+    # Not a Range of "the last n bytes": Twisted fails on that if the file is shorter.
+    head = sender.send(node, _part(path, 0, HEAD), timeout=timeout)
+    if head is None:
+        return None
+    total = head.chunk.total or len(head.chunk.body)
+
+    def end(size: int) -> _LogBlock:
+        if total <= HEAD:
+            return head
+        return sender.send(node, _part(path, max(0, total - size), size + BLOCK), timeout=timeout) or head
+
+    part = end(TAIL)
+    facts = _facts(part.chunk)
+    if facts.closed and facts.stats is None and part.chunk.start:
+        part = end(LONG_TAIL)
+        facts = _facts(part.chunk)
+    return LogExcerpt(
+        facts=facts,
+        total=part.chunk.start + len(part.chunk.body),
+        silent=_seconds(part.written, part.chunk.date),
+        offset=_offset(facts.last, part.written),
+        says_info="INFO" in facts.levels or "INFO" in _facts(head.chunk).levels,
+    )
+
+
+def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
+    """Read a whole log; returns None if there is no log.
+
+    Args:
+        sender: sends calls to nodes.
+        node: the node of the log.
+        path: path of the log, relative to the node's base.
+        size: maximum bytes to read; None for all.
+
+    Raises:
+        NodeError: a call to the node failed.
+    """
+    reader = LogReader()
+    done = sender.download(node, api.fetch(path, limit=size or None), reader.feed)
+    return reader.facts() if done is not None else None
+
+
+def _part(path: str, start: int, limit: int) -> api.Call[_LogBlock | None]:
+    """Return `api.fetch` extended by the time of the last modification."""
+    plain = api.fetch(path, start=start, limit=limit)
+
+    def read(reply: Reply) -> _LogBlock | None:
+        chunk = plain.read(reply)
+        return None if chunk is None else _LogBlock(chunk=chunk, written=moment(reply.header("last-modified")))
+
+    return api.Call(path=plain.path, read=read, headers=plain.headers, start=plain.start, limit=plain.limit)
+
+
+def _seconds(written: datetime | None, now: datetime | None) -> float | None:
+    return max(0.0, (now - written).total_seconds()) if written and now else None
+
+
+def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:
+    """Infer the node's UTC offset from last line and last modification, rounded to quarters of an hour."""
+    if last is None or written is None:
+        return None
+    seconds = (last - written.replace(tzinfo=None)).total_seconds()
+    whole = round(seconds / 900) * 900
+    return timedelta(seconds=whole) if abs(seconds - whole) <= _ZONE_SLACK and abs(whole) <= _ZONES else None
+
+
+def _facts(chunk: api.Chunk) -> LogFacts:
+    reader = LogReader(chunk.start)
+    reader.feed(chunk.body)
+    return reader.facts()
+
+
+class LogTap:
+    """Reads a growing log from some offset on, a block at a time.
+
+    Args:
+        sender: sends calls to nodes.
+        node: the node of the log.
+        path: path of the log, relative to the node's base.
+        timeout: seconds per call.
+    """
+
+    def __init__(self, sender: Sender, node: Node, path: str, *, timeout: float) -> None:
+        self._sender, self._node, self._path, self._timeout = sender, node, path, timeout
+        self._fetched = 0
+        self._lines = LogLines()
+        self._total: int | None = None  #: size of the file at the last read
+        self._replaced = 0  #: how often the file was replaced by a shorter one
+
+    def size(self) -> int:
+        """Return the current size in bytes; 0 if there is no log."""
+        chunk = self._chunk(0, 1)
+        return 0 if chunk is None else chunk.total or 0
+
+    def begin_at(self, position: int, *, torn: bool = False) -> None:
+        """Move to an offset; `torn` if it may be inside a line."""
+        self._fetched, self._lines = position, LogLines(position, torn=torn)
+
+    def more(self) -> list[LogLine] | None:
+        """Return the next complete lines, or None if the log has not grown."""
+        chunk = self._chunk(self._fetched, BLOCK)
+        if chunk is not None and chunk.total is not None and chunk.total < self._fetched:
+            self.begin_at(0)  # the file was replaced by a shorter one
+            self._replaced += 1
+            chunk = self._chunk(0, BLOCK)
+        if chunk is None or not chunk.body:
+            return None
+        self._fetched, self._total = self._fetched + len(chunk.body), chunk.total
+        return list(self._lines.feed(chunk.body))
+
+    def rest(self) -> list[LogLine]:
+        """Return the last line if it has no line feed."""
+        return list(self._lines.end())
+
+    def blocks(self) -> Iterator[list[LogLine]]:
+        """Yield the complete lines from here to the current end, a block at a time.
+
+        Raises:
+            NodeError: a call to the node failed, or the file was repeatedly replaced by a shorter one.
+        """
+        end, replaced = None, self._replaced
+        while (lines := self.more()) is not None:
+            if self._replaced > replaced + 1:
+                raise NotJson.at(str(self._node), f"{self._path}: it gets shorter again and again")
+            yield lines
+            if end is None or self._fetched < BLOCK:
+                end = self._total
+            if end is not None and self._fetched >= end:
+                return
+
+    def all(self) -> Iterator[LogLine]:
+        """Yield every line from here to the current end."""
+        for lines in self.blocks():
+            yield from lines
+        yield from self.rest()
+
+    def seek_last(self, count: int, wanted: Callable[[LogLine], bool], floor: int = 0) -> None:
+        """Move to the last `count` lines that are `wanted`, but not before the offset `floor`."""
+        end = self.size()
+        while end > floor and count > 0:
+            begin = max(0, end - BLOCK)
+            found, first = self._lines_in(begin, end)
+            for line in reversed(found):
+                if wanted(line):
+                    count -= 1
+                    if not count:
+                        self.begin_at(line.offset)
+                        return
+            # A line across two blocks is read with the earlier one; a line longer than a block is skipped.
+            end = first if begin < first < end else begin
+        self.begin_at(end)
+
+    def seek_time(self, since: datetime) -> int:
+        """Move to or shortly before the first line at this time of the node's local clock; returns the offset."""
+        low, high = 0, self.size()
+        while high - low > BLOCK:
+            middle = (low + high) // 2
+            found, _ = self._lines_in(middle, min(high, middle + BLOCK // 4))
+            at = next((line.at for line in found if line.head), None)
+            low, high = (middle, high) if at is not None and at < since else (low, middle)
+        self.begin_at(low, torn=low > 0)
+        return low
+
+    def _lines_in(self, begin: int, end: int) -> tuple[list[LogLine], int]:
+        """Return the complete lines that begin between two offsets, and the first one's offset (`begin` if none)."""
+        chunk = self._chunk(begin, end - begin)
+        body = chunk.body[: end - begin] if chunk is not None else b""
+        lines = LogLines(begin, torn=begin > 0)
+        found = [*lines.feed(body), *lines.end()]
+        return found, (found[0].offset if found else begin)
+
+    def _chunk(self, start: int, limit: int) -> api.Chunk | None:
+        return self._sender.send(self._node, api.fetch(self._path, start=start, limit=limit), timeout=self._timeout)

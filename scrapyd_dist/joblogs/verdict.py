@@ -1,0 +1,207 @@
+"""Judges the outcome of a job by its worker's report or by its log. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.finish_reasons import meaning
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.jobs import read_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapyd_dist.joblogs.joblog import LogFacts
+    from scrapyd_dist.joblogs.log_reads import LogExcerpt
+    from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.nodes import Node
+
+#: seconds without a page, an item or a log line after which a running job counts as stalled
+STALL = 900.0
+
+
+class Outcome(str, Enum):
+    """The state of a job, or its outcome."""
+
+    PENDING = "pending"  #: waiting for a process slot
+    RUNNING = "running"
+    STALLED = "stalled"  #: running without progress
+    FINISHED = "finished"  #: completed without errors
+    FAILED = "failed"  #: ended with errors
+    CANCELLED = "cancelled"  #: asked to stop, and shut down gracefully
+    KILLED = "killed"  #: ended by a signal that this program sent
+    DIED = "died"  #: ended without closing the spider
+    UNKNOWN = "unknown"  #: neither log nor report tells
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended."""
+        return self not in {Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A job on a node, with what is needed to find its log."""
+
+    node: Node
+    project: str
+    spider: str
+    job: str
+
+    @property
+    def log(self) -> str:
+        """The path of its log, relative to the node's base."""
+        return f"logs/{self.project}/{self.spider}/{self.job}.log"
+
+    @property
+    def crawl(self) -> str | None:
+        """The crawl in its job id, or None."""
+        return crawl_in(self.job)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The judged outcome of a job."""
+
+    outcome: Outcome
+    reason: str = ""  #: a few words, or empty
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
+
+
+def crawl_in(job: str) -> str | None:
+    """Return the crawl in a job id of this program, else None."""
+    ours = read_id(job)
+    return ours.crawl if ours else None
+
+
+def by_log(state: JobState, look: LogExcerpt | None, *, stall: float = STALL, signalled: bool = False) -> Verdict:
+    """Judge a job by the end of its log.
+
+    Args:
+        state: the state of the job by Scrapyd.
+        look: the end of its log; None if it has none.
+        stall: seconds without progress after which a running job counts as stalled.
+        signalled: whether this program sent it KILL, or forced its end.
+    """
+    if state is JobState.PENDING:
+        return Verdict(outcome=Outcome.PENDING)
+    if state is JobState.RUNNING:
+        return _running(look, stall)
+    if look is None:
+        if signalled:
+            return Verdict(outcome=Outcome.KILLED, reason="by sdist cancel; it has no log")
+        return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
+    facts = look.facts
+    outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
+    return Verdict(outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts))
+
+
+def errors_in(facts: LogFacts) -> int | None:
+    """Return the number of entries of level ERROR and above; None if only a part of the log was read."""
+    if facts.stats is not None:
+        return _number(facts.stats, "log_count/ERROR") + _number(facts.stats, "log_count/CRITICAL")
+    found = facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
+    return found if facts.whole else None
+
+
+def _running(look: LogExcerpt | None, stall: float) -> Verdict:
+    if look is None:
+        return Verdict(outcome=Outcome.RUNNING)
+    facts, still = look.facts, look.silent or 0.0
+    if facts.idle_since is not None and facts.last is not None:
+        still += max(0.0, (facts.last - facts.idle_since).total_seconds())
+    stalled = still >= stall
+    return Verdict(
+        outcome=Outcome.STALLED if stalled else Outcome.RUNNING,
+        reason=f"no progress for {round(still / 60)} min" if stalled else "",
+        pages=facts.pages,
+        items=facts.items,
+        errors=errors_in(facts),
+    )
+
+
+def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
+    reason = facts.closed
+    if not reason:
+        return _unclosed(facts, says_info=says_info, signalled=signalled)
+    if meaning(reason).told:
+        return Outcome.CANCELLED, "" if reason == "shutdown" else reason
+    wrong = failures(facts)
+    if wrong:
+        return Outcome.FAILED, wrong
+    if not meaning(reason).asked_for:
+        return Outcome.FAILED, f"ended early ({reason})"
+    return Outcome.FINISHED, "" if reason == "finished" else reason
+
+
+def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
+    if signalled:
+        return Outcome.KILLED, "by sdist cancel"
+    if facts.last_error:
+        return Outcome.DIED, facts.last_error
+    if not says_info:
+        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
+    if facts.forced:
+        return Outcome.DIED, "a second signal ended it at once"
+    return Outcome.DIED, "its log ends without 'Spider closed'"
+
+
+def failures(facts: LogFacts) -> str:
+    """Describe the failures of a job that has closed its spider, in a few words; empty if there are none."""
+    stats = facts.stats or {}
+    found = []
+    if facts.closed in {"start_error", "closespider_errorcount", "memusage_exceeded"}:
+        found.append(facts.closed)
+    kinds = [name for name in stats if name.startswith("spider_exceptions/") and name != "spider_exceptions/count"]
+    exceptions = sum(_number(stats, name) for name in kinds)
+    if exceptions:
+        found.append(f"{exceptions} exceptions in callbacks" if exceptions > 1 else "1 exception in a callback")
+    if any(_number(stats, name) for name in stats if name.startswith("feedexport/failed_count/")):
+        found.append("its feed could not be stored")
+    errors = errors_in(facts) or facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
+    if errors:
+        found.append(f"{errors} errors logged" if errors > 1 else "1 error logged")
+    if found and facts.last_error:
+        found.append(f"last: {facts.last_error}")
+    return "; ".join(found)
+
+
+def _number(stats: Mapping[str, object], name: str) -> int:
+    value = stats.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False) -> Verdict:
+    """Judge a job by its worker's report.
+
+    Args:
+        state: the state of the job by Scrapyd.
+        report: the worker's last report.
+        signalled: whether this program sent it KILL, or forced its end.
+    """
+    outcome, reason = _reported(state, report, signalled=signalled)
+    stats = report.stats
+    errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
+    return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors)
+
+
+def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:
+    if not report.ended and state is not JobState.FINISHED:
+        return Outcome.RUNNING, ""
+    if not report.ended and signalled:
+        return Outcome.KILLED, "by sdist cancel"
+    if not report.ended:
+        return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
+    if meaning(report.finish_reason).told:
+        return Outcome.CANCELLED, "" if report.finish_reason == "shutdown" else report.finish_reason
+    early = "" if meaning(report.finish_reason).asked_for else f"ended early ({report.finish_reason})"
+    wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
+    if wrong:
+        return Outcome.FAILED, wrong
+    missed = len(report.failed) + len(report.unended)
+    # Missed URLs are no failure of the job; the crawl's summary counts them.
+    return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""

@@ -1,0 +1,249 @@
+"""Parses workers' reports, and decides whether the result of an attempt can be accepted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Miss
+from scrapyd_dist.errors import DistError
+from scrapyd_dist.scrapyd.reply import LARGEST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: the latest accepted time: seconds since the epoch, in the year 9000
+LAST_MOMENT = 221_845_392_000.0
+#: this program's folder below a node's /logs/
+FOLDER = "logs/_sdist"
+
+
+class BadReport(DistError):
+    """The file is not a worker's report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartInfo:
+    """The file with an attempt's items, as described by the worker's report."""
+
+    file: str
+    items: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """A worker's report: its progress, or how it ended."""
+
+    ended: bool
+    updated: float  #: seconds since the epoch, by the node's clock
+    requests: int
+    done: int
+    missed: int
+    pages: int
+    items: int
+    errors: int = 0  #: requests that have failed so far, without those that are gone
+    started: float | None = None  #: when the worker started, by the node's clock
+    finish_reason: str = ""
+    problem: str = ""
+    no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
+    unreached: bool = False  #: whether a leasing worker cannot reach the store
+    public: str | None = None  #: public key of the worker's code, if it introduces itself
+    part: PartInfo | None = None
+    feeds: tuple[str, ...] = ()
+    feeds_failed: int = 0
+    gone: tuple[tuple[str, str], ...] = ()  #: URL and reason
+    failed: tuple[tuple[str, str], ...] = ()
+    dead: tuple[tuple[str, str], ...] = ()  #: requests that the worker's spider cannot make
+    unended: tuple[tuple[str, str], ...] = ()
+    #: for each missed request: index in the batch, kind of miss, runs of its items (first, count) or None if unknown;
+    #: None if the report does not have them
+    missed_requests: tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None = None
+    replaces: bool = False  #: whether it has retried requests of earlier batches
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended_requests(self) -> int:
+        return self.done + self.missed
+
+    @property
+    def pace(self) -> float:
+        """Requests per second so far, by the node's clock; 0 while unknown."""
+        seconds = self.updated - self.started if self.started else 0.0
+        return self.ended_requests / seconds if seconds > 0 else 0.0
+
+    @property
+    def failed_requests(self) -> int:
+        return max(self.errors, len(self.failed) + len(self.dead) + len(self.unended))
+
+
+def report_path(home: str, job: str) -> str:
+    """Return the path of a job's report, relative to the node's base."""
+    return f"{FOLDER}/{home}/{job}.json"
+
+
+def part_path(home: str, job: str) -> str:
+    """Return the path of a job's part, relative to the node's base; the file name in a report is not trusted."""
+    return f"{FOLDER}/{home}/{job}.jl"
+
+
+def read_report(data: bytes) -> WorkerReport:
+    """Parse a report.
+
+    Raises:
+        BadReport: the bytes are not a worker's report.
+    """
+    try:
+        document = json.loads(data)
+        if document["schema"] != 1:
+            raise BadReport(f"a report of schema {document['schema']} is not known here")
+        return _report(document)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise BadReport(f"a worker's report cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _report(document: Mapping[str, Any]) -> WorkerReport:
+    part = document.get("part")
+    return WorkerReport(
+        ended=document["state"] == "ended",
+        updated=_moment(document["updated"]),
+        requests=_count(document["requests"]),
+        done=_count(document["done"]),
+        missed=_count(document["missed"]),
+        pages=_count(document["pages"]),
+        items=_count(document["items"]),
+        errors=_count(document.get("errors", 0)),
+        started=None if document.get("started") is None else _moment(document["started"]),
+        finish_reason=str(document.get("finish_reason", "")),
+        problem=str(document.get("problem", "")),
+        no_lease=str(document.get("no_lease", "")),
+        unreached=bool(document.get("unreached", False)),
+        public=None if document.get("public") is None else str(document["public"]),
+        part=None
+        if part is None
+        else PartInfo(
+            file=str(part["file"]), items=_count(part["items"]), bytes=_count(part["bytes"]), sha256=str(part["sha256"])
+        ),
+        feeds=tuple(str(uri) for uri in document.get("feeds", ())),
+        feeds_failed=_count(document.get("feeds_failed", 0)),
+        gone=_urls(document.get("gone", ())),
+        failed=_urls(document.get("failed", ())),
+        dead=_urls(document.get("dead", ())),
+        unended=_urls(document.get("unended", ())),
+        missed_requests=_missed_requests(document),
+        replaces=bool(document.get("replaces", False)),
+        stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
+        code=dict(document.get("code", {})),
+    )
+
+
+def _count(value: Any) -> int:
+    found = int(value)
+    if not 0 <= found <= LARGEST:
+        raise ValueError("a number that counts nothing")
+    return found
+
+
+def _moment(value: Any) -> float:
+    found = float(value)
+    if not 0 <= found <= LAST_MOMENT:  # NaN fails this, too
+        raise ValueError("a number that is no time")
+    return found
+
+
+def _is_stat(value: object) -> bool:
+    """Whether a stat can be displayed and added up; other values that a project collects are dropped."""
+    if isinstance(value, (int, float)):
+        return abs(value) <= LARGEST
+    return isinstance(value, str)
+
+
+def _missed_requests(
+    document: Mapping[str, Any],
+) -> tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None:
+    rows = document.get("missed_requests")
+    if rows is None:
+        return None
+    items = _count(document["items"])
+    return tuple((_count(place), str(kind), None if runs is None else _runs(runs, items)) for place, kind, runs in rows)
+
+
+def _runs(rows: Any, items: int) -> tuple[tuple[int, int], ...]:
+    runs = tuple((_count(first), _count(count)) for first, count in rows)
+    end = 0
+    for first, count in runs:
+        if first < end or count < 1:
+            raise ValueError("its runs of items are not one behind the other")
+        end = first + count
+    if end > items:
+        raise ValueError("it tells of more items than there are")
+    return runs
+
+
+def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(row["url"]), str(row["reason"])) for row in rows)
+
+
+def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
+    """Return why the result of an ended attempt cannot be accepted; empty if it can.
+
+    Args:
+        report: the worker's last report.
+        size: number of requests in the batch, by the store.
+        feed: whether items went to a feed URL instead of a part.
+    """
+    if report.problem:
+        return report.problem
+    if report.finish_reason != "finished":
+        return f"the worker ended early ({report.finish_reason})"
+    if report.requests != size:
+        return f"the worker had {report.requests} requests of the batch's {size}"
+    if feed and (report.feeds_failed or not report.feeds) and report.items:
+        return "the worker could not store its feed; its log says why"
+    return "" if feed else _part_refusal(report)
+
+
+def _part_refusal(report: WorkerReport) -> str:
+    if report.part is None:
+        return "the worker wrote no part"
+    if report.part.items != report.items:
+        return f"the worker wrote {report.part.items} of its {report.items} items"
+    return ""
+
+
+def misses(report: WorkerReport, batch: int) -> list[Miss]:
+    """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
+    gone = [Miss(url=url, kind="gone", reason=reason, batch=batch) for url, reason in report.gone]
+    failed = [
+        Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended
+    ]
+    dead = [Miss(url=url, kind="dead", reason=reason, batch=batch) for url, reason in report.dead]
+    return gone + failed + dead
+
+
+def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
+    """Return what the store keeps of an accepted report: everything except URLs, which have their own table.
+
+    Args:
+        report: the worker's last report.
+        replaces: (earlier batch, index in it) of each request that it has retried.
+    """
+    told = {} if report.missed_requests is None else {"missed_requests": report.missed_requests}
+    return {
+        **told,
+        **({"replaces": list(replaces)} if replaces else {}),
+        "done": report.done,
+        "missed": report.missed,
+        "errors": report.failed_requests,
+        "pages": report.pages,
+        "items": report.items,
+        "feeds": list(report.feeds),
+        "started": report.started,
+        "updated": report.updated,
+        "finish_reason": report.finish_reason,
+        "stats": dict(report.stats),
+        "code": dict(report.code),
+    }

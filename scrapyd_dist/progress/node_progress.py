@@ -1,0 +1,297 @@
+"""The progress of a crawl's nodes: counts, rates, the time that is left, and batches that lag behind. No IO."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scrapyd_dist.batches import Attempt
+    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+
+#: length of the window in seconds
+WINDOW = 30.0
+
+
+#: maximum number of samples per window
+KEPT = 60
+
+
+@dataclass(kw_only=True)
+class Rate:
+    """Growth rates of several counts, which are always added together and in the same order."""
+
+    window: float = WINDOW
+    _seen: deque[tuple[float, tuple[float, ...]]] = field(default_factory=deque)
+    _last: tuple[float, tuple[float, ...]] | None = None
+
+    def add(self, now: float, *counts: float) -> None:
+        """Record the counts at this time."""
+        self._last = now, counts
+        if not self._seen or now - self._seen[-1][0] >= self.window / KEPT:
+            self._seen.append(self._last)
+        while len(self._seen) > 1 and self._seen[1][0] <= now - self.window:
+            self._seen.popleft()
+
+    @property
+    def span(self) -> float:
+        """Seconds between the samples that the rates are computed from; 0 before the second sample."""
+        return self._last[0] - self._seen[0][0] if self._last and self._seen else 0.0
+
+    def rates(self) -> tuple[float, ...]:
+        """Return the growth per second of each count, never below 0, although a retry may decrease a count."""
+        if self._last is None:
+            return ()
+        (_, before), (_, after), span = self._seen[0], self._last, self.span
+        return tuple(max(0.0, (b - a) / span) if span > 0 else 0.0 for a, b in zip(before, after, strict=True))
+
+
+#: fraction of the index that must be walked before the total can be estimated from it
+KNOWN_FROM = 0.1
+
+
+class KnownTotals(str, Enum):
+    """How reliable the total number of requests is, as in the summary."""
+
+    KNOWN = "known"  #: the index is walked
+    ESTIMATE = "estimate"  #: extrapolated from the walked part of the index
+    AT_LEAST = "at-least"  #: a lower bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eta:
+    """The expected total number of requests, and the time left."""
+
+    requests: int
+    sure: KnownTotals
+    eta: float | None = None  #: seconds until all requests are done; None if unknown
+
+    @classmethod
+    def of(
+        cls, *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
+    ) -> Eta:
+        """Compute the outlook.
+
+        Args:
+            found: target requests found so far.
+            done: target requests done.
+            rate: current requests per second.
+            finding: whether the index is still being walked.
+            pages: index pages walked.
+            total_pages: total number of index pages; None if unknown.
+        """
+        expected, sure = found, KnownTotals.KNOWN
+        if finding:
+            judged = bool(total_pages) and pages >= KNOWN_FROM * (total_pages or 0)
+            sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
+            expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
+        left = expected - done
+        return cls(requests=expected, sure=sure, eta=left / rate if rate > 0 and left > 0 else None)
+
+    def document(self) -> dict[str, Any]:
+        """Return the outlook as a part of the summary document."""
+        return {
+            "requests": self.requests,
+            "sure": self.sure.value,
+            "eta_s": None if self.eta is None else round(self.eta, 1),
+        }
+
+
+#: seconds that a batch must run before it can be a straggler
+SLOW_AFTER = 20.0
+
+
+#: how many times slower than the median a straggler is
+SLOW_BY = 4.0
+
+
+#: minimum number of batches for the median
+SLOW_NEEDS = 3
+
+
+#: number of ended batches whose pace is kept for the median
+REMEMBERED = 200
+
+
+#: seconds before a batch has a pace
+TOO_SHORT = 1.0
+
+
+#: maximum number of stragglers returned
+NAMED = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCounts:
+    """Counts of work done by jobs, including attempts that failed later."""
+
+    requests: int = 0  #: requests that ended, successfully or not
+    pages: int = 0
+    items: int = 0
+    failed: int = 0  #: requests
+
+    def __add__(self, other: JobCounts) -> JobCounts:
+        return JobCounts(
+            requests=self.requests + other.requests,
+            pages=self.pages + other.pages,
+            items=self.items + other.items,
+            failed=self.failed + other.failed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A batch that is far slower than the others."""
+
+    batch: int
+    attempt: int
+    job: str
+    node: str
+    seconds: float  #: seconds since its worker's first report
+    done: int  #: requests
+    size: int
+    slower: float | None  #: how many times slower than the median; None if no request is done
+
+
+@dataclass(kw_only=True)
+class _JobProgress:
+    """An attempt; its `JobRun` holds its last report."""
+
+    out: JobRun
+    heard: float | None = None  #: when its first report was read
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a pushed batch, not a worker that leases many."""
+        return self.out.batch.size > 0
+
+    @property
+    def done(self) -> int:
+        return self.out.report.ended_requests if self.out.report else 0
+
+    def counts(self) -> JobCounts:
+        report = self.out.report
+        if report is None:
+            return JobCounts()
+        requests, pages, items = self.out.recalled
+        return JobCounts(
+            requests=max(0, report.ended_requests - requests),
+            pages=max(0, report.pages - pages),
+            items=max(0, report.items - items),
+            failed=report.failed_requests,
+        )
+
+    def age(self, now: float) -> float:
+        """Seconds since its first report."""
+        return now - self.heard if self.heard is not None else 0.0
+
+    def pace(self, now: float) -> float | None:
+        """Requests per second since its first report; None before `TOO_SHORT` seconds."""
+        seconds = self.age(now)
+        return self.done / seconds if seconds >= TOO_SHORT else None
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """The progress of a crawl's nodes, updated by `look`."""
+
+    _jobs: dict[str, _JobProgress] = field(default_factory=dict)  #: jobs that are out
+    _ended: dict[str, JobCounts] = field(default_factory=dict)  #: counts of attempts that are no longer out, by node
+    _counts: dict[str, JobCounts] = field(default_factory=dict)  #: counts of all attempts, by node
+    _paces: dict[str, Rate] = field(default_factory=dict)
+    _whole: Rate = field(default_factory=Rate)
+    _batch_paces: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _now: float = 0.0
+
+    def recall(self, attempts: Iterable[Attempt]) -> None:
+        """Add the accepted attempts of an earlier process."""
+        for attempt in attempts:
+            report = attempt.report
+            done, missed = int(report.get("done") or 0), int(report.get("missed") or 0)
+            counts = JobCounts(
+                requests=done + missed,
+                pages=int(report.get("pages") or 0),
+                items=int(report.get("items") or 0),
+                failed=int(report.get("errors") or 0),
+            )
+            self._ended[attempt.node] = self._ended.get(attempt.node, JobCounts()) + counts
+
+    def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
+        """Update counts and rates.
+
+        Args:
+            members: all nodes.
+            now: seconds of a monotonic clock.
+            own_pages: pages that the producer itself has crawled.
+            own_items: items that the producer has made from them.
+        """
+        self._now = now
+        out = {job: one for member in members for job, one in member.out.items()}
+        for job in self._jobs.keys() - out.keys():
+            self._end(self._jobs.pop(job), now)
+        for job, one in out.items():
+            known = self._jobs.setdefault(job, _JobProgress(out=one))
+            if known.heard is None and one.report is not None:
+                known.heard = now
+        self._add_up(members, now)
+        whole = sum(self._counts.values(), JobCounts())
+        self._whole.add(now, whole.requests, whole.pages + own_pages, whole.items + own_items, whole.failed)
+
+    def _end(self, job: _JobProgress, now: float) -> None:
+        name = job.out.member.node.name
+        self._ended[name] = self._ended.get(name, JobCounts()) + job.counts()
+        pace = job.pace(now)
+        if pace and job.out.report is not None and job.out.report.ended:
+            self._batch_paces.append(pace)
+
+    def _add_up(self, members: Sequence[NodeState], now: float) -> None:
+        self._counts = {member.node.name: self._ended.get(member.node.name, JobCounts()) for member in members}
+        for job in self._jobs.values():
+            name = job.out.member.node.name
+            self._counts[name] = self._counts.get(name, JobCounts()) + job.counts()
+        for name, counts in self._counts.items():
+            pace = self._paces.setdefault(name, Rate())
+            pace.add(now, counts.requests, counts.pages, counts.items, counts.failed)
+
+    def counts(self, node: str) -> JobCounts:
+        """Return the counts of a node's jobs."""
+        return self._counts.get(node, JobCounts())
+
+    def rates(self, node: str | None = None) -> tuple[float, float, float, float]:
+        """Return requests, pages, items and failed requests per second of a node, or of the whole crawl."""
+        pace = self._whole if node is None else self._paces.get(node)
+        found = pace.rates() if pace is not None else ()
+        requests, pages, items, failed = found or (0.0, 0.0, 0.0, 0.0)
+        return requests, pages, items, failed
+
+    def stragglers(self) -> list[Straggler]:
+        """Return the batches that are far slower than the others, slowest first."""
+        running = {job: pace for job, one in self._jobs.items() if (pace := one.pace(self._now)) is not None}
+        known = [*self._batch_paces, *(pace for pace in running.values() if pace)]
+        if len(known) < SLOW_NEEDS:
+            return []
+        usual = median(known)
+        slow = [
+            job
+            for job, pace in running.items()
+            if pace * SLOW_BY < usual and self._jobs[job].age(self._now) >= SLOW_AFTER and self._jobs[job].is_batch
+        ]
+        slow.sort(key=lambda job: running[job])
+        return [self._straggler(self._jobs[job], running[job], usual) for job in slow[:NAMED]]
+
+    def _straggler(self, job: _JobProgress, pace: float, usual: float) -> Straggler:
+        return Straggler(
+            batch=job.out.batch.number,
+            attempt=job.out.number,
+            job=job.out.job,
+            node=job.out.member.node.name,
+            seconds=job.age(self._now),
+            done=job.done,
+            size=job.out.batch.size,
+            slower=usual / pace if pace else None,
+        )

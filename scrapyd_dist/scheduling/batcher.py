@@ -1,0 +1,322 @@
+"""Cuts a stream of requests into batches: by count, by age, by what the fleet can take; for a frontier by slot, too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.frontier.backlog import UNFAIR
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.scheduling.buffers import buffer_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from scrapyd_dist.payload import RequestValue
+
+#: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a second of CPU
+MIDDLE = 90.0
+#: seconds of work in the smallest batches
+LEAST = 10.0
+#: most requests in a batch while the time per request is unknown
+UNTRIED = 200
+#: requests in the smallest batches
+FEWEST = 20
+#: largest share of one slot's remaining work that one batch may take
+SHARE = 0.5
+#: seconds after which idle slots get whatever is buffered
+FIRST_AFTER = 0.5
+#: most full batches that are held back until the fleet can use them
+HELD = 50
+#: the same with a fixed batch size, where requests of several sites are needed to choose from
+COMPOSED = 5
+#: most requests that are held back
+HELD_REQUESTS = 50_000
+#: requests per write to the store, approximately
+PORTION = 2_000
+
+
+@dataclass(kw_only=True)
+class BatchDraft:
+    """Requests that are about to become a batch."""
+
+    values: list[RequestValue] = field(default_factory=list)
+    fingerprints: list[bytes] = field(default_factory=list)  #: one for each value
+    slot: str | None = None  #: the frontier slot that workers lease it from; None for a batch that is sent to a node
+    priority: int = 0
+
+    @property
+    def found(self) -> list[FrontierIntake]:
+        """The requests one by one, as a frontier takes them."""
+        pairs = zip(self.values, self.fingerprints, strict=True)
+        slot, priority = self.slot or "", self.priority
+        return [FrontierIntake(value=value, fingerprint=known, slot=slot, priority=priority) for value, known in pairs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What the fleet could take now."""
+
+    slots: int  #: process slots that get work
+    idle: int  #: slots without a batch, running or waiting; negative: batches that wait for a slot
+    pace: float = 0.0  #: requests per second of one job; 0: not known
+    more: float | None = None  #: requests that will still be found; None: not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizes:
+    """Batch sizes: small at first, so that every slot starts early; then large; small again at the end."""
+
+    most: int  #: largest size, in requests
+    demand: Demand
+    left: float  #: requests that are in no batch yet, found or not; infinite when unknown
+
+    @property
+    def least(self) -> int:
+        """The smallest size that is worth a job's start and still leaves something for every slot."""
+        if not self.demand.pace:
+            return min(self.most, FEWEST)
+        fair = self.left / max(1, self.demand.slots)
+        return min(self.most, max(FEWEST, math.ceil(min(LEAST * self.demand.pace, fair))))
+
+    def next(self, left: float) -> int:
+        """The next size when this many requests are in no batch yet: the nearer the end, the smaller."""
+        middle = min(self.most, math.ceil(MIDDLE * self.demand.pace) if self.demand.pace else UNTRIED)
+        share = left * SHARE / max(1, self.demand.slots)
+        return max(middle if share > middle else math.ceil(share), self.least)
+
+    def first(self, found: int) -> int:
+        """The size for an idle slot: each idle slot gets a share of what is buffered."""
+        fair = math.ceil(found / max(1, self.demand.idle))
+        return max(min(fair, self.next(self.left)), min(FEWEST, self.most))
+
+    @property
+    def reserve(self) -> int:
+        """Requests to keep for small batches at the end, while the end is unknown."""
+        return 2 * self.demand.slots * self.least if self.demand.more is None else 0
+
+
+class Batcher:
+    """Collects requests until a batch is full, or its first request has waited long enough.
+
+    With `demand`, `size` is the largest batch: a batch is cut when the fleet can use it, in a size that fits.
+    """
+
+    def __init__(
+        self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
+    ) -> None:
+        """An empty batcher.
+
+        Args:
+            size: most requests in a batch.
+            max_age: seconds that a request waits at most.
+            demand: what the fleet could take now.
+            fair: how sites share the batches: in order of arrival, `SPREAD` over all, or each in as few as possible.
+        """
+        self._size = size
+        self._max_age = max_age
+        self._demand = demand
+        held = HELD if demand is not None else COMPOSED if fair else 1
+        self._hold = max(size, min(size * held, HELD_REQUESTS))
+        self._usual = size  #: the type of batch that is made
+        self._waiting = buffer_for(fair)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, found: FrontierIntake, now: float) -> BatchDraft | None:
+        """Add a request; returns a full batch when this completes one."""
+        self._waiting.add(found, now)
+        return self._cut(self._usual) if len(self._waiting) >= self._hold else None
+
+    def due(self, now: float) -> list[BatchDraft]:
+        """The batches that are due: too old, or wanted by the fleet."""
+        if not self._waiting:
+            return []
+        if self._demand is None:
+            return self._overdue(now)
+        sizes = self._sizes(self._demand())
+        self._usual = sizes.next(sizes.left)
+        bisector = self._for_idle_slots(sizes, now)
+        bisector += self._for_later(sizes, now)
+        if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
+            bisector.append(self._cut(FEWEST))
+        return bisector
+
+    def take(self) -> list[BatchDraft]:
+        """All that is left, when no request will be added."""
+        if self._demand is None:
+            return self._overdue(math.inf)
+        sizes = self._sizes(replace(self._demand(), more=0.0))
+        bisector = []
+        while self._waiting:
+            bisector.append(self._cut(sizes.next(len(self._waiting))))
+        return bisector
+
+    def _overdue(self, now: float) -> list[BatchDraft]:
+        """What has waited long enough, in batches of the given size."""
+        bisector = []
+        while self._waiting and now - self._waiting.oldest() >= self._max_age:
+            bisector.append(self._cut(self._size))
+        return bisector
+
+    def _sizes(self, demand: Demand) -> BatchSizes:
+        more = math.inf if demand.more is None else demand.more
+        return BatchSizes(most=self._size, demand=demand, left=len(self._waiting) + more)
+
+    def _for_idle_slots(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
+        if sizes.demand.more != 0 and now - self._waiting.oldest() < FIRST_AFTER:
+            return []
+        size = sizes.first(len(self._waiting))
+        count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
+        return [self._cut(size) for _ in range(count) if self._waiting]
+
+    def _for_later(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
+        """One waiting batch per slot, and what has waited long enough."""
+        bisector: list[BatchDraft] = []
+        room = sizes.demand.slots + min(0, sizes.demand.idle) if sizes.demand.pace else 0
+        while self._waiting:
+            left = len(self._waiting) + (math.inf if sizes.demand.more is None else sizes.demand.more)
+            size = sizes.next(left)
+            wanted = len(bisector) < room and len(self._waiting) >= size + sizes.reserve
+            if not wanted and now - self._waiting.oldest() < self._max_age:
+                break
+            bisector.append(self._cut(size))
+        return bisector
+
+    def _cut(self, size: int) -> BatchDraft:
+        found = self._waiting.take(size)
+        return BatchDraft(values=[one.value for one in found], fingerprints=[one.fingerprint for one in found])
+
+
+def portions(bisector: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
+    """Group cuts into the portions in which they are written; there may be one cut for each of thousands of slots.
+
+    A portion has at most one cut per slot and priority, because two would be merged into one batch.
+    """
+    some: dict[tuple[str | None, int], BatchDraft] = {}
+    count = 0
+    for cut in bisector:
+        if count >= PORTION or (cut.slot, cut.priority) in some:
+            yield list(some.values())
+            some, count = {}, 0
+        some[cut.slot, cut.priority] = cut
+        count += len(cut.values)
+    if some:
+        yield list(some.values())
+
+
+@dataclass(kw_only=True)
+class _OpenBatch:
+    """Requests of one slot and priority that are not in a batch yet."""
+
+    since: float  #: when the first request was added
+    found: list[FrontierIntake] = field(default_factory=list)
+
+
+class SlotBatcher:
+    """Collects requests per slot and priority until a batch is full or its first request has reached the maximum age.
+
+    With `idle`, batches are also cut early while workers are idle, so that each worker gets some. With `many_slots`,
+    workers take the slots in turn, of which there may be thousands: only as many batches are cut early as there are
+    idle workers, oldest first, so that the other slots keep filling up; and full batches wait for `due`, to be written
+    together.
+    """
+
+    def __init__(
+        self, *, size: int, max_age: float, idle: Callable[[], int] | None = None, many_slots: bool = False
+    ) -> None:
+        self._size = size
+        self._max_age = max_age
+        self._idle = idle
+        self._many_slots = many_slots
+        self._waiting: dict[tuple[str, int], _OpenBatch] = {}  #: oldest first
+        self._full: list[BatchDraft] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, found: FrontierIntake, now: float) -> BatchDraft | None:
+        """Add a request; returns a batch if one must be written now."""
+        place = found.slot, found.priority
+        waiting = self._waiting.get(place)
+        if waiting is None:
+            waiting = self._waiting[place] = _OpenBatch(since=now)
+        waiting.found.append(found)
+        self._count += 1
+        cut = self._cut(place, self._size)[0] if len(waiting.found) >= self._size else None
+        if not self._many_slots:
+            return cut or self._overdue()
+        if cut is not None:
+            self._full.append(cut)
+            self._count += len(cut.values)
+        return self._overdue()
+
+    def _overdue(self) -> BatchDraft | None:
+        """Return a batch to write if more requests are held than `HELD_REQUESTS`."""
+        if self._count <= HELD_REQUESTS:
+            return None
+        if self._full:
+            cut = self._full.pop(0)
+            self._count -= len(cut.values)
+            return cut
+        return self._cut(next(iter(self._waiting)), self._size)[0]
+
+    def due(self, now: float) -> list[BatchDraft]:
+        """Return full batches, batches past the maximum age, and batches for idle workers."""
+        bisector = self._take_full()
+        for place in self._in_order(self._older_than(self._max_age, now)):
+            bisector += self._cut(place, self._size)
+        idle = 0 if self._idle is None else self._idle() - len(bisector)
+        if idle <= 0:
+            return bisector
+        if self._many_slots:
+            for place in self._older_than(FIRST_AFTER, now)[:idle]:
+                bisector += self._cut(place, self._size)
+            return bisector
+        for place in self._in_order(self._older_than(FIRST_AFTER, now)):
+            fair = math.ceil(self._count / idle)
+            bisector += self._cut(place, min(self._size, max(FEWEST, fair)))
+        return bisector
+
+    def take(self) -> list[BatchDraft]:
+        """Return everything that is left, at the end of the stream."""
+        rest = self._in_order(list(self._waiting))
+        return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, self._size))]
+
+    def _take_full(self) -> list[BatchDraft]:
+        bisector, self._full = self._full, []
+        self._count -= sum(len(cut.values) for cut in bisector)
+        return bisector
+
+    def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
+        """Slots and priorities whose first request is at least `age` seconds old, oldest first."""
+
+        def old() -> Iterator[tuple[str, int]]:
+            for place, waiting in self._waiting.items():
+                if now - waiting.since < age:
+                    return
+                yield place
+
+        return list(old())
+
+    @staticmethod
+    def _in_order(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Slots and priorities, highest priority first."""
+        return sorted(places, key=lambda place: (-place[1], place[0]))
+
+    def _cut(self, place: tuple[str, int], size: int) -> list[BatchDraft]:
+        found = self._waiting.pop(place).found
+        self._count -= len(found)
+        slot, priority = place
+        return [
+            BatchDraft(
+                values=[one.value for one in found[start : start + size]],
+                fingerprints=[one.fingerprint for one in found[start : start + size]],
+                slot=slot,
+                priority=priority,
+            )
+            for start in range(0, len(found), size)
+        ]

@@ -1,0 +1,177 @@
+"""Gives each waiting batch a node, an attempt and a post.
+
+Invariants: an attempt is stored before it is posted; a job id that may have been accepted is never posted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import Attempt, job_id
+from scrapyd_dist.errors import (
+    ApiRefused,
+    AuthRefused,
+    CallRefused,
+    ForeignRow,
+    NodeError,
+    NotFound,
+    NothingMatched,
+    StepRefused,
+)
+from scrapyd_dist.scheduling.node_state import JobRun
+from scrapyd_dist.scheduling.placement import Assigned
+
+if TYPE_CHECKING:
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.collector import Collector
+    from scrapyd_dist.scheduling.node_state import NodeState
+    from scrapyd_dist.scheduling.placement import Placement
+
+logger = logging.getLogger(__name__)
+
+#: answers with which a node refuses a job that it could have taken
+SAID_NO = (ApiRefused, AuthRefused, CallRefused, NotFound)
+
+
+@dataclass(kw_only=True)
+class Dispatcher:
+    """Gives waiting batches to nodes."""
+
+    state: SchedulerState
+    collector: Collector
+    placement: Placement
+
+    def pump(self) -> None:
+        """Give waiting batches to nodes, as long as there is room."""
+        state = self.state
+        if not state.waiting or not state.sending or state.paused:
+            return
+        dealt = self._deal() if state.limits.wait else self._all_at_once()
+        for batch, member in dealt:
+            state.waiting.remove(batch)
+            self._send(batch, member)
+
+    def _deal(self) -> list[tuple[Batch, NodeState]]:
+        state, most = self.state, self.state.limits.max_jobs
+        limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
+        hand = Assigned(avoid=state.avoid, limit=limit, closing=state.closed)
+        return self.placement.deal(state.waiting, state.members, hand)
+
+    def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
+        """Give every node its share at once: nothing will be sent later."""
+        jobs = {member: len(member.out) for member in self.state.members if member.usable}
+        dealt = []
+        for batch in self.state.waiting if jobs else ():
+            member = min(jobs, key=lambda one: jobs[one])
+            jobs[member] += 1
+            dealt.append((batch, member))
+        most = self.state.limits.max_jobs
+        return dealt[: max(0, most - sum(len(member.out) for member in self.state.members))] if most else dealt
+
+    def _send(self, batch: Batch, member: NodeState) -> None:
+        number = batch.attempts + 1
+        now = time.time()
+        out = JobRun(
+            batch=batch,
+            number=number,
+            job=job_id(self.state.spec.crawl, batch.number, number),
+            member=member,
+            since=now,
+            start_by=now + self.state.limits.start_timeout,
+            at_once=member.free_slots > 0,
+        )
+        member.out[out.job] = out
+        task = self.state.spawn(self._post(out))
+        self.state.posts.add(task)
+        task.add_done_callback(self.state.posts.discard)
+
+    async def _post(self, out: JobRun) -> None:
+        state, node = self.state, out.member.node
+        db, crawl = state.store.store, state.spec.crawl
+        attempt = Attempt(
+            batch=out.batch.number, number=out.number, job=out.job, node=node.name, url=node.url, sent_at=out.since
+        )
+        try:
+            await state.store(db.open_attempt, crawl, attempt)
+        except (NothingMatched, StepRefused) as error:
+            if not state.spec.rows:
+                raise
+            # at a frontier, a row may be deleted while it waits here
+            logger.warning("batch %d is not sent: %s", out.batch.number, error)
+            out.member.out.pop(out.job, None)
+            state.ended(out.batch.number)
+            return
+        try:
+            payload = await state.store(db.payload, crawl, out.batch.number)
+        except ForeignRow as error:
+            await self.collector.failed(out, str(error))
+            return
+        try:
+            await state.client.post(out, payload)
+        except NodeError as error:
+            if not error.maybe_accepted:
+                await self._refused(out, error)
+                return
+            if not await self._was_accepted(out, error):
+                return
+        state.counters.sent += 1
+        await state.store(db.sent, crawl, out.batch.number, out.number)
+        out.posted = True
+        state.wake(out.member).set()
+
+    async def _refused(self, out: JobRun, error: NodeError) -> None:
+        """The node certainly did not take it: the batch waits again, for another node if there is one."""
+        member, state = out.member, self.state
+        member.out.pop(out.job, None)
+        if isinstance(error, SAID_NO):
+            said_no(member, error)
+        else:
+            state.lost_touch(member, error)
+        await state.store(
+            state.store.store.refused, state.spec.crawl, out.batch.number, out.number, str(error), time.time()
+        )
+        state.wake(member).set()
+        state.put_back(out.batch, member.node.name)
+        state.check_unfit()
+
+    async def _was_accepted(self, out: JobRun, error: NodeError) -> bool:
+        """After a post with an unknown result, ask the node for the job id before anything is sent again."""
+        state, name = self.state, out.member.node.name
+        deadline = time.time() + state.limits.node_timeout
+        logger.warning("%s: it is not known whether job %s was accepted (%s); asking", out.member.node, out.job, error)
+        while True:
+            try:
+                if await state.client.status(out) is not None or await state.client.report(out) is not None:
+                    return True
+            except NodeError as again:
+                state.lost_touch(out.member, again)
+                if not state.sending:
+                    return False  # stored as being sent: a resumed crawl asks again
+                if time.time() > deadline:
+                    await self.collector.failed(out, f"nobody knows whether {name} took it ({error})")
+                    return False
+                await asyncio.sleep(state.limits.poll)
+                continue
+            await self.collector.failed(out, f"{name} did not take it ({error})")
+            return False
+
+
+def said_no(member: NodeState, error: NodeError) -> None:
+    """The node answers and refuses. The first time it may have lost the code; the second time it gets no more work."""
+    if isinstance(error, ApiRefused) and not member.prepared:
+        return  # several posts were refused at once: that counts once
+    if isinstance(error, ApiRefused) and not member.refusals:
+        member.refusals += 1
+        member.prepared = False
+        return
+    if isinstance(error, AuthRefused) and not member.refusals:
+        member.refusals += 1
+        member.missed(str(error), time.time())  # the password may be mended until the next poll
+        return
+    member.unfit = str(error)
+    logger.error("%s gets no more work: %s", member.node, error)

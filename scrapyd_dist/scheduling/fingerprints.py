@@ -1,0 +1,102 @@
+"""An exact set of fingerprints in little memory: some 24 bytes for a fingerprint of 20, where a Python set takes 100.
+
+The fingerprints of one hash lie side by side in one `bytes`. The buckets grow one at a time (linear hashing), so that
+no call takes long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: bytes of Scrapy's own fingerprints; those of another length are kept in a plain set
+SIZE = 20
+#: fingerprints per bucket on average: at this size Python's own allocator keeps the bucket
+PER_BUCKET = 16
+
+
+class FingerprintSet:
+    """A set of `bytes`: `add`, `discard`, `in`, `len`, iteration."""
+
+    def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
+        self._buckets = [b""]
+        self._level = 1  #: the largest power of two that is not more than the number of buckets
+        self._count = 0
+        self._others: set[bytes] = set()
+        for fingerprint in fingerprints:
+            self.add(fingerprint)
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add it; True when it is new."""
+        if len(fingerprint) != SIZE:
+            before = len(self._others)
+            self._others.add(fingerprint)
+            return len(self._others) > before
+        number = self._number(fingerprint)
+        bucket = self._buckets[number]
+        if _place(bucket, fingerprint) >= 0:
+            return False
+        self._buckets[number] = bucket + fingerprint
+        self._count += 1
+        if self._count > PER_BUCKET * len(self._buckets):
+            self._split()
+        return True
+
+    def discard(self, fingerprint: bytes) -> bool:
+        """Remove it; True when it was there."""
+        if len(fingerprint) != SIZE:
+            there = fingerprint in self._others
+            self._others.discard(fingerprint)
+            return there
+        number = self._number(fingerprint)
+        bucket = self._buckets[number]
+        place = _place(bucket, fingerprint)
+        if place < 0:
+            return False
+        self._buckets[number] = bucket[:place] + bucket[place + SIZE :]
+        self._count -= 1
+        return True
+
+    def _number(self, fingerprint: bytes) -> int:
+        mixed = hash(fingerprint)
+        number = mixed % (2 * self._level)
+        return number if number < len(self._buckets) else mixed % self._level
+
+    def _split(self) -> None:
+        """Move about half of one bucket to a new one."""
+        old, new, level = len(self._buckets) - self._level, len(self._buckets), self._level
+        stay: list[bytes] = []
+        go: list[bytes] = []
+        for fingerprint in _cut(self._buckets[old]):
+            (go if hash(fingerprint) % (2 * level) == new else stay).append(fingerprint)
+        self._buckets[old] = b"".join(stay)
+        self._buckets.append(b"".join(go))
+        if len(self._buckets) == 2 * level:
+            self._level = 2 * level
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        if len(fingerprint) != SIZE:
+            return fingerprint in self._others
+        return _place(self._buckets[self._number(fingerprint)], fingerprint) >= 0
+
+    def __len__(self) -> int:
+        return self._count + len(self._others)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for bucket in self._buckets:
+            yield from _cut(bucket)
+        yield from self._others
+
+
+def _place(bucket: bytes, fingerprint: bytes) -> int:
+    """Its offset in the bucket, -1 without one. A match that begins inside another fingerprint is none."""
+    place = bucket.find(fingerprint)
+    while place > 0 and place % SIZE:
+        place = bucket.find(fingerprint, place + 1)
+    return place
+
+
+def _cut(bucket: bytes) -> Iterator[bytes]:
+    return (bucket[start : start + SIZE] for start in range(0, len(bucket), SIZE))

@@ -1,0 +1,147 @@
+"""Follows the lists of nodes while a crawl runs: new nodes join, and nodes that leave are drained, never cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.scheduling.node_state import NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from scrapyd_dist.nodes import Node, NodeRecord
+    from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.monitor import NodeMonitor
+    from scrapyd_dist.scheduling.node_state import AbandonedJob
+
+    #: the nodes that are listed now, given the store's records; None when that cannot be told at the moment
+    Listed = Callable[[Sequence[NodeRecord]], Awaitable[Sequence[Node] | None]]
+
+logger = logging.getLogger(__name__)
+
+#: factor by which a start delay must exceed the stored one to be stored
+LONGER = 1.5
+
+
+@dataclass(kw_only=True)
+class Membership:
+    """Follows the lists of nodes, and what users ask of nodes in the store."""
+
+    state: SchedulerState
+    monitor: NodeMonitor
+    listed: Listed | None = None  #: None: the fleet never changes
+    given_up: dict[str, list[AbandonedJob]] = field(
+        default_factory=dict
+    )  #: URL of a node outside the fleet -> abandoned jobs there
+    _begun: bool = False
+    _told: bool = False
+
+    def follow(self) -> None:
+        """Poll the store and the lists until the crawl is over, each in its own task."""
+        self._begun = True
+        self.state.spawn(self._again(self._wishes))
+        if self.listed:
+            self.state.spawn(self._again(self._lists))
+
+    async def _again(self, look: Callable[[], Awaitable[None]]) -> None:
+        while not self.state.over.is_set():
+            await look()
+            self.state.pump()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.state.over.wait(), self.state.limits.poll)
+
+    async def look(self) -> None:
+        """Read the lists and the store once."""
+        await self._lists()
+        await self._wishes()
+
+    async def _lists(self) -> None:
+        records = await self.state.store(self.state.store.store.nodes)
+        nodes = await self.listed(records) if self.listed else None
+        if nodes is not None:
+            self._compare(nodes)
+
+    async def _wishes(self) -> None:
+        records = await self.state.store(self.state.store.store.nodes)
+        await self._take_in({record.name: record for record in records})
+        self._tell()
+        self.monitor.check_dark()
+
+    # members
+
+    def _compare(self, nodes: Sequence[Node]) -> None:
+        known = {member.node.url: member for member in self.state.members}
+        for node in nodes:
+            member = known.pop(node.url, None)
+            if member is None:
+                self.join(NodeState(node=node))
+            else:
+                self._update(member, node)
+        for member in known.values():
+            if not member.left:
+                member.left = True
+                logger.warning(
+                    "%s is in no list of nodes any more; it gets no new work, and its %d jobs are seen to their end",
+                    member.node,
+                    len(member.out),
+                )
+
+    def join(self, member: NodeState) -> None:
+        """Add a node: watch it, and deploy the crawl's code to it."""
+        if member not in self.state.members:
+            logger.info("%s joins the crawl", member.node)
+            self.state.members.append(member)
+        member.cancel_later += self.given_up.pop(member.node.url, [])
+        self._begin(member)
+
+    def _update(self, member: NodeState, node: Node) -> None:
+        """It is still listed, or again; its name, password or number of slots may have changed."""
+        if _entry(node) != _entry(member.node):
+            member.unfit, member.prepared = "", False  # prepare it again
+        if node.slots is not None:
+            member.slots = node.slots
+        member.node = node
+        if member.left:
+            member.left = False
+            logger.info("%s is back in the list of nodes", node)
+        self._begin(member)
+
+    def _begin(self, member: NodeState) -> None:
+        if self._begun:
+            self.monitor.begin(member)
+
+    # what users ask of nodes
+
+    async def _take_in(self, records: dict[str, NodeRecord]) -> None:
+        store = self.state.store
+        for member in self.state.members:
+            record = records.get(member.node.name)
+            draining = record is not None and record.draining is not None
+            if draining != member.draining:
+                member.draining = draining
+                now = "is drained: it gets no new work" if draining else "gets work again"
+                logger.warning("%s %s", member.node, now)
+            seen = record.start_delay if record else 0.0
+            if member.start_delay > max(seen, 1.0) * LONGER:
+                await store(store.store.update_node, member.node.name, start_delay=round(member.start_delay, 1))
+            member.start_delay = max(member.start_delay, seen)
+
+    def _tell(self) -> None:
+        """Warn once when batches wait and every node is drained."""
+        idle = [member for member in self.state.members if member.able and not member.left]
+        stuck = bool(self.state.waits) and bool(idle) and all(member.draining for member in idle)
+        if stuck and not self._told:
+            logger.warning(
+                "All nodes that could work are drained, and %d batches wait; go on with: sdist nodes resume NODE",
+                self.state.waits,
+            )
+        self._told = stuck
+
+
+def _entry(node: Node) -> tuple[object, ...]:
+    """How a node is entered; nodes with the same URL compare equal otherwise."""
+    return (node.username, node.password, node.verify, node.ca, node.tls_name, node.project)

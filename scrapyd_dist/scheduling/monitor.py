@@ -1,0 +1,224 @@
+"""Polls nodes and the jobs on them, each node in a task of its own, so that a slow node delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from scrapyd_dist.batches import BatchState
+from scrapyd_dist.errors import NodeError
+from scrapyd_dist.scrapyd import api
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+
+logger = logging.getLogger(__name__)
+
+#: seconds without a change in a report after which the node is asked whether the job still runs
+FRESH = 2.5
+#: seconds for which a job unknown to its node is not given up
+UNKNOWN_GRACE = 8.0
+#: seconds for which a running job may have no report: it has just started, or its files are gone
+UNHEARD = 300.0
+
+
+class JobEvents(Protocol):
+    """Receives how a job has ended."""
+
+    def end(self, out: JobRun, report: WorkerReport) -> None:
+        """Its final report is there."""
+
+    async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
+        """It is given up; `blame`: its requests may be the cause."""
+
+    async def cancelled(self, job: str) -> None:
+        """It was given up while its node was unreachable, and has now been cancelled."""
+
+
+@dataclass(kw_only=True)
+class NodeMonitor:
+    """Watches nodes, and finds out how the jobs that are out end."""
+
+    state: SchedulerState
+    collector: JobEvents
+    prepare: Callable[
+        [NodeState], Awaitable[str]
+    ]  #: deploys the crawl's code to a node; returns a reason when it cannot
+    _dark_since: float | None = None
+    _watched: set[int] = field(default_factory=set)
+
+    def begin(self, member: NodeState) -> None:
+        """Watch the node from now on; a second call has no effect."""
+        if id(member) not in self._watched:
+            self._watched.add(id(member))
+            self.state.spawn(self.watch(member))
+
+    async def watch(self, member: NodeState) -> None:
+        """Poll the node until the crawl is over, or the node has left and has no job of ours."""
+        state = self.state
+        while not state.over.is_set():
+            state.wake(member).clear()
+            room = member.room()
+            try:
+                await self._look(member)
+            except NodeError as error:
+                state.lost_touch(member, error)
+                await self._give_up_on(member)
+            if member.room() > room:
+                state.pump()
+            if member.left and not member.out and not member.cancel_later:
+                self._watched.discard(id(member))
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(state.wake(member).wait(), self._pause(member))
+
+    def _pause(self, member: NodeState) -> float:
+        """Seconds until the next poll: short when a job is about to end, longer when all have far to go."""
+        poll = self.state.limits.poll
+        if not member.out:
+            return poll * (5 if member.usable else 1)
+        left = min(out.left(time.time()) for out in member.out.values())
+        # once nothing waits, a job that ends sooner than its pace promises would keep the whole crawl open
+        rare = left and not (self.state.closed and not self.state.waits)
+        return min(max(left / 4, poll / 4), poll * 5 if rare else poll)
+
+    async def _look(self, member: NodeState) -> None:
+        before = set(member.out)
+        load = await self.state.client.load(member)
+        was_down = not member.up
+        member.seen(load)
+        # while a post is in flight, its job may or may not be in the node's load
+        settled = before == set(member.out) and all(out.posted for out in member.out.values())
+        member.weighed(load, len(before) if settled else None, time.time())
+        if was_down:
+            logger.info("%s answers again", member.node)
+        if not member.prepared and not member.unfit:
+            member.unfit = await self.prepare(member)
+            member.prepared = not member.unfit
+            self.state.check_unfit()
+        while member.cancel_later:
+            await self.state.client.cancel(member, member.cancel_later[0])
+            await self.collector.cancelled(member.cancel_later.pop(0).job)
+        for out in list(member.out.values()):
+            if self._is_ours(out):
+                await self._look_at(out)
+        if member.wedged_since is not None and not member.trial:
+            await self._take_back(member)
+
+    async def _take_back(self, member: NodeState) -> None:
+        """The node starts nothing: its waiting jobs go elsewhere."""
+        waiting = [out for out in member.out.values() if out.report is None and self._is_ours(out)]
+        if not waiting:
+            return
+        logger.warning("%s takes jobs and starts none; it gets no more work until it does", member.node)
+        for out in waiting:
+            await self.collector.failed(out, f"{member.node.name} takes jobs and starts none")
+        member.gave_up_waiting(time.time())
+
+    def _is_ours(self, out: JobRun) -> bool:
+        """True when this monitor may end it: its post was answered, and its batch is still open."""
+        return out.posted and out.job in out.member.out and out.batch.number in self.state.open
+
+    async def _look_at(self, out: JobRun) -> None:
+        now, state = time.time(), self.state
+        report = await state.client.report(out)
+        if report is not None:
+            out.unheard_since = None
+            if report.ended:
+                self._ended(out, report)
+                return
+            first = out.heard(report, now)
+            if first:
+                out.member.started(out)
+            if first and out.batch.state is not BatchState.RUNNING:
+                await state.store(state.store.store.running, state.spec.crawl, out.batch.number, out.number)
+                out.batch = replace(out.batch, state=BatchState.RUNNING)
+            if now - out.changed < FRESH:
+                out.unknown_since = None
+                return
+        else:
+            out.unheard_since = out.unheard_since or now
+            if now - out.since < min(FRESH, state.limits.poll):
+                return
+        await self._ask_about(out, now)
+
+    def _ended(self, out: JobRun, report: WorkerReport) -> None:
+        if out.report is None:
+            out.report = report
+            out.member.started(out)
+        self.collector.end(out, report)
+
+    async def _ask_about(self, out: JobRun, now: float) -> None:
+        """The report does not change: ask the node about the job."""
+        client, node = self.state.client, out.member.node.name
+        state = await client.status(out)
+        if state is api.JobState.RUNNING:
+            out.unknown_since = None
+            if await self._stands_still(out, now):
+                reason = f"its worker on {node} stands still: no report comes, and its lease is over"
+                await self.collector.failed(out, reason, blame=out.to_blame)
+            elif self._unheard(out, now):
+                await self.collector.failed(out, f"its worker runs, but its report is gone from the logs of {node}")
+            return
+        if state is api.JobState.PENDING:
+            out.unknown_since = out.unheard_since = None
+            if now > out.start_by:
+                await self.collector.failed(out, f"it did not start within {self.state.limits.start_timeout:.0f} s")
+            return
+        report = await client.report(out)  # it may have ended between the two requests
+        if report is not None and report.ended:
+            self._ended(out, report)
+            return
+        if state is None:
+            # a node that was restarted knows none of its jobs; some may still run
+            out.unknown_since = out.unknown_since or now
+            if now - out.unknown_since < UNKNOWN_GRACE:
+                return
+        if out.report is not None and report is None:
+            await self.collector.failed(out, f"its report is gone from the logs of {node}")
+            return
+        words = await client.last_words(out)
+        how = "died while it worked" if out.report else "ended before it began"
+        reason = f"the worker {how} on {node}{words}"
+        await self.collector.failed(out, reason, blame=out.to_blame)
+
+    def _unheard(self, out: JobRun, now: float) -> bool:
+        """True when a running job has had no report for so long that none will come."""
+        if out.unheard_since is None:
+            return False
+        return now - out.unheard_since > (UNHEARD if out.report is None else self.state.limits.node_timeout)
+
+    async def _stands_still(self, out: JobRun, now: float) -> bool:
+        """True when a job runs by its node, but neither its report nor its lease is renewed."""
+        state = self.state
+        if not state.spec.lease or out.report is None or now - out.changed < state.spec.lease:
+            return False
+        late = await state.store(state.store.store.expired, state.spec.crawl)
+        return any((attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late)
+
+    async def _give_up_on(self, member: NodeState) -> None:
+        patience = self.state.limits.node_timeout
+        if member.down_since is None or time.time() - member.down_since < patience:
+            return
+        for out in list(member.out.values()):
+            if self._is_ours(out):
+                await self.collector.failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
+
+    def check_dark(self) -> None:
+        """Stop when no node that could work has answered for `fleet_timeout`; the batches stay in the store."""
+        members, patience = self.state.members, self.state.limits.fleet_timeout
+        if any(member.up and not member.unfit and not member.left for member in members):
+            self._dark_since = None
+            return
+        self._dark_since = self._dark_since or time.time()
+        if time.time() - self._dark_since > patience:
+            reasons = {m.unfit or m.down_reason or f"{m.node.name} is in no list of nodes" for m in members}
+            self.state.stop_now(f"No node has answered for {patience:.0f} s ({'; '.join(sorted(reasons))}).")

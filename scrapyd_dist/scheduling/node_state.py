@@ -1,0 +1,444 @@
+"""The nodes of one crawl and the jobs that run on them, as values and decisions. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapyd_dist.errors import NodeError, NoReply
+from scrapyd_dist.scheduling.poison import blames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime, timedelta
+
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Load
+
+#: seconds between two polls of a node's own queue, Scrapyd's default
+POLL = 5.0
+
+
+#: polls in a row that have to find jobs waiting and none running
+LOOKS = 3
+
+
+#: polls that are kept per node
+KEPT = 12
+
+
+#: seconds of clock skew that are worth a message; a Date header has whole seconds
+SKEW = 2.0
+
+
+#: seconds from accepted to started beyond which a clock must be wrong
+DELAY_MAX = 600.0
+
+
+class NodeHealth(str, Enum):
+    """The state of a node."""
+
+    UP = "up"
+    DOWN = "down"
+    REFUSED = "refused"  #: it refuses us: user name, password, certificate
+    BUSY = "busy"  #: connected, but no answer in time: it imports a project, or hangs
+    DRAINING = "draining"
+    WEDGED = "wedged"  #: jobs wait there, and none is ever started
+
+
+def state_of(error: NodeError | None, *, wedged: bool = False, draining: bool = False) -> NodeHealth:
+    """The state of a node; wedged goes before draining."""
+    if error is None:
+        return NodeHealth.WEDGED if wedged else NodeHealth.DRAINING if draining else NodeHealth.UP
+    if error.exit_code == 6:
+        return NodeHealth.REFUSED
+    return NodeHealth.BUSY if isinstance(error, NoReply) else NodeHealth.DOWN
+
+
+def apart(start_delay: float) -> float:
+    """Seconds between two polls below which they count as one.
+
+    Args:
+        start_delay: longest time from accepted to started that was seen on this node, seconds.
+    """
+    return max(POLL, start_delay)
+
+
+def looked(
+    looks: Sequence[float], *, now: float, pending: int, running: int, start_delay: float = 0.0, moved: bool = False
+) -> tuple[float, ...]:
+    """The polls in a row that found jobs waiting and none running, after one more poll.
+
+    Args:
+        looks: the row so far, newest last; seconds since the epoch.
+        now: the time of this poll.
+        pending: jobs that wait.
+        running: jobs that run.
+        start_delay: as in `apart`.
+        moved: whether a job is known to have started or ended since the last poll.
+    """
+    if running or not pending or moved:
+        return ()
+    if not looks or now < looks[-1]:  # after a clock was set back, earlier polls say nothing
+        return (now,)
+    if now - looks[-1] <= apart(start_delay):
+        return tuple(looks)
+    return (*looks, now)[-KEPT:]
+
+
+def is_wedged(looks: Sequence[float], start_delay: float = 0.0) -> bool:
+    """True when these polls show that the node starts nothing any more.
+
+    A job may wait for the node's next poll of its own queue, so polls close together count as one.
+    """
+    return row_of(looks, start_delay) is not None
+
+
+def row_of(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
+    """When the row of polls began that shows it; None without such a row."""
+    chain: list[float] = []
+    for at in reversed(looks):
+        if not chain or chain[-1] - at > apart(start_delay):
+            chain.append(at)
+        if len(chain) == LOOKS:
+            return at
+    return None
+
+
+def moved_since(
+    started: Iterable[datetime | None], *, span: float, node_now: datetime | None, offsets: Iterable[timedelta]
+) -> bool:
+    """True when one of these jobs started or ended within the last `span` seconds.
+
+    A node tells local times without their zone: true when it holds in one of the possible zones.
+
+    Args:
+        started: times of the node's jobs, naive.
+        span: seconds.
+        node_now: the node's clock, UTC.
+        offsets: possible offsets of local time from UTC.
+    """
+    if node_now is None:
+        return False
+    now = node_now.replace(tzinfo=None)
+    ages = [(now + offset - at).total_seconds() for at in started if at is not None for offset in offsets]
+    return any(-SKEW <= age <= span for age in ages)
+
+
+def start_delay_of(sent_and_started: Iterable[tuple[float, float]], skew: float = 0.0) -> float:
+    """The longest time from sent to started among these jobs, seconds.
+
+    Args:
+        sent_and_started: for each job, when it was sent by our clock and started by the node's.
+        skew: the node's clock minus ours, seconds.
+    """
+    delays = [started - skew - sent for sent, started in sent_and_started]
+    return max((delay for delay in delays if 0 < delay <= DELAY_MAX), default=0.0)
+
+
+def skew_of(node_now: datetime | None, ours: float) -> float | None:
+    """The node's clock minus ours, in seconds; None where the node does not tell.
+
+    Args:
+        node_now: its Date header; the middle of that second is taken.
+        ours: the middle of our request and its answer, seconds since the epoch.
+    """
+    return None if node_now is None else round(node_now.timestamp() + 0.5 - ours, 1)
+
+
+#: process slots assumed for a node that does not state them: Scrapyd's default for one processor
+SLOTS_UNKNOWN = 4
+
+
+#: jobs that may wait on a node beyond its process slots, so that a freed slot is filled at once
+AHEAD = 2
+
+
+#: seconds before a job's end at which the next one is sent: one poll of ours, and one of the node's own queue
+SOON = 12.0
+
+
+#: requests of a first job after which a node's pace is known
+TELLING = 10
+
+
+#: share of the slots whose pace must be known before batch sizes follow it
+MOST_SLOTS = 0.8
+
+
+#: weight of the last job in a node's pace
+NEWEST = 0.3
+
+
+#: seconds after which a wedged node is given one job as a trial
+TRIAL_AFTER = 60.0
+
+
+class AbandonedJob(NamedTuple):
+    """A job that was given up and may not have been told yet."""
+
+    job: str
+    project: str = ""  #: where it is not the crawl's own
+
+
+@dataclass(kw_only=True)
+class JobRun:
+    """One attempt that is out on a node."""
+
+    batch: Batch
+    number: int  #: of the attempt
+    job: str
+    member: NodeState
+    since: float  #: seconds since the epoch when it was sent
+    start_by: float  #: seconds since the epoch, by our clock, after which it must not start
+    at_once: bool = False  #: a process slot was free for it when it was sent
+    posted: bool = False  #: its post has been answered; until then only the poster may end it
+    report: WorkerReport | None = None
+    changed: float = 0.0  #: when its report last changed, by our clock
+    unknown_since: float | None = None  #: since when the node has not known the job
+    unheard_since: float | None = None  #: since when there has been no report
+    spider: str = ""  #: where it is not the crawl's own
+    project: str = ""  #: where it is not the crawl's own
+    recalled: tuple[int, int, int] = (0, 0, 0)  #: requests, pages and items that were counted in an earlier process
+    to_do: int = field(init=False)  #: requests that have not ended yet
+
+    def __post_init__(self) -> None:
+        self.to_do = self.batch.size
+
+    def heard(self, report: WorkerReport, now: float) -> bool:
+        """Take in a report; True when it is the first one."""
+        first = self.report is None
+        if report.no_lease and not self.member.deaf:  # the worker knows better than any guess made here
+            self.member.deaf = report.no_lease
+        if first or self.report != report:
+            self.changed = now
+        self.report = report
+        self.to_do = self.batch.size - report.ended_requests
+        if self.member.unproven and report.ended_requests >= TELLING:
+            self.member.pace = report.pace
+        return first
+
+    @property
+    def given_up(self) -> AbandonedJob:
+        """The job as it is to be cancelled."""
+        return AbandonedJob(self.job, self.project)
+
+    @property
+    def to_blame(self) -> bool:
+        """True when its death may be caused by its requests."""
+        return blames(self.report)
+
+    def progress(self) -> tuple[int, int, int]:
+        """Requests ended, pages and items that are counted nowhere else yet."""
+        report = self.report
+        return (report.ended_requests, report.pages, report.items) if report else (0, 0, 0)
+
+    @property
+    def succeeded(self) -> int:
+        """At least this many of the ended requests in `progress` gave a result."""
+        return max(0, self.progress()[0] - self.report.missed) if self.report else 0
+
+    def left(self, now: float) -> float:
+        """Seconds until it ends at its pace so far; 0: not known."""
+        if self.report is None or not self.report.ended_requests:
+            return 0.0
+        waiting = self.report.requests - self.report.ended_requests
+        pace = self.report.pace or self.report.ended_requests / max(now - self.since, 0.001)
+        return waiting / pace
+
+
+@dataclass(kw_only=True, eq=False)
+class NodeState:
+    """One node as this crawl knows it."""
+
+    node: Node
+    out: dict[str, JobRun] = field(default_factory=dict)
+    slots: int = 0
+    down_since: float | None = None
+    down_reason: str = ""
+    prepared: bool = False  #: has the crawl's code
+    unfit: str = ""  #: why it gets no work although it answers
+    deaf: str = ""  #: why its workers cannot follow rules of the throttle
+    refusals: int = 0  #: refusals of jobs that it could have taken
+    draining: bool = False  #: a user drains it: no new work
+    retired: int = 0  #: process slots whose workers ended as their settings say, and are not replaced
+    left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
+    wedged_since: float | None = None  #: since when it has taken jobs and started none
+    trial: bool = False  #: wedged for so long that one job may try it
+    idle_looks: tuple[float, ...] = ()  #: see `node_health.looked`
+    start_delay: float = 0.0  #: longest time from sent to started where a slot was free, seconds
+    others: int = 0  #: jobs of others, waiting or running
+    pace: float = 0.0  #: requests per second of one job, weighted towards the newest; 0: not known
+    unproven: bool = True  #: no job has ended there: its pace is that of a running one
+    skew: float = 0.0  #: its clock minus ours, seconds
+    cancel_later: list[AbandonedJob] = field(
+        default_factory=list
+    )  #: abandoned jobs that could not be cancelled while it was unreachable
+    jobs: int = 0  #: accepted attempts
+    items: int = 0  #: in accepted attempts
+    _proven: int = 1  #: process slots that it has shown, or is about to
+    _crowded: int | None = None  #: jobs that ran at the last poll while others waited
+    _strange: int = 0  #: jobs of others at the last poll
+
+    def __post_init__(self) -> None:
+        self.slots = self.slots or self.node.slots or SLOTS_UNKNOWN
+
+    @property
+    def up(self) -> bool:
+        return self.down_since is None
+
+    @property
+    def able(self) -> bool:
+        """True when it could work, users' wishes aside."""
+        return self.down_since is None and self.prepared and not self.unfit
+
+    @property
+    def usable(self) -> bool:
+        """True when it gets work while it has room."""
+        return (
+            self.down_since is None
+            and self.prepared
+            and not self.unfit
+            and not self.draining
+            and not self.left
+            and (self.wedged_since is None or self.trial)
+        )
+
+    @property
+    def crowded_out(self) -> bool:
+        """True when jobs of others take all its room."""
+        return not self.out and self.wedged_since is None and self.others >= self.slots + AHEAD
+
+    def room(self) -> int:
+        """How many more jobs it may get now: those that it can start soon."""
+        if not self.usable:
+            return 0
+        if self.wedged_since is not None:
+            return 1 - len(self.out)
+        return self.slots + self.ahead - len(self.out) - self.others
+
+    @property
+    def ahead(self) -> int:
+        """Jobs that may wait there: one for each job that ends soon; a few while its pace is unknown."""
+        if not self.pace:
+            return AHEAD
+        soon = SOON * self.pace
+        return min(len([1 for out in self.out.values() if out.to_do <= soon]), max(AHEAD, self.slots))
+
+    @property
+    def likely_slots(self) -> int:
+        """Process slots that batches are cut for: those that it states or has shown, and as many again.
+
+        Too high a guess would make many small batches wait where few large ones could run.
+        """
+        return self.slots if self.node.slots is not None else min(self.slots, self._proven)
+
+    @property
+    def idle_slots(self) -> int:
+        """The likely slots that no job runs on or waits for."""
+        return max(0, self.likely_slots - len(self.out) - self.others) if self.usable else 0
+
+    @property
+    def free_slots(self) -> int:
+        """The process slots that no job runs on or waits for."""
+        return max(0, self.slots - len(self.out) - self.others) if self.usable else 0
+
+    @property
+    def state(self) -> str:
+        """Its state in one word, for a summary."""
+        if self.left:
+            return "left"
+        if self.unfit:
+            return "unfit"
+        if not self.up:
+            return "down"
+        return "wedged" if self.wedged_since is not None else "draining" if self.draining else "up"
+
+    # what is learned of it
+
+    def seen(self, load: Load) -> None:
+        """It answered. Learns its process slots, unless the target states them: Scrapyd does not tell."""
+        self.down_since, self.down_reason = None, ""
+        if self.node.slots is not None:
+            return
+        crowded = load.running if load.pending else None
+        if load.running > self.slots:
+            self.slots = load.running
+        elif crowded and crowded == self._crowded:
+            self.slots = crowded
+            self._proven = max(self._proven, crowded)
+        elif not load.pending and load.running == self.slots:
+            self.slots += 1
+        if not load.pending and load.running >= self._proven:
+            self._proven = load.running * 2
+        self._crowded = crowded
+
+    def weighed(self, load: Load, ours: int | None, now: float) -> None:
+        """Judge its load.
+
+        Args:
+            load: its answer.
+            ours: our jobs that it had when it was asked; None when that is not known.
+            now: seconds since the epoch.
+        """
+        if ours is not None:
+            strange = max(0, load.pending + load.running - ours)
+            # an abandoned job may still be there for a moment: only what two polls agree on belongs to others
+            self.others, self._strange = min(strange, self._strange), strange
+        if load.running:
+            self.wedged_since, self.trial = None, False
+        self.idle_looks = looked(
+            self.idle_looks, now=now, pending=load.pending, running=load.running, start_delay=self.start_delay
+        )
+        if is_wedged(self.idle_looks, self.start_delay):
+            if self.wedged_since is None or self.trial:
+                self.wedged_since, self.trial = now, False
+        elif self.wedged_since is not None and not load.pending:
+            self.trial = now - self.wedged_since >= TRIAL_AFTER
+
+    def gave_up_waiting(self, now: float) -> None:
+        """Its waiting jobs were taken back since it starts none; another trial comes later."""
+        self.wedged_since, self.trial, self.idle_looks = now, False, ()
+
+    def started(self, out: JobRun) -> None:
+        """A first report came: learn how long the node took to start the job."""
+        if out.at_once and out.report is not None and out.report.started:
+            self.start_delay = max(self.start_delay, out.report.started - self.skew - out.since)
+        self.wedged_since, self.trial, self.idle_looks = None, False, ()
+
+    def accepted(self, report: WorkerReport) -> None:
+        """An attempt there was accepted."""
+        self.jobs += 1
+        self.items += report.items
+        if report.pace:
+            self.pace = report.pace if self.unproven else self.pace + NEWEST * (report.pace - self.pace)
+            self.unproven = False
+
+    def missed(self, reason: str, now: float) -> None:
+        """It did not answer."""
+        if self.down_since is None:
+            self.down_since = now
+        self.down_reason = reason
+        self.idle_looks = ()
+
+    def progress(self) -> tuple[int, int, int]:
+        """Requests ended, pages and items of the jobs that are out."""
+        rows = [(0, 0, 0), *(out.progress() for out in self.out.values())]
+        requests, pages, items = (sum(column) for column in zip(*rows, strict=True))
+        return requests, pages, items
+
+
+def typical_pace(members: Sequence[NodeState]) -> float:
+    """Requests per second of one job on the average slot, by time: slow nodes count fully; 0: not known."""
+    known = [(member.slots, member.pace) for member in members if member.pace]
+    return sum(slots for slots, _ in known) / sum(slots / pace for slots, pace in known) if known else 0.0
+
+
+def settled_pace(members: Sequence[NodeState]) -> float:
+    """The typical pace, once that of most slots is known: fast nodes report first. 0 until then."""
+    slots = sum(member.slots for member in members if member.usable)
+    known = sum(member.slots for member in members if member.usable and member.pace)
+    return typical_pace(members) if known >= slots * MOST_SLOTS else 0.0

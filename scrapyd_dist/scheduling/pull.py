@@ -1,0 +1,344 @@
+"""The pull scheduler: keeps workers running at one frontier, and collects what they have done.
+
+In a crawl that pulls, it takes the place of the push scheduler in the producer's process, with the same interface; a
+frontier that other processes fill needs nothing else. Workers are started by the autoscaler, watched by the node
+monitor, and their attempts are ended by the collector, around one shared state, on an asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.finish_reasons import meaning
+from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
+from scrapyd_dist.scheduling.base import BaseScheduler, OpenWork, SchedulerLimits
+from scrapyd_dist.scheduling.batcher import Demand
+from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker, FailurePolicy
+from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
+from scrapyd_dist.scheduling.membership import Membership
+from scrapyd_dist.scheduling.monitor import NodeMonitor
+from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, settled_pace
+from scrapyd_dist.scheduling.poison import PoisonBisector
+from scrapyd_dist.scheduling.pool_state import PoolState
+from scrapyd_dist.scheduling.pull_collector import PullCollector
+from scrapyd_dist.scheduling.scaling_policy import ALL, ScalingPolicy, decide, work_in
+from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scheduling.job_request import JobRequest
+    from scrapyd_dist.scheduling.membership import Listed
+    from scrapyd_dist.scheduling.node_state import NodeState
+    from scrapyd_dist.scheduling.scaling_policy import Workload
+    from scrapyd_dist.store.reach import Way
+    from scrapyd_dist.store.worker_thread import StoreThread
+    from scrapyd_dist.transports import AsyncSender
+
+logger = logging.getLogger(__name__)
+
+#: pause between two polls of the store, as a share of `SchedulerLimits.poll`
+PAUSE = 0.25
+#: least seconds between two polls, and least pause as a multiple of a poll's duration, for frontiers of many slots
+BREATH, REST = 0.02, 2.0
+#: batches that wait for each worker where slots are shared fairly and batches are small
+STOCK = 16
+#: seconds between two heartbeats of this process in the store; after three missed ones it counts as lost
+ANNOUNCE = 20.0
+#: seconds that workers get to see that no batch is left, and again after they were told to end
+LEAVE = 10.0
+#: seconds in which the workers of an earlier process are polled before the only round of starts
+FIRST_LOOKS = 10.0
+
+
+@dataclass(kw_only=True)
+class PullScheduler(BaseScheduler):
+    """Call `recover`, `start`, then `await ended()`, `await left()`, `await stop("")`.
+
+    A process that fills the frontier itself names itself as `producer`, calls `add` for what it has added, and
+    `no_more` at the end.
+    """
+
+    spec: JobRequest
+    members: list[NodeState]  #: the nodes at the start; nodes that join later are appended
+    store: StoreThread
+    sender: AsyncSender
+    folder: Path  #: the folder of fetched parts
+    prepare: Callable[
+        [NodeState], Awaitable[str]
+    ]  #: deploys the crawl's code to a node; returns a reason when it cannot
+    reach: Callable[[Node], Way]  #: how a node's workers reach the store
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    limits: SchedulerLimits = field(default_factory=SchedulerLimits)
+    key: bytes | None = None  #: key of encrypted batches
+    listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
+    producer: str = ""  #: the name under which this process fills the frontier; empty when it does not
+    state: PoolState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state = state = PoolState(
+            spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits
+        )
+        self.breaker = CircuitBreaker(attempts=self.limits.max_attempts)
+        self._collector = Collector(state=state, folder=self.folder, bisector=PoisonBisector(key=self.key))
+        self._returning = PullCollector(state=state, collector=self._collector, accepted=self._worked, key=self.key)
+        others = ForeignProjects(state=state, terms=self.scaling.terms, key=self.key)
+        self._autoscaler = Autoscaler(
+            state=state,
+            registry=WorkerRegistry(crawl=self.spec.crawl, store=self.store),
+            terms=self.scaling.terms,
+            reach=self.reach,
+            breaker=self.breaker,
+            gone=self._returning.worker_gone,
+            others=others,
+            failure_policy=FailurePolicy(state=state, breaker=self.breaker, others=others),
+            again=self.scaling.every is not None,
+        )
+        self._returning.hangs = self._autoscaler.hangs
+        self._monitor = NodeMonitor(state=state, collector=self._autoscaler, prepare=self.prepare)
+        self._membership = Membership(state=state, monitor=self._monitor, listed=self.listed)
+        self._begun = time.monotonic()
+        self._staffed: float | None = None  #: when workers were last started
+        self._announced: float | None = None  #: when the last heartbeat was stored
+
+    def _worked(self, slot: str) -> None:
+        pool = self.scaling.pool_of(slot)
+        self.breaker.worked(ALL if pool is None else pool)
+
+    # state
+
+    @property
+    def failed(self) -> bool:
+        """True when it stopped and resuming alone does not help."""
+        return self.fault is not None or bool(self.breaker.closed or self.breaker.unfit)
+
+    @property
+    def unreached(self) -> bool:
+        return bool(self.stopped and self.breaker.unreached) and not self.counters.sent
+
+    @property
+    def work(self) -> OpenWork:
+        """The batches that are neither done nor dead."""
+        slots = self.state.slots
+        return OpenWork(
+            waiting=self.state.backlog.waiting,
+            waiting_requests=sum(slot.waiting for slot in slots),
+            out=self.state.backlog.leased + self.state.backlog.expired + self.state.backlog.acked,
+            batches=sum(sum(slot.batches.values()) - slot.batches.get(BatchState.SPLIT.value, 0) for slot in slots),
+        )
+
+    def rest(self, *, paused: bool) -> None:
+        """Pause or resume starting workers; running ones lease nothing while the crawl's row says so."""
+        self.state.paused = paused
+        self.state.news.set()
+
+    def demand(self, more: float | None = None) -> Demand:
+        """What the workers could take now; `more`: requests that are still to be found, None when unknown."""
+        workers = sum(1 for _ in self.state.workers())
+        backlog, ahead = self.state.backlog, 1 + self.scaling.terms.ahead
+        # fair workers hold many small batches
+        fair = bool(self.scaling.terms.fair)
+        return Demand(
+            slots=workers,
+            idle=workers * STOCK - backlog.waiting if fair else workers * ahead - backlog.leased - backlog.waiting,
+            pace=settled_pace(self.members),
+            more=more,
+        )
+
+    # life cycle
+
+    async def recover(self) -> None:
+        """Load drained nodes from the store, and take up the counts and workers of an earlier process."""
+        await self._membership.look()
+        db, crawl = self.store.store, self.spec.crawl
+        accepted = await self.store(db.attempts, crawl, {AttemptState.ACCEPTED})
+        self.counters.recall(await self.store(db.batches, crawl), accepted, await self.store(db.misses, crawl))
+        for attempt in accepted:
+            self.credit(attempt)
+        await self._returning.take_back_pushed()
+        await self._autoscaler.recover(accepted)
+        await self._announce()
+
+    def start(self) -> None:
+        """Start watching the nodes and the store, and start workers."""
+        for member in self.members:
+            self._monitor.begin(member)
+        self._membership.follow()
+        self.state.spawn(self._keep_looking())
+
+    def add(self, batch: Batch) -> None:  # noqa: ARG002 - it is in the store
+        """This process has added a batch."""
+        self.state.news.set()
+
+    def no_more(self) -> None:
+        """This process has added its last batch."""
+        self.state.closed = True
+        if self.producer:
+            self.state.spawn(self._sign_off())
+
+    async def ended(self) -> None:
+        """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`, `fault`)."""
+        await self.state.done.wait()
+
+    async def left(self) -> None:
+        """Wait until no worker runs; workers that do not end by themselves are told to."""
+        for patient in (True, False):  # workers that have not begun are told at once
+            told = [one for one in self.state.workers() if one.posted and not (patient and one.report)]
+            if self._awaited():
+                await asyncio.gather(*(self._autoscaler.dismiss(worker) for worker in told))
+            deadline = time.monotonic() + LEAVE
+            while self._awaited() and time.monotonic() < deadline:
+                for member in self.state.members:
+                    self.state.wake(member).set()
+                await self._pause()
+        if self._awaited():
+            names = ", ".join(worker.job for worker in self.state.workers())
+            logger.warning("These workers have not ended, and are left to themselves: %s", names)
+
+    def _awaited(self) -> bool:
+        """True while the end of workers is awaited."""
+        return (
+            self.limits.wait
+            and self.scaling.every != 0
+            and not self.state.over.is_set()
+            and any(True for _ in self.state.workers())
+        )
+
+    # polling
+
+    async def _keep_looking(self) -> None:
+        while not self.state.over.is_set():
+            self.state.news.clear()
+            began = time.monotonic()
+            await self._look()
+            await self._pause((time.monotonic() - began) * REST)
+
+    async def _pause(self, least: float = 0.0) -> None:
+        """Wait for a reason to poll or the next time to, but at least this many seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.state.news.wait(), self.limits.poll * PAUSE)
+        await asyncio.sleep(max(BREATH, least))
+
+    async def _look(self) -> None:
+        db, crawl, state = self.store.store, self.spec.crawl, self.state
+        await self._announce()
+        ended = self.counters.done + self.counters.failed
+        # in this order: finished means that nothing could be added any more, and nothing was left after that
+        state.backlog = backlog = await self.store(db.backlog, crawl)
+        state.slots = await self.store(db.slots, crawl)
+        self.counters.sent = max(self.counters.sent, ended + self.work.out)
+        await self._returning.look(backlog)
+        pools = work_in(state.slots, self.scaling)
+        if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
+            for pool in vain:
+                await self._returning.bury(pool, self.breaker.closed[pool])
+            # dead batches must not look like open work: the crawl would be stopped, not finished
+            state.slots = await self.store(db.slots, crawl)
+            pools = work_in(state.slots, self.scaling)
+        if not state.done.is_set():
+            self._check_end(pools)
+        if not state.done.is_set():
+            await self._leave_out(self._staff(pools))
+
+    async def _leave_out(self, pools: Sequence[str]) -> None:
+        """Handle pools whose workers have all ended as their settings say, and are not replaced."""
+        for pool in pools:
+            reasons = self._autoscaler.retired[pool]
+            reason = next((one for one in reasons if not meaning(one).asked_for), reasons[-1])
+            if not self.producer:  # what waits in a frontier is for its next consumer
+                self.state.stop_now(f"The workers have ended as their settings say ({reason.upper()}); the rest waits.")
+                return
+            self.enough = reason
+            await self._returning.leave_out(pool, reason)
+
+    async def _announce(self) -> None:
+        """Store a heartbeat: this process may still add batches."""
+        now = time.monotonic()
+        if self.producer and not self.state.closed and (self._announced is None or now - self._announced > ANNOUNCE):
+            self._announced = now
+            await self.store(self.store.store.register_producer, self.spec.crawl, self.producer, ANNOUNCE * 3)
+
+    async def _sign_off(self) -> None:
+        await self.store(self.store.store.sign_off, self.spec.crawl, self.producer)
+        self.state.news.set()
+
+    def _check_end(self, pools: Mapping[str, Workload]) -> None:
+        state, backlog, closed = self.state, self.state.backlog, self.breaker.closed
+        left = [pool for pool, work in pools.items() if not work.over]
+        busy = self._returning.coming or any(True for _ in state.workers())
+        if self.scaling.max_time and time.monotonic() - self._begun > self.scaling.max_time:
+            state.stop_now(f"Workers were kept running for {self.scaling.max_time:g} s, as long as was asked for.")
+        elif not busy and (ALL in closed or (left and all(pool in closed for pool in left))):
+            state.stop_now(
+                " ".join(f"{_named(pool)} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
+            )
+        elif left or self._returning.coming or backlog.producers or backlog.standing:
+            self._check_sent()
+        elif backlog.lost:
+            self.incomplete, names = True, ", ".join(backlog.lost)
+            state.stopped = f"Not all was found: {names}, which filled the frontier, has not been heard of any more."
+            state.done.set()
+        else:
+            state.done.set()
+
+    def _check_sent(self) -> None:
+        """Leave once the workers are sent, when their end is not awaited."""
+        once = self.scaling.every == 0 or (not self.limits.wait and self.state.closed)
+        if once and self._staffed is not None and not self.state.posts:
+            self.state.done.set()
+
+    def _early(self) -> int:
+        """The process slots that nodes state; learned slots only take work that waits already."""
+        return sum(member.node.slots or SLOTS_UNKNOWN for member in self.members if member.usable)
+
+    def _staff(self, pools: Mapping[str, Workload]) -> list[str]:
+        """Start workers, or let some end; returns pools with batches that will get no worker."""
+        state, now = self.state, time.monotonic()
+        every = self.scaling.every
+        again = self._staffed is None or every is None or (every and now - self._staffed >= every)
+        if state.paused or not state.sending or not again or (every == 0 and self._unseen()):
+            return []
+        if self._autoscaler.ending:  # why these ended, and what they had leased, is not known yet
+            return []
+        working = Counter(worker.pool for worker in state.workers())
+        retired = {} if self._autoscaler.again else self._autoscaler.retired
+        decision = decide(
+            pools,
+            working,
+            self.scaling,
+            room=sum(room(member) for member in self.members),
+            early=self._early() if state.backlog.producers else 0,
+            closed=self.breaker.closed,
+            cramped=self._autoscaler.cramped(pool for pool, work in pools.items() if work.waiting),
+            retired={pool: len(reasons) for pool, reasons in retired.items()},
+        )
+        for pool in decision.start:
+            self._autoscaler.start(pool)
+        for pool in decision.end:
+            if self._autoscaler.make_room(pool, decision.only_for):
+                break
+        # a handshake does no work: the round goes on until it is known which node can work
+        self._staffed = None if any(worker.introduces for worker in state.workers()) else now
+        here = {*working, *decision.start}
+        return [pool for pool in retired if pool in pools and pools[pool].waiting and pool not in here]
+
+    def _unseen(self) -> bool:
+        """True while workers of an earlier process have not been polled yet: they may have ended long ago."""
+        left = (worker for worker in self.state.workers() if not worker.at_once and worker.member.up)
+        return time.monotonic() - self._begun < FIRST_LOOKS and any(worker.report is None for worker in left)
+
+
+def _named(pool: str) -> str:
+    return "The crawl" if pool == ALL else f"The slot {pool!r}"

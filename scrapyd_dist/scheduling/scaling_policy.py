@@ -1,0 +1,133 @@
+"""Decides how many workers a frontier gets, and for which slots. Values and decisions, no IO.
+
+Invariant: no slot has more workers than allowed, and a closed one gets none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER
+from scrapyd_dist.scheduling.worker_request import WorkerRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from scrapyd_dist.frontier.backlog import SlotCount
+
+#: the pool of workers that lease from all slots but those of other spiders; no slot has this name
+ALL = "*"
+#: states of a batch that waits for a worker, and of one that a worker has had
+_WAITING, _OUT = ("sealed", "failed"), ("sent", "running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPolicy:
+    """The allowed number of workers, and their slots."""
+
+    most: int = 0  #: workers at one time; 0: as many as the fleet has process slots
+    per_slot: int = 0  #: workers per slot; 0: workers are not bound to slots, each leases from all of them
+    prefix: str = ""  #: only slots whose names begin with it
+    every: float | None = None  #: seconds between two rounds of starts; None: no rounds, 0: only one
+    max_time: float = 0.0  #: seconds after which no more workers are started or awaited; 0: no limit
+    terms: WorkerRequest = field(default_factory=WorkerRequest)
+
+    def pool_of(self, slot: str) -> str | None:
+        """The slot's pool: its own, or `ALL`; None when these workers do not lease from it."""
+        if not slot.startswith(self.prefix) and not slot.startswith(OTHER_SPIDER):
+            return None
+        bound = self.per_slot or self.prefix or slot.startswith(OTHER_SPIDER)
+        return slot if bound else ALL
+
+
+@dataclass(kw_only=True)
+class Workload:
+    """The open batches of a pool."""
+
+    waiting: int = 0
+    out: int = 0  #: leased, or their part is being fetched
+
+    @property
+    def over(self) -> bool:
+        return not (self.waiting or self.out)
+
+
+def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Workload]:
+    """Lane -> its open batches; also pools that have none."""
+    pools: dict[str, Workload] = {} if scaling.per_slot or scaling.prefix else {ALL: Workload()}
+    for one in counts:
+        pool = scaling.pool_of(one.slot)
+        if pool is not None:
+            work = pools.setdefault(pool, Workload())
+            work.waiting += sum(one.batches.get(state, 0) for state in _WAITING)
+            work.out += sum(one.batches.get(state, 0) for state in _OUT)
+    return pools
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingDecision:
+    """What to do now."""
+
+    start: Sequence[str] = field(default_factory=list)  #: pools that get one more worker for each time they are named
+    end: Sequence[str] = field(default_factory=list)  #: pools of which one has to let a worker end
+    only_for: Collection[str] = ()  #: the pools that wait for that room, if only some nodes are of use to them
+
+
+def decide(
+    pools: Mapping[str, Workload],
+    working: Mapping[str, int],
+    scaling: ScalingPolicy,
+    *,
+    room: int,
+    early: int = 0,
+    closed: Collection[str] = (),
+    cramped: Collection[str] = (),
+    retired: Mapping[str, int] = MappingProxyType({}),
+) -> ScalingDecision:
+    """Which pools get workers now.
+
+    Args:
+        pools: open batches per pool.
+        working: pool -> its workers, including those that have not started yet.
+        scaling: what is allowed.
+        room: free process slots.
+        early: workers that should run before the first batch comes, where workers lease from all slots.
+        closed: pools that get none any more.
+        cramped: pools without room on the nodes that could do their batches, whatever is free elsewhere.
+        retired: pool -> workers that ended as their settings say, and are not replaced.
+    """
+    free = min(room, scaling.most - sum(working.values()) - sum(retired.values())) if scaling.most else room
+    wanted = {
+        pool: _wanted(pool, work, working.get(pool, 0), scaling, early, retired.get(pool, 0))
+        for pool, work in pools.items()
+        if pool not in closed
+    }
+    starved = sorted(
+        (pool for pool, number in wanted.items() if number and not working.get(pool)),
+        key=lambda pool: -pools[pool].waiting,
+    )
+    # every slot gets one worker before any gets two
+    turns = starved + [pool for pool, number in wanted.items() for _ in range(number - (pool in starved))]
+    stuck = starved if free <= 0 else [pool for pool in starved if pool in cramped]
+    return ScalingDecision(
+        start=[pool for pool in turns if pool not in cramped][: max(0, free)],
+        end=_spare(pools, working, wanted) if stuck else [],
+        only_for=stuck if all(pool in cramped for pool in stuck) else (),
+    )
+
+
+def _wanted(pool: str, work: Workload, working: int, scaling: ScalingPolicy, early: int, retired: int) -> int:
+    """How many more workers a pool could use, whatever the room."""
+    if pool == ALL:
+        return max(0, max(work.waiting, early - retired) - working)
+    if scaling.per_slot and not pool.startswith(OTHER_SPIDER):
+        return max(0, min(scaling.per_slot - working - retired, work.waiting))
+    return max(0, work.waiting - working)
+
+
+def _spare(pools: Mapping[str, Workload], working: Mapping[str, int], wanted: Mapping[str, int]) -> list[str]:
+    """The pools with idle workers, while another one has batches and no worker."""
+    idle = [pool for pool, number in working.items() if number and not wanted.get(pool)]
+    return [pool for pool in idle if pool not in pools or pools[pool].over]

@@ -1,0 +1,134 @@
+"""Job ids and job arguments: what a Scrapyd job may be given, and what its id tells."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.payload import ARGUMENT_MAX
+from scrapyd_dist.scrapyd.versions import hash_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_STAMP = "%Y%m%dT%H%M%SZ"
+
+
+_OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.(?P<kind>[bw])(?P<number>[0-9]{1,16})\.a(?P<attempt>[0-9]{1,16})")
+
+
+_ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
+
+
+def job_id(spider: str, version: str | None, now: datetime) -> str:
+    """Return a new id: `<spider>-<UTC time>[-<content hash of the version>]-<8 hexadecimal digits>`.
+
+    Args:
+        spider: the spider's name; characters not allowed in an id become dashes.
+        version: the version that the job is pinned to; the hash is left out if the name has none.
+        now: the current time, with a time zone.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
+    content = hash_in(version or "")
+    parts = [plain, now.astimezone(timezone.utc).strftime(_STAMP), *([content] if content else ())]
+    return "-".join([*parts, secrets.token_hex(4)])
+
+
+def content_of(job: str) -> str | None:
+    """Return the content hash in a plain job's id, or None."""
+    found = _ID.fullmatch(job)
+    return found[1] if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobId:
+    """The parsed id of a job of a crawl or frontier: an attempt, or a worker that leases batches."""
+
+    crawl: str
+    leases: bool  #: whether it is a worker (or its introduction in another project), not an attempt
+    number: int  #: number of the worker or of the batch
+    attempt: int
+
+
+def read_id(job: str) -> JobId | None:
+    """Parse the id of a crawl's job; returns None for any other id."""
+    found = _OURS.fullmatch(job)
+    if found is None:
+        return None
+    return JobId(
+        crawl=found["crawl"], leases=found["kind"] == "w", number=int(found["number"]), attempt=int(found["attempt"])
+    )
+
+
+#: Maximum total bytes of all arguments: Linux allows 2 MiB, including the environment.
+ARGUMENTS_BYTES = 1_900_000
+
+
+#: Spider arguments that Scrapyd uses itself or fails on.
+RESERVED_ARGS = frozenset(
+    {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
+)
+
+
+#: spider arguments that jobs get from scrapyd-dist
+OUR_ARGS = frozenset({"batch"})
+
+
+_JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
+
+
+def check_args(args: Mapping[str, str]) -> None:
+    """Refuse spider arguments that a job cannot be given.
+
+    Raises:
+        ConfigError: a name is Scrapyd's or ours.
+    """
+    taken = sorted((RESERVED_ARGS | OUR_ARGS) & args.keys())
+    if taken:
+        raise ConfigError(
+            f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd or scrapyd-dist uses that name itself."
+            " Rename it in the spider and on the command line."
+        )
+
+
+def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
+    """Refuse a job that a node would lose, before it is posted.
+
+    Raises:
+        ConfigError: the id is not a valid file name, an argument's name is reserved, or a value is too long for the
+            kernel.
+    """
+    if not _JOB_ID.match(jobid) or ".." in jobid:
+        raise ConfigError(
+            f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
+            "with it, if it cannot. Use letters, digits, _, - and single dots, at most 200."
+        )
+    reserved = sorted(RESERVED_ARGS & args.keys())
+    if reserved:
+        raise ConfigError(f"The spider argument {reserved[0]!r} is Scrapyd's own; give yours another name.")
+    sizes = [_argument_bytes(name, value) for name, value in (*settings.items(), *args.items())]
+    if sum(sizes) > ARGUMENTS_BYTES:
+        raise ConfigError(
+            f"The settings and arguments of job {jobid} make {sum(sizes)} bytes; together they may have "
+            f"{ARGUMENTS_BYTES}. Past what the kernel takes, Scrapyd loses a job without a word. "
+            "Make the batch smaller."
+        )
+
+
+def _argument_bytes(name: str, value: str) -> int:
+    if not name or "=" in name or "\0" in name + value:
+        raise ConfigError(f"{name!r} cannot be passed to a job: its name is empty or has a = in it, or there is a NUL.")
+    try:
+        size = len(f"{name}={value}".encode())
+    except UnicodeEncodeError as e:
+        raise ConfigError(f"The value of {name!r} is no valid Unicode text, so no job can be given it.") from e
+    if size > ARGUMENT_MAX:
+        raise ConfigError(
+            f"{name}=… is {size} bytes long and a process argument may have {ARGUMENT_MAX}. "
+            "Scrapyd would say ok, lose the job without a word, and a process slot with it. Make the batch smaller."
+        )
+    return size

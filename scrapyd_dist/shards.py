@@ -1,0 +1,91 @@
+"""Divides the index pages of a crawl into shards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from scrapyd_dist.batches import Shard
+from scrapyd_dist.errors import ConfigError
+
+_PLACE = re.compile(r"%0?(\d*)d|\{page(?::0?(\d+)d?)?\}")
+
+
+@dataclass(frozen=True)
+class ShardTemplate:
+    """An index page's URL with one placeholder for its number: `index_%05d.html` or `index_{page}.html`."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        places = len(_PLACE.findall(self.text))
+        if places != 1:
+            raise ConfigError(
+                f"The index address {self.text!r} needs one place for the page number, and has {places or 'none'}:"
+                " write it like index_%d.html, index_%05d.html or ?page={page}. (In a shell, quote the address.)"
+            )
+
+    @property
+    def _width(self) -> int:
+        widths = [number or page for number, page in _PLACE.findall(self.text)]
+        return int(widths[0] or 0)
+
+    @property
+    def place(self) -> str:
+        """The placeholder for the number, as written."""
+        return next(match[0] for match in _PLACE.finditer(self.text))
+
+    def url_with(self, text: str) -> str:
+        """Return the URL with this text instead of the placeholder."""
+        return _PLACE.sub(lambda _: text, self.text)
+
+    def url(self, page: int) -> str:
+        """Return the URL of a page."""
+        return self.url_with(f"{page:0{self._width}d}")
+
+    def page(self, url: str) -> int | None:
+        """Return the page number in a URL, or None if it does not match the template."""
+        before, after = _PLACE.split(self.text)[0], _PLACE.split(self.text)[-1]
+        middle = url[len(before) : len(url) - len(after)]
+        if not url.startswith(before) or not url.endswith(after) or not middle.isdecimal():
+            return None
+        return int(middle) if self.url(int(middle)) == url else None
+
+
+def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0) -> list[Shard]:
+    """Divide `pages` index pages into shards that start at `first_page + floor(pages * x / shards)`.
+
+    If there are more shards than pages, each page is a shard.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    if pages < 1:
+        raise ConfigError(f"The number of index pages (--pages) is {pages}; there must be at least one.")
+    if shards < 1:
+        raise ConfigError(f"The number of shards (--shards) is {shards}; there must be at least one.")
+    if first_page < 0:
+        raise ConfigError(f"The first page (--first-page) is {first_page}; page numbers start at 0.")
+    count = min(shards, pages)
+    edges = [pages * x // count for x in range(count + 1)]
+    return [
+        Shard(
+            number=number,
+            url=template.url(first_page + edges[number]),
+            first_page=first_page + edges[number],
+            last_page=first_page + edges[number + 1] - 1,
+        )
+        for number in range(count)
+    ]
+
+
+def shards_of_urls(urls: list[str]) -> list[Shard]:
+    """Return one shard for each distinct URL of a list of start pages.
+
+    Raises:
+        ConfigError: the list is empty.
+    """
+    distinct = list(dict.fromkeys(urls))
+    if not distinct:
+        raise ConfigError("The list of start URLs is empty; there must be at least one.")
+    return [Shard(number=number, url=url) for number, url in enumerate(distinct)]

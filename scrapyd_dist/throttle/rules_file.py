@@ -1,0 +1,341 @@
+"""Limits of domains as users write them, checked: on the command line, or in a YAML file."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.slots import is_public_suffix, site_of
+from scrapyd_dist.throttle.permits import ALL, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: maximum hits per window
+MOST_HITS = 1_000_000
+
+
+#: bounds of a window in seconds
+SHORTEST_WINDOW, LONGEST_WINDOW = 0.001, 31 * 86400.0
+
+
+#: maximum bytes of an encoded host name
+_LONGEST_NAME = 253
+
+
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+
+
+def domain_of(text: str) -> str:
+    """Return the name under which the store keeps a domain: lower case, IDNA-encoded; `ALL` is returned unchanged.
+
+    Raises:
+        ConfigError: no request would ever be counted under this name.
+    """
+    if text == ALL:
+        return ALL
+    if "/" in text or "@" in text:
+        near = site_of(text if "://" in text else f"http://{text}")
+        hint = f": name the domain alone, {near}" if near else ""
+        raise ConfigError(f"{text!r} is an address, and no domain{hint}.")
+    host = _encoded(text)
+    site = site_of(f"http://[{host}]/" if ":" in host else f"http://{host}/")
+    if is_public_suffix(host):
+        raise ConfigError(
+            f"{text} is what domains end in: each one below it, such as example.{host}, has a limit of its own."
+        )
+    if site != host:
+        raise ConfigError(f"{text} belongs to {site}, whose hosts all share one limit: name {site}.")
+    return host
+
+
+def _encoded(text: str) -> str:
+    """Return a host name or address in the form that Scrapy's URLs use."""
+    bare = text.removeprefix("[").removesuffix("]")
+    if ":" in bare:
+        return _address(bare, text)
+    if text.startswith("*."):
+        raise ConfigError(f"{text} has a star too many: a limit is for all hosts of a domain: name {text[2:]}.")
+    try:
+        host = text.strip().lower().rstrip(".").encode("idna").decode("ascii")
+    except UnicodeError:
+        host = ""
+    if len(host) > _LONGEST_NAME or not all(_LABEL.fullmatch(label) for label in host.split(".")):
+        raise ConfigError(f"{text!r} cannot be the name of a domain.")
+    return host
+
+
+def _address(bare: str, text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(bare))
+    except ValueError:
+        name = text.rpartition(":")[0]
+        raise ConfigError(f"{text!r} is no domain; a limit is for all ports of a host: name {name}.") from None
+
+
+def check_hits(hits: object) -> int:
+    """Return the number of requests allowed per window.
+
+    Raises:
+        ConfigError: it is not a whole number from 1 to `MOST_HITS`.
+    """
+    if isinstance(hits, bool) or not isinstance(hits, int):
+        raise ConfigError(f"hits is {_shown(hits)}, and must be a whole number.")
+    if not 1 <= hits <= MOST_HITS:
+        raise ConfigError(f"hits is {hits}, and must be from 1 to {MOST_HITS:,}; a scale of 0 lets a domain rest.")
+    return hits
+
+
+def check_window(window: object) -> float:
+    """Return the length of a window in seconds.
+
+    Raises:
+        ConfigError: it is not a number from `SHORTEST_WINDOW` to `LONGEST_WINDOW`.
+    """
+    seconds = _number("window", window, "seconds")
+    if not SHORTEST_WINDOW <= seconds <= LONGEST_WINDOW:
+        raise ConfigError(f"window is {seconds:g} s, and must be from {SHORTEST_WINDOW:g} s to 31 days.")
+    return seconds
+
+
+def check_scale(scale: object) -> float:
+    """Return the fraction of the hits that may be used.
+
+    Raises:
+        ConfigError: it is not a number from 0 to 1.
+    """
+    part = _number("scale", scale, "a number")
+    if not 0 <= part <= 1:
+        raise ConfigError(f"scale is {part:g}, and must be from 0 (the domain rests) to 1 (all of its hits).")
+    return part
+
+
+def _number(name: str, value: object, kind: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        raise ConfigError(f"{name} is {_shown(value)}, and must be {kind}.")
+    return float(min(value, LONGEST_WINDOW + 1))  # an integer may be too large for a float
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value) if isinstance(value, str) else str(value)
+
+
+_TOP = ("domains", "blacklist")
+
+
+_LIMIT = ("hits", "window", "scale")
+
+
+#: maximum number of mistakes reported per file
+_TOLD = 20
+
+
+_STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
+
+
+_FORM = "`domains:` with a limit for each domain, or `blacklist:` with a list of domains"
+
+
+class BadRules(ConfigError):
+    """The rules file has mistakes.
+
+    Attributes:
+        mistakes: pairs of line number, from 1, and message.
+    """
+
+    def __init__(self, name: str, mistakes: list[tuple[int, str]]) -> None:
+        self.mistakes = sorted(mistakes)
+        lines = [f"{name}:{line}: {text}" for line, text in self.mistakes[:_TOLD]]
+        if len(mistakes) > _TOLD:
+            lines.append(f"and {len(mistakes) - _TOLD:,} more")
+        super().__init__("\n  ".join([f"{name} cannot be used, so nothing was changed:", *lines]))
+
+
+def read(data: bytes, name: str) -> dict[str, Rule]:
+    """Parse a rules file; returns domain (or `ALL`) -> rule.
+
+    Args:
+        data: the content of the file.
+        name: the file's name in messages.
+
+    Raises:
+        BadRules: an entry is invalid or missing.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadRules(name, [(line, "this is no UTF-8 text.")]) from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadRules(name, [_no_yaml(error, text)]) from None
+    reader = _RulesReader()
+    reader.read(root)
+    if reader.mistakes:
+        raise BadRules(name, reader.mistakes)
+    return {
+        domain: Rule(**reader.limits.get(domain, {}), blocked=domain in reader.blocked)
+        for domain in [*reader.limits, *(one for one in reader.blocked if one not in reader.limits)]
+    }
+
+
+def wanted(said: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Return the rules after applying a file; paused domains stay paused.
+
+    Args:
+        said: the rules of the file.
+        now: the rules in force.
+
+    Returns:
+        Domain -> rule for every domain in either of them; `Rule()` for a domain whose rule is removed.
+    """
+    rules = {**dict.fromkeys(now, Rule()), **said}
+    return {domain: replace(rule, paused=domain in now and now[domain].paused) for domain, rule in rules.items()}
+
+
+def _no_yaml(error: Exception, text: str) -> tuple[int, str]:
+    """Return line and reason of a YAML error."""
+    if isinstance(error, RecursionError):
+        return 1, "this is nested too deeply."
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        star = _STAR if "alias" in f"{error.context} {error.problem}" else ""
+        return error.problem_mark.line + 1, f"this is no YAML: {error.problem}.{star}"
+    at = getattr(error, "position", 0)
+    return text.count("\n", 0, at) + 1, "this is no YAML: there is a character that no text has."
+
+
+class _RulesReader:
+    """Walks the YAML nodes of a file, collecting limits, blocked domains and mistakes."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, dict[str, Any]] = {}
+        self.blocked: dict[str, int] = {}  #: domain -> line
+        self.mistakes: list[tuple[int, str]] = []
+
+    def wrong(self, node: Any, text: str) -> None:
+        self.mistakes.append((_line(node), text))
+
+    def read(self, root: Any) -> None:
+        """Read the document from its root node."""
+        if root is None:
+            # An empty file was probably truncated, or is not written yet.
+            self.mistakes.append((1, "it is empty; to remove all limits, write `domains: {}`."))
+            return
+        if not isinstance(root, yaml.MappingNode):
+            self.wrong(root, f"expected {_FORM}, and found {_kind(root)}.")
+            return
+        parts = self._parts(root, _TOP, "")
+        if not parts and not self.mistakes:
+            self.wrong(root, f"expected {_FORM}; to remove all limits, write `domains: {{}}`.")
+        if "domains" in parts:
+            self._domains(parts["domains"])
+        if "blacklist" in parts:
+            self._blacklist(parts["blacklist"])
+
+    def _parts(self, node: yaml.MappingNode, known: tuple[str, ...], where: str) -> dict[str, Any]:
+        """Return the values of a mapping, reporting unknown and repeated keys."""
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+                self.wrong(key, f"{where}nobody knows {name or _kind(key)!r} here; {hint}")
+            elif name in found:
+                self.wrong(key, f"{where}{name} stands here twice.")
+            else:
+                found[name] = value
+        return found
+
+    def _domains(self, node: Any) -> None:
+        if _is_nothing(node):
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self.wrong(node, f"expected a domain and its limit under `domains:`, and found {_kind(node)}.")
+            return
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            domain = self._domain(key, lines)
+            where = f"{key.value}: " if isinstance(key, yaml.ScalarNode) else ""
+            limit = self._limit(value, where)
+            if domain:
+                self.limits[domain] = limit
+
+    def _blacklist(self, node: Any) -> None:
+        if _is_nothing(node):
+            return
+        if not isinstance(node, yaml.SequenceNode):
+            self.wrong(node, f"expected a list of domains under `blacklist:`, and found {_kind(node)}.")
+            return
+        for entry in node.value:
+            if self._domain(entry, self.blocked) == ALL:
+                self.wrong(entry, "all domains cannot be blocked; `sdist throttle pause` lets all of them rest.")
+
+    def _domain(self, node: Any, lines: dict[str, int]) -> str:
+        """Return the domain that a node names and record its line; empty if it is invalid or repeated."""
+        if not isinstance(node, yaml.ScalarNode):
+            self.wrong(node, f"expected the name of a domain, and found {_kind(node)}.")
+            return ""
+        try:
+            domain = domain_of(node.value)
+        except ConfigError as error:
+            self.wrong(node, str(error))
+            return ""
+        if domain in lines:
+            self.wrong(node, f"{node.value} stands here twice, first in line {lines[domain]}.")
+            return ""
+        lines[domain] = _line(node)
+        return domain
+
+    def _limit(self, node: Any, where: str) -> dict[str, Any]:
+        """Return the checked fields of a rule."""
+        if not isinstance(node, yaml.MappingNode):
+            self.wrong(node, f"{where}expected hits and window (in seconds), and found {_kind(node)}.")
+            return {}
+        parts = self._parts(node, _LIMIT, where)
+        return dict(self._checked(node, parts, where))
+
+    def _checked(self, node: Any, parts: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+        checks = {"hits": check_hits, "window": check_window, "scale": check_scale}
+        for name, check in checks.items():
+            if name not in parts and name == "scale":
+                continue
+            try:
+                yield name, check(_value(parts[name]) if name in parts else None)
+            except ConfigError as error:
+                self.wrong(parts.get(name, node), f"{where}{error}")
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _is_nothing(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _kind(node: Any) -> str:
+    """Describe a node in messages."""
+    if isinstance(node, yaml.MappingNode):
+        return "keys with values"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    return "nothing" if _is_nothing(node) else repr(node.value)
+
+
+def _value(node: Any) -> object:
+    """Convert a scalar to a Python value; one that cannot be converted stays text."""
+    if not isinstance(node, yaml.ScalarNode):
+        return _kind(node)
+    try:
+        return yaml.SafeLoader("").construct_object(node)
+    except (yaml.YAMLError, ValueError):
+        return node.value

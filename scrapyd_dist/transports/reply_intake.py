@@ -1,0 +1,123 @@
+"""Builds request headers and reads replies for all transports. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from scrapyd_dist.errors import CutReply, NotJson
+from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.call import Call
+
+T = TypeVar("T")
+
+#: Maximum bytes of a reply in memory. The largest replies of Scrapyd are job lists, which echo batches.
+REPLY_BYTES = 256 * 1024 * 1024
+#: Bytes per read.
+PIECE = 64 * 1024
+
+
+def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict[str, str]:
+    """Return the headers of a request except Content-Length, and except Host if it follows from the url."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": "scrapyd-dist", **call.headers}
+    if node.tls_name is not None:
+        headers["Host"] = node.host_header
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    authorization = node.authorization()
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    return headers
+
+
+class ReplyIntake(Generic[T]):
+    """Receives one reply (its head, the pieces of its body, its end) and reads the call's value from it.
+
+    With a sink, the bytes of a raw file go there and are not kept; any other body is kept for the call to check.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        call: Call[T],
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        sink: Callable[[bytes], object] | None = None,
+    ) -> None:
+        self._call = call
+        self._head = Reply(
+            where=str(node),
+            path=call.path,
+            status=status,
+            headers={name.lower(): value for name, value in headers},
+            login_hint=node.login_hint,
+        )
+        self._body = bytearray()
+        self._take = sink if sink is not None and self._is_wanted() else self._keep
+        self._received = self._given = 0
+        # a server without ranges sends the file from its first byte …
+        self._unwanted = (call.start or 0) if status == 200 else 0
+        # … to its last; other servers ignore the end of a range
+        self._left = call.limit if self._is_wanted() else None
+        self._to_sink = sink is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether all requested bytes are here, so that the rest can be dropped."""
+        # Without Content-Length, the size of the file is only known at its end.
+        return self._left == 0 and (self._to_sink or self._head.length is not None or self._head.status != 200)
+
+    def feed(self, piece: bytes) -> None:
+        """Process the next bytes of the body."""
+        self._received += len(piece)
+        if self._unwanted:
+            skipped = min(self._unwanted, len(piece))
+            self._unwanted -= skipped
+            piece = piece[skipped:]
+        if self._left is not None:
+            piece = piece[: self._left]
+            self._left -= len(piece)
+        if piece:
+            self._given += len(piece)
+            self._take(piece)
+
+    def done(self) -> T:
+        """Return the call's value at the end of the reply.
+
+        Raises:
+            NodeError: the reply ended too early, or is not what the call asked for.
+        """
+        came, due = (self._given, self._due()) if self._head.status == 206 else (self._received, self._head.length)
+        if due is not None and came < due and not self.full:
+            raise self._head.error(CutReply, f"{came} of {due} bytes came")
+        return self._call.read(replace(self._head, headers=self._headers(), body=bytes(self._body)))
+
+    def _is_wanted(self) -> bool:
+        """Whether the head announces the file from the requested byte on."""
+        begins, _ = content_range(self._head)
+        misplaced = self._head.status == 206 and self._call.start not in (None, begins)
+        return is_raw(self._head) and not misplaced
+
+    def _keep(self, piece: bytes) -> None:
+        if len(self._body) + len(piece) > REPLY_BYTES:
+            raise self._head.error(NotJson, f"it is longer than {REPLY_BYTES} bytes")
+        self._body += piece
+
+    def _headers(self) -> Mapping[str, str]:
+        """Return the headers, with the number of received bytes as Content-Length if a file was sent without it."""
+        if self._head.status != 200 or self._head.length is not None or self.full:
+            return self._head.headers
+        told = {name: value for name, value in self._head.headers.items() if name != "transfer-encoding"}
+        return {**told, "content-length": str(self._received)}
+
+    def _due(self) -> int | None:
+        """Return the expected bytes of a piece, by the request and the size of the file."""
+        begins, total = content_range(self._head)
+        if not self._is_wanted() or begins is None or total is None:
+            return self._head.length
+        return total - begins if self._call.limit is None else min(self._call.limit, total - begins)
