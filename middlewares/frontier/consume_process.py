@@ -72,7 +72,7 @@ class ConsumeProcess:
         show: is given the summary now and then.
     """
 
-    _bulletin: FrontierReporter
+    _reporter: FrontierReporter
     _ticking: asyncio.Task[None]
 
     def __init__(self, errand: ConsumeRequest, settings: Settings, show: Callable[[dict[str, Any]], None]) -> None:
@@ -136,7 +136,7 @@ class ConsumeProcess:
             unheeded=why_not_heeded(self._settings),
         )
         await bulletin.begin()
-        self._bulletin = bulletin
+        self._reporter = bulletin
         for warning in (*await self._repository.warnings(), *prepared.warnings):
             logger.warning("%s", warning)
             bulletin.warnings.append(warning)
@@ -214,7 +214,7 @@ class ConsumeProcess:
                 self._interrupted.set()
             elif (wanted == "pause") != self._manager.paused:
                 self._manager.rest(paused=not self._manager.paused)
-            await self._bulletin.tell(self._repository.state)
+            await self._reporter.tell(self._repository.state)
 
     async def _still(self) -> None:
         """Write nothing from time to time any more."""
@@ -240,14 +240,14 @@ class ConsumeProcess:
             return await self._stop("The workers are started", 0)
         await self._manager.left()
         await self._manager.stop("")
-        await self._bulletin.tell(CrawlState.COLLECTING)
+        await self._reporter.tell(CrawlState.COLLECTING)
         stored = await self._repository.for_delivery(self._fleet.prepared.key)
         outputs = self._repository.outputs(self._settings) if self._errand.merge else []
         work = partial(deliver, self._repository.folder, own=[], outputs=outputs, feed_url=None, **stored)
-        self._bulletin.delivered = await in_thread(work)
+        self._reporter.delivered = await in_thread(work)
         if self._manager.incomplete:
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, self._how_to_complete())
-        code = exit_code(self._bulletin.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)
+        code = exit_code(self._reporter.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
         prefix = self._errand.scaling.prefix
@@ -275,9 +275,9 @@ class ConsumeProcess:
         document = None
         if hasattr(self, "_ticking"):
             await self._still()
-        if hasattr(self, "_bulletin"):
-            self._bulletin.message = message
-            document = self._bulletin.summary(state)
+        if hasattr(self, "_reporter"):
+            self._reporter.message = message
+            document = self._reporter.summary(state)
         with suppress(StoreError):
             await self._hold.end(state, code=code, message=message, summary=document)
         return code

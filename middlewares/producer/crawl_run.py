@@ -208,10 +208,11 @@ class CrawlRun:
     async def _refuse(self, error: DistError) -> None:
         logger.error("%s", error)
         process_exit.set(error.exit_code, refusal=str(error))
-        if hasattr(self, "record") and hasattr(self.repository, "id"):
+        taken = getattr(getattr(self, "repository", None), "id", None)  # None: refused before it had a row
+        if taken is not None:
             await self.repository.refuse(code=error.exit_code, message=str(error))
             self.repository.close()
-        crawl = getattr(getattr(self, "record", None), "id", self._crawler.settings.get("DISTRIBUTED_CRAWL"))
+        crawl = taken or self._crawler.settings.get("DISTRIBUTED_CRAWL")
         self._reporter.warn(*await tell_of_end(self._policy, refusal(crawl, self._crawler.spider, error)))
 
     def _say_hello(self, prepared: Prepared) -> None:

@@ -28,8 +28,8 @@ SPIDER = """
 
     import scrapy
     from scrapy import signals
-    from scrapyd_dist.middlewares.throttle.lines import Line
-    from scrapyd_dist.throttle.values import Answer, Ask, Permit
+    from scrapyd_dist.middlewares.throttle.domain_queue import DomainQueue
+    from scrapyd_dist.throttle.permits import Permit, PermitReply, PermitRequest
 
     made, there = Counter(), Counter()
 
@@ -48,7 +48,7 @@ SPIDER = """
         kind.__init__, kind.__del__ = comes, goes
 
 
-    for each in (Line, Permit, Ask, Answer):
+    for each in (DomainQueue, Permit, PermitRequest, PermitReply):
         count(each)
 
 
@@ -112,7 +112,7 @@ def test_many_domains_are_asked_for_together_and_once_each_and_nothing_of_them_s
     assert told["steps"] < HOSTS / 4, told
     # Where a process gets no processor time for long, some permits grow old.
     assert told["asks"] < 2 * HOSTS, told
-    assert set(told["made"]) == {"Line", "Permit", "Ask", "Answer"}, told
+    assert set(told["made"]) == {"DomainQueue", "Permit", "PermitRequest", "PermitReply"}, told
     assert min(told["made"].values()) > HOSTS, told
     assert told["objects"] == {}, told
     with closing(open_store(tmp_path / "store.db")) as store:  # a grant counts for as long as its window

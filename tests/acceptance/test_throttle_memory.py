@@ -20,10 +20,10 @@ SPIDER = """
     import time
 
     import scrapy
-    from scrapyd_dist.middlewares.throttle.lines import Line
+    from scrapyd_dist.middlewares.throttle.domain_queue import DomainQueue
 
     lines = 0
-    init = Line.__init__
+    init = DomainQueue.__init__
 
 
     def comes(self, *args, **kwargs):
@@ -37,7 +37,7 @@ SPIDER = """
         lines -= 1
 
 
-    Line.__init__, Line.__del__ = comes, goes
+    DomainQueue.__init__, DomainQueue.__del__ = comes, goes
 
 
     class Broad(scrapy.Spider):

@@ -150,15 +150,15 @@ def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Calla
 PRODUCER = """
 import sys
 from itertools import count
-from scrapyd_dist.frontier.producing import FrontierProducer
-from scrapyd_dist.frontier.filling import Found
+from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.store import open_store
 
 mine = FrontierProducer(store=open_store(sys.argv[1]), frontier="shop", project="p", work="links", process="killed",
                         size=10, key=None)
 for step in count():
     numbers = range(step * 25, step * 25 + 25)
-    mine.keep([Found(value={"url": f"http://web/{n}"}, fingerprint=str(n).encode()) for n in numbers])
+    mine.keep([FrontierIntake(value={"url": f"http://web/{n}"}, fingerprint=str(n).encode()) for n in numbers])
     print(step, flush=True)
 """
 

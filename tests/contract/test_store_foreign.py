@@ -313,6 +313,7 @@ def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
         commands=st.lists(st.sampled_from(WORDS), min_size=3, max_size=3),
     )
     def check(spoilt: list[tuple[int, int]], commands: list[list[str]]) -> None:
+        raw.clear()
         with closing(open_store(where, key=key_of(folder))) as store:
             fill(store)
             places = raw.places()
@@ -328,6 +329,5 @@ def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
                 assert "has no words for" not in said.err, words
         assert {path.name for path in tmp_path.iterdir()} <= {"project", "folder"}
         assert {path.name for path in folder.iterdir()} <= {"scrapy.cfg", ".sdist", "page.html", "all.jl"}
-        raw.clear()
 
     check()

@@ -105,7 +105,7 @@ def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[]
 
 WORKER = """
 import json, sys
-from scrapyd_dist.frontier.values import Lessee, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SeenBefore
 from scrapyd_dist.store import open_store
 store, me = open_store(sys.argv[1]), Lessee(job=sys.argv[2], node="one", url="u")
 print("ready", flush=True)

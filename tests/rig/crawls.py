@@ -73,7 +73,7 @@ def assert_each_page_once(site: SiteProcess, *, without: Iterable[int] = ()) -> 
 
 def assert_nothing_left(project: Project, nodes: Iterable[ScrapydNode] = ()) -> None:
     """No crawl that seems to run, no job on a node, no half-written file."""
-    assert [row.id for row in crawls(project) if not row.state.ended] == []
+    assert [(row.id, row.state) for row in crawls(project) if not row.state.ended] == []
     for node in nodes:
         assert node.jobs() == []
     left = [path for path in project.path.rglob("*") if path.name.endswith((".part", ".jl"))]
