@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .exit_codes import codes_of
+from .option_groups import asks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ MARKUP: Any = "rich"
 class CommandEntry(NamedTuple):
     """A command before its module is imported."""
 
-    module: str  #: of this package; its register() adds the command
+    module: str  #: of this package; has the command's function, or the Typer app of its group, under the command's name
     panel: str
     summary: str  #: the first sentence of its help; a test compares
 
@@ -94,11 +95,23 @@ def load(name: str) -> Any:
     """Import a command of the table; gives Typer's object for it, which explains its exit codes as well."""
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
-    importlib.import_module(f".{COMMANDS[name].module}", __package__).register(app)
+    module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
+    if hasattr(module, "register"):
+        module.register(app)
+    else:
+        add(app, name, getattr(module, name.replace("-", "_")))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
     _explain_codes(command, name)
     return command
+
+
+def add(app: typer.Typer, name: str, command: Any) -> None:
+    """Add a command, a function with options and groups of them, or a group of commands, a Typer app."""
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(asks(command))
 
 
 def walk() -> Iterator[tuple[str, Any]]:

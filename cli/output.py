@@ -10,16 +10,23 @@ import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: C0 but tab and line feed, DEL and C1, marks that reorder or break lines, halves of characters, invisible tags
 _HAZARDS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+_CELL_COLOURS = {
+    "up": "green", "down": "red", "unfit": "red", "failed": "red", "refused": "red", "died": "red",
+    "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow", "incomplete": "yellow",
+}  # fmt: skip
 
 
 def harmless(text: str) -> str:
@@ -72,6 +79,68 @@ def put_values(text: str) -> None:
 def put_json(document: Mapping[str, Any]) -> None:
     """The one document that `--json` promises."""
     put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table on standard output."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        _rich_table(headings, cells)
+        return
+    for line in plain_lines(headings, cells):
+        put(line)
+
+
+def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The table as lines, in columns that are as wide as their widest cell."""
+    everything = [[heading.upper() for heading in headings], *rows]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(headings))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything
+    ]
+
+
+def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        drawn.add_column(heading.upper(), overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell, style=_CELL_COLOURS.get(cell, "")) for cell in row))
+    Console().print(drawn)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:,}" if isinstance(cell, int) else one_line(str(cell))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The result of a command: one JSON document, or a table or lines for people. As a parameter it is `--json`."""
+
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
+    ] = False
+
+    def document(self, document: Mapping[str, Any]) -> bool:
+        """Print the document if it was asked for; False tells the command to print its lines instead."""
+        if self.as_json:
+            put_json(document)
+        return self.as_json
+
+    def table(self, document: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Print the document, or the rows as a table."""
+        if not self.document(document):
+            table(headings, rows)
+
+    def columns(self, document: Mapping[str, Any], rows: str, names: Sequence[str]) -> None:
+        """Print the document, or of its rows with this key the named columns."""
+        self.table(document, names, [[row[name] for name in names] for row in document[rows]])
 
 
 def on_terminal() -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress.summary import told
+
 from .candidates import crawls
-from .crawls.crawl import Json, WatchOptions
-from .option_groups import asks
+from .context import Context
+from .crawls import producer_process, watcher, wording
+from .crawls.crawl import WatchOptions
+from .frontier import frontier_list
+from .nodes import fleet_view
+from .output import Output, put
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
@@ -23,13 +29,7 @@ Fleet = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("watch")(asks(watch))
-    app.command("status")(status)
-
-
-def watch(watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:
+def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:
     """Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
@@ -39,63 +39,39 @@ def watch(watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) 
 
     Example: sdist watch easy-20260102T030405Z
     """
-    from scrapyd_dist.config import load
-
-    from . import project_store
-    from .crawls import producer_process, watcher
-    from .nodes import fleet_view
-
     manner = watched.manner()
-    project = load()
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.watch(project, manner))
-    with closing(project_store.existing_store(project.root)) as store:
-        found = store.crawl(crawl) if crawl else producer_process.latest(store)
-    raise typer.Exit(watcher.watch(project.root, found.id, manner))
+        raise typer.Exit(fleet_view.watch(context.project, manner))
+    found = _crawl(context, crawl)
+    raise typer.Exit(watcher.watch(context.root, found.id, manner))
 
 
-def status(crawl: SomeCrawl = None, fleet: Fleet = False, as_json: Json = False) -> None:
+def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> None:
     """Say how a crawl stands, once; or how the fleet does.
 
     Example: sdist status easy-20260102T030405Z --json
     """
-    from scrapyd_dist.config import load
-
-    from . import project_store
-    from .crawls import producer_process, watcher
-    from .frontier import frontier_list
-    from .nodes import fleet_view
-    from .output import put_json
-
-    project = load()
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.status(project, as_json=as_json))
-    with closing(project_store.existing_store(project.root)) as store:
-        row = store.crawl(crawl) if crawl else producer_process.latest(store)
-        if row.kind == "frontier":
-            frontier_list.status(store, row, as_json=as_json)
-            return
-    if as_json:
-        from scrapyd_dist.progress.summary import told
+        raise typer.Exit(fleet_view.status(context.project, as_json=output.as_json))
+    row = _crawl(context, crawl)
+    if row.kind == "frontier":
+        frontier_list.status(context.store, row, as_json=output.as_json)
+    elif not output.document({**told(row), "state": watcher.alive_state(row)}):
+        _show(row, context.root)
 
-        put_json({**told(row), "state": watcher.alive_state(row)})
-    else:
-        _show(row, project.root)
+
+def _crawl(context: Context, name: str | None) -> Crawl:
+    return context.store.crawl(name) if name else producer_process.latest(context.store)
 
 
 def _no_crawl(crawl: str | None) -> None:
-    from scrapyd_dist.errors import ConfigError
-
     if crawl is not None:
         raise ConfigError(f"--fleet is about all nodes, not about the crawl {crawl}: give one of the two.")
 
 
 def _show(row: Crawl, root: Path) -> None:
-    from .crawls import watcher, wording
-    from .output import put
-
     if row.state.ended:
         for line in wording.closing(row, watcher.misses_of(root, row.id)):
             put(line)

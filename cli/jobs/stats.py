@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.joblogs.job_stats import add_up
+from scrapyd_dist.joblogs.log_reads import look, survey
+from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
-from .job_list import TIMEOUT, Json, Nodes, Timeout
+from ..context import Context
+from ..output import Output, say
+from .job_list import TIMEOUT, Nodes, Timeout, ask_jobs, named, remembered
+from .jobs_table import Judge, kept_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,21 +25,17 @@ if TYPE_CHECKING:
     from scrapyd_dist.joblogs.joblog import LogFacts
 
     from .job_list import Listed
-    from .jobs_table import Judge
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("stats")(stats)
 
 
 def stats(
+    *,
+    context: Context,
     name: Annotated[
         list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
     ],
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Add up the stats of Scrapy over jobs: sum, least and most of each.
 
@@ -42,30 +45,20 @@ def stats(
 
     Example: sdist stats easy-20260102T030405Z
     """
-    from scrapyd_dist.config import load
-    from scrapyd_dist.joblogs.job_stats import add_up
-
-    from ..target_nodes import chosen_nodes
-    from .job_list import ask_jobs, make_sender, named, remembered
-    from .jobs_table import Judge, kept_of
-
-    found = load()
-    nodes, sender = chosen_nodes(found, node), make_sender()
-    listed = ask_jobs(sender, nodes, timeout=timeout)
-    rows = named(listed, name, remembered(found.root, name, nodes))
-    judge = Judge(sender=sender, kept=kept_of(found.root, rows), timeout=timeout)
+    nodes = context.nodes(node)
+    listed = ask_jobs(context.sender, nodes, timeout=timeout)
+    rows = named(listed, name, remembered(context.root, name, nodes))
+    judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), timeout=timeout)
     told, silent = _all_stats(judge, rows)
     listed.complain()
     if not told:
         raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
-    _show(add_up(told), len(told), silent, as_json=as_json)
+    _show(add_up(told), len(told), silent, output)
     raise typer.Exit(listed.exit_code)
 
 
 def _all_stats(judge: Judge, rows: Sequence[Listed]) -> tuple[list[Mapping[str, Any]], list[str]]:
     """The stats of each job that has any, and the ids of those that have none."""
-    from scrapyd_dist.scrapyd.sweep import sweep
-
     told: list[Mapping[str, Any]] = []
     silent = []
     for answer in sweep(rows, lambda row: _stats_of(judge, row)):
@@ -78,9 +71,6 @@ def _all_stats(judge: Judge, rows: Sequence[Listed]) -> tuple[list[Mapping[str, 
 
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     """The stats of one job; empty where there are none, None where the job does not count."""
-    from scrapyd_dist.batches import AttemptState
-    from scrapyd_dist.joblogs.log_reads import look, survey
-
     kept = judge.of_store(row)
     attempt = kept.attempt if kept is not None else None
     if attempt is not None and attempt.state is AttemptState.FAILED:
@@ -113,20 +103,15 @@ def _of_log(facts: LogFacts) -> dict[str, Any]:
     return counts
 
 
-def _show(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], *, as_json: bool) -> None:
-    from ..output import put_json, say
-    from ..tables import table
-
-    if as_json:
-        put_json({"jobs": jobs, "silent": list(silent), "stats": {name: one.document() for name, one in sums.items()}})
-        return
+def _show(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output) -> None:
     rows = []
     for name, one in sums.items():
         told = ", ".join(f"{value} ({count})" if count > 1 else value for value, count in one.values.items())
         numbers = (None, None, None) if one.min is None else (_number(one.sum), _number(one.min), _number(one.max))
         rows.append((name, *numbers, one.jobs, told))
-    table(("stat", "sum", "min", "max", "jobs", ""), rows)
-    if silent:
+    document = {"jobs": jobs, "silent": silent, "stats": {name: one.document() for name, one in sums.items()}}
+    output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
+    if silent and not output.as_json:
         say(f"Without stats and log: {', '.join(silent)}.")
 
 

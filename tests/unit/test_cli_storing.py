@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from scrapyd_dist.cli import project_store
+from scrapyd_dist.cli.context import Context
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
@@ -73,3 +74,15 @@ def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
 def test_a_project_that_cannot_be_read_has_its_usual_store(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
     assert project_store.where(tmp_path) == str(tmp_path / ".sdist" / "store.db")
+
+
+def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:
+    with closing(Context(root)) as context:
+        assert context.root == root
+        assert context.store_if_any is None
+        with pytest.raises(NothingMatched):
+            context.store  # noqa: B018
+        assert not (root / ".sdist").exists()
+        assert context.new_store is context.new_store is context.store is context.store_if_any
+    with closing(Context(root)) as context:
+        assert context.store.crawls() == []
