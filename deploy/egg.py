@@ -94,6 +94,7 @@ WORKER_MODULES = (
     "scrapyd_dist.payload",
     "scrapyd_dist.finish_reasons",
     "scrapyd_dist.sealing",
+    "scrapyd_dist.settings",
     "scrapyd_dist.throttle",
     "scrapyd_dist.throttle.domain_status",
     "scrapyd_dist.throttle.permits",

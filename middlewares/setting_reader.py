@@ -1,4 +1,4 @@
-"""Settings read one at a time, each of one kind; what is wrong is told with the setting's name.
+"""Settings read and checked one at a time, by their rows in the registry.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.settings import SETTINGS, Setting, ValueKind
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -19,50 +20,72 @@ LOCAL_FEEDS = frozenset({"", "file", "stdout"})
 
 
 class SettingReader:
-    """Reads one setting at a time; what is wrong is told with its name."""
+    """Reads the settings of one process; an error names the setting."""
 
     def __init__(self, settings: BaseSettings) -> None:
         self.settings = settings
 
-    def whole(self, name: str, default: int | None) -> Any:
+    def given(self, name: str) -> bool:
+        """Whether the setting has a value; an empty text is none."""
+        return self.settings.get(name) not in (None, "")
+
+    def name(self, name: str) -> str:
+        """The name that has the value: this one, or that of Scrapy Cluster if only that is given."""
+        theirs = SETTINGS[name].cluster
+        return theirs if theirs and not self.given(name) and self.given(theirs) else name
+
+    def value(self, name: str) -> Any:
+        """The value, of its kind; the default if none is given.
+
+        Raises:
+            ConfigError: the value is of another kind, or beyond its limits.
+        """
+        row, name = SETTINGS[name], self.name(name)
+        if not self.given(name):
+            return () if row.kind is ValueKind.LIST else row.default
         value = self.settings.get(name)
-        if value is None or value == "":
-            return default
-        if not re.fullmatch(r"-?\d+", str(value).strip()):
-            raise ConfigError(f"{name} is {value!r}, and must be a whole number.")
-        return int(value)
-
-    def at_least(self, name: str, default: int, least: int) -> int:
-        value: int = self.whole(name, default)
-        if value < least:
-            raise ConfigError(f"{name} is {value}, and must be {least} or more.")
-        return value
-
-    def yes_no(self, name: str, default: bool) -> bool:
-        if self.settings.get(name) in (None, ""):
-            return default
+        if row.kind is ValueKind.CHOICE:
+            if str(value) not in row.choices:
+                raise ConfigError(f"{name} is {str(value)!r}; it can be {' or '.join(filter(None, row.choices))}.")
+            return str(value)
         try:
-            return self.settings.getbool(name)
-        except ValueError:
-            raise ConfigError(f"{name} is {self.settings.get(name)!r}, and must be True or False.") from None
-
-    def seconds(self, name: str, default: float, *, least: float | None = None) -> float:
-        """More than 0 seconds; with `least`, at least so many."""
-        try:
-            value = self.settings.getfloat(name, default)
+            read = self._read(row.kind, name, row.choices)
         except (TypeError, ValueError):
-            raise ConfigError(f"{name} is {self.settings.get(name)!r}, and must be a number of seconds.") from None
-        if least is None and not value > 0:
-            raise ConfigError(f"{name} is {value}, and must be more than 0 seconds.")
-        if least is not None and not value >= least:
-            raise ConfigError(f"{name} is {value}, and must be {least:g} seconds or more.")
-        return value
+            read = None
+        if read is None or (row.kind is ValueKind.NUMBER and not _is_within(row, read)):
+            raise ConfigError(f"{name} is {value!r}, and must be {row.must_be or row.kind.value}.")
+        if row.kind in (ValueKind.WHOLE, ValueKind.SECONDS) and read not in row.choices and not _is_within(row, read):
+            raise ConfigError(f"{name} is {read}, and must be {_limit(row, read)}.")
+        return read
 
-    def one_of(self, name: str, known: tuple[str, ...]) -> str:
-        value = str(self.settings.get(name, known[0]))
-        if value not in known:
-            raise ConfigError(f"{name} is {value!r}; it can be {' or '.join(known)}.")
-        return value
+    def _read(self, kind: ValueKind, name: str, words: tuple[str, ...]) -> Any:
+        value = self.settings.get(name)
+        if kind is ValueKind.YES_NO:
+            return self.settings.getbool(name)
+        if kind is ValueKind.LIST:
+            return tuple(self.settings.getlist(name))
+        if kind is ValueKind.MAPPING:
+            return dict(self.settings.getdict(name))
+        if kind is ValueKind.TEXT or value in words:
+            return str(value)
+        if kind is not ValueKind.WHOLE:
+            return float(value)
+        return int(value) if re.fullmatch(r"\s*-?\d+(\.0)?\s*", str(value)) else None
+
+
+def _is_within(row: Setting, value: float) -> bool:
+    if row.least is not None and not value >= row.least:
+        return False
+    if row.least is None and row.kind is not ValueKind.WHOLE and not value > 0:
+        return False
+    return row.most is None or value <= row.most
+
+
+def _limit(row: Setting, value: float) -> str:
+    unit = " seconds" if row.kind is ValueKind.SECONDS else ""
+    if row.most is not None and value > row.most:
+        return f"{row.most:.0f}{unit} ({row.most / 86400:.0f} days) or less"
+    return "more than 0 seconds" if row.least is None else f"{row.least:g}{unit} or more"
 
 
 def uploading_feeds(settings: BaseSettings) -> list[str]:

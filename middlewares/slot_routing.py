@@ -20,6 +20,7 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER
 from scrapyd_dist.frontier.slots import SITE, WAYS, SlotRule, slot_of_spider, spider_of_slot
 
 from .codec import CannotTravel
+from .setting_reader import SettingReader
 from .targets import MARK, SPIDER_CALLBACKS
 
 if TYPE_CHECKING:
@@ -96,14 +97,15 @@ class SlotRouting:
         Raises:
             ConfigError: a value is not of its kind.
         """
+        read = SettingReader(settings).value
         by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if settings.get("DISTRIBUTED_FAIR") else WAYS[0]))
-        prefix = str(settings.get("DISTRIBUTED_SLOT_PREFIX") or "")
-        of_callbacks = _mapping(settings, "DISTRIBUTED_CALLBACK_SLOTS")
         return cls(
-            usual=SlotRule(prefix=prefix, number=_number(settings), by=by),
-            callbacks={name: SlotRule.parse(str(text), by=by) for name, text in of_callbacks.items()},
-            spiders={name: _addressee(name, said) for name, said in _mapping(settings, SPIDER_CALLBACKS).items()},
-            attributes=tuple(settings.getlist("DISTRIBUTED_SPIDER_ATTRIBUTES")),
+            usual=SlotRule(prefix=read("DISTRIBUTED_SLOT_PREFIX"), number=read("DISTRIBUTED_SLOTS"), by=by),
+            callbacks={
+                name: SlotRule.parse(str(text), by=by) for name, text in read("DISTRIBUTED_CALLBACK_SLOTS").items()
+            },
+            spiders={name: _addressee(name, said) for name, said in read(SPIDER_CALLBACKS).items()},
+            attributes=read("DISTRIBUTED_SPIDER_ATTRIBUTES"),
             home=home or SlotHome(),
             own=own,
             known=SpiderAddresses(settings),
@@ -240,21 +242,6 @@ class SpiderAddresses:
 
     def __str__(self) -> str:
         return ", ".join(sorted(self._names))
-
-
-def _number(settings: BaseSettings) -> int:
-    value = settings.get("DISTRIBUTED_SLOTS")
-    try:
-        return int(value or 1)
-    except (TypeError, ValueError):
-        raise ConfigError(f"DISTRIBUTED_SLOTS is {value!r}, and must be a number of slots.") from None
-
-
-def _mapping(settings: BaseSettings, name: str) -> dict[str, Any]:
-    try:
-        return dict(settings.getdict(name)) if settings.get(name) else {}
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name} is {settings.get(name)!r}, and must be a mapping of callbacks' names.") from None
 
 
 def _addressee(callback: str, said: Any) -> Addressee:

@@ -13,6 +13,7 @@ from scrapy.spiders import CrawlSpider
 from scrapyd_dist.errors import ConfigError
 
 from .codec import DEFAULT_CALLBACK, rule_of
+from .setting_reader import SettingReader
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -65,15 +66,11 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
 
 def _callbacks_of_others(settings: BaseSettings) -> frozenset[str]:
     """The names of callbacks whose requests go to another spider."""
-    try:
-        return frozenset(settings.getdict(SPIDER_CALLBACKS))
-    except (TypeError, ValueError):
-        value = settings.get(SPIDER_CALLBACKS)
-        raise ConfigError(f"{SPIDER_CALLBACKS} is {value!r}, and must be a mapping of callbacks' names.") from None
+    return frozenset(SettingReader(settings).value(SPIDER_CALLBACKS))
 
 
 def _own_target(spider: Spider, settings: BaseSettings) -> Target:
-    rule = _rule_number(settings)
+    rule = SettingReader(settings).value("DISTRIBUTED_TARGET_RULE")
     callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
     if rule < 0 and not callbacks:
         return _plain_target(spider, settings)
@@ -136,14 +133,6 @@ def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
         f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META.{_known(spider)}"
         " To crawl without nodes, set DISTRIBUTED_ENABLED = False."
     )
-
-
-def _rule_number(settings: BaseSettings) -> int:
-    try:
-        return settings.getint("DISTRIBUTED_TARGET_RULE", -1)
-    except (TypeError, ValueError):
-        value = settings.get("DISTRIBUTED_TARGET_RULE")
-        raise ConfigError(f"DISTRIBUTED_TARGET_RULE is {value!r}, and must be the number of a rule.") from None
 
 
 def _check_rule(spider: Spider, rule: int) -> None:

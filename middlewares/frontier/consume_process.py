@@ -26,7 +26,7 @@ from scrapyd_dist.transports.threads import ThreadTransport
 
 from ..producer.crawl_nodes import CrawlNodes, in_thread
 from ..producer.crawl_repository import CrawlRepository
-from ..producer.crawl_request import WORKER_SETTINGS, CrawlRequest, check_parts, job_settings
+from ..producer.crawl_request import CrawlRequest, check_parts, job_settings
 from ..producer.factory import check_mode, shared_settings, stop_code, worker_settings
 from ..producer.preflight import find_project
 from ..producer.process import check_known
@@ -82,9 +82,7 @@ class ConsumeProcess:
         if not errand.rows:
             check_staffing(errand.scaling, self._options.scaling.terms)
         self._project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
-        given = errand.given
-        ours = {name: given[name] for name in WORKER_SETTINGS if name in given}
-        self._asked = CrawlRequest(args=errand.args, settings={**passed_on(given), **ours}, given=given)
+        self._asked = CrawlRequest(args=errand.args, settings=passed_on(errand.given), given=errand.given)
         self._interrupted = asyncio.Event()
         self._begun = time.monotonic()
 

@@ -20,7 +20,7 @@ from scrapy import Request, signals
 from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.intake import BATCH_SIZE, FAIR_SIZE, check_frontier_name
+from scrapyd_dist.frontier.intake import check_frontier_name
 from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.store import open_store
@@ -204,9 +204,7 @@ class Filler:
         self._target = find_target(spider, settings)
         shards_of(options, spider)
         project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
-        size = (
-            options.batch_size if settings.get("DISTRIBUTED_BATCH_SIZE") else FAIR_SIZE if options.fair else BATCH_SIZE
-        )
+        size = options.scaling.terms.batch_size
         age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
         key = await asyncio.to_thread(state_key, project.state)
         self._capture = Capture(

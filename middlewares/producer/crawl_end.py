@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.errors import DistError
 from scrapyd_dist.progress.completion_policy import (
     CompletionPolicy,
     earlier_items,
@@ -30,6 +30,8 @@ from scrapyd_dist.progress.completion_policy import (
 )
 from scrapyd_dist.progress.summary import SCHEMA
 from scrapyd_dist.version import __version__
+
+from ..setting_reader import SettingReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -188,10 +190,8 @@ def read_wishes(settings: BaseSettings) -> CompletionPolicy:
     Raises:
         ConfigError: a value is not of its kind.
     """
-    text = str(settings.get("DISTRIBUTED_MIN_ITEMS") or "0").strip()
-    if not text.isdecimal():
-        raise ConfigError(f"DISTRIBUTED_MIN_ITEMS is {text!r}, and must be a whole number, 0 or more.")
-    return CompletionPolicy(on_finish=str(settings.get("DISTRIBUTED_ON_FINISH") or ""), min_items=int(text))
+    read = SettingReader(settings).value
+    return CompletionPolicy(on_finish=read("DISTRIBUTED_ON_FINISH") or "", min_items=read("DISTRIBUTED_MIN_ITEMS"))
 
 
 def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[str, Any]:

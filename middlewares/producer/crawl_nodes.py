@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+#: how entries begin that name a list, and a command that prints one
+FILE, COMMAND = "file:", "cmd:"
 #: characters of what a command says on standard error that are told
 TOLD = 300
 
@@ -41,8 +43,8 @@ TOLD = 300
 class NodeSources:
     """The lists of nodes of one crawl.
 
-    Those of the command line count alone; else DISTRIBUTED_TARGET_HOSTS, else a file and a command, else scrapy.cfg,
-    else the local nodes; and with all of these the nodes that were added to the store.
+    Entries of DISTRIBUTED_NODES, else DISTRIBUTED_TARGET_HOSTS, else scrapy.cfg, else the local nodes. The nodes that
+    were added to the store join, unless DISTRIBUTED_NODES has only names and addresses.
     """
 
     def __init__(self, options: ProducerOptions, project: PreparedProject) -> None:
@@ -61,18 +63,18 @@ class NodeSources:
             ConfigError: a list cannot be read, and could not be before.
         """
         named = self._named()
-        added = [] if self._options.nodes else [self._added(repository) for repository in records if repository.url]
+        entries = self._options.nodes
+        alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
+        added = [] if alone else [self._added(repository) for repository in records if repository.url]
         nodes = distinct(one for node in (*named, *added) for one in self._addresses(node))
         return nodes or local_nodes.running(self._project.state)
 
     def _named(self) -> tuple[Node, ...]:
         options = self._options
         if options.nodes:
-            return tuple(_of_text(text, self._targets()) for text in options.nodes)
+            return tuple(node for entry in options.nodes for node in self._of_entry(entry))
         if options.hosts:
             return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts)
-        if options.nodes_file or options.nodes_command:
-            return self._of_file() + self._of_command()
         return self._targets()
 
     def _targets(self) -> tuple[Node, ...]:
@@ -81,20 +83,17 @@ class NodeSources:
         root = self._project.root
         return self._list("scrapy.cfg", _stamp(root / "scrapy.cfg"), lambda: config.load(root).targets)
 
-    def _of_file(self) -> tuple[Node, ...]:
-        if self._options.nodes_file is None:
-            return ()
-        path = self._project.root / Path(self._options.nodes_file).expanduser()
-        return self._list(f"the list of nodes {path}", _stamp(path), lambda: self._parsed(_text_of(path), str(path)))
-
-    def _of_command(self) -> tuple[Node, ...]:
-        command = self._options.nodes_command
-        if command is None:
-            return ()
-        limit = self._options.limits.request_timeout
-        read = partial(_output_of, command, self._project.root, limit)
-        what = f"the output of {_program(command)}"
-        return self._list(what, self._turn(), lambda: self._parsed(read(), what))
+    def _of_entry(self, entry: str) -> tuple[Node, ...]:
+        if entry.startswith(FILE):
+            path = self._project.root / Path(entry.removeprefix(FILE)).expanduser()
+            name = f"the list of nodes {path}"
+            return self._list(name, _stamp(path), lambda: self._parsed(_text_of(path), str(path)))
+        if entry.startswith(COMMAND):
+            command = entry.removeprefix(COMMAND)
+            read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
+            what = f"the output of {_program(command)}"
+            return self._list(entry, self._turn(), lambda: self._parsed(read(), what))
+        return (_of_text(entry, self._targets()),)
 
     def _parsed(self, text: str, where: str) -> tuple[Node, ...]:
         return nodes_of(text, where, self._targets(), self._project.root)
@@ -199,7 +198,7 @@ def _text_of(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"The list of nodes {path} (DISTRIBUTED_NODES_FILE) cannot be read: {why}.") from error
+        raise ConfigError(f"The list of nodes {path} (DISTRIBUTED_NODES) cannot be read: {why}.") from error
 
 
 def _output_of(command: str, folder: Path, timeout: float) -> str:
@@ -208,7 +207,7 @@ def _output_of(command: str, folder: Path, timeout: float) -> str:
     Raises:
         ConfigError: it cannot be run, takes too long, or ends with another code than 0.
     """
-    what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES_COMMAND),"
+    what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES),"
     try:
         done = subprocess.run(
             shlex.split(command), cwd=folder, capture_output=True, text=True, errors="replace", check=False,

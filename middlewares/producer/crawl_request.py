@@ -20,8 +20,8 @@ from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 
 from ..profile import SETTING as PROFILE
+from ..setting_reader import SettingReader
 from ..slot_routing import hides_addon
-from ..throttle.throttle_options import OURS as THROTTLE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,10 +92,6 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
 _PLACEHOLDER = "9081726354"
 
 
-#: settings of ours that a worker reads
-WORKER_SETTINGS = ("DISTRIBUTED_KEEP_DAYS", "DISTRIBUTED_MIN_FREE", "DISTRIBUTED_TARGET_FEED_FORMAT")
-
-
 @dataclass(frozen=True, kw_only=True)
 class CrawlRequest:
     """The `-a` and `-s` of a crawl, as far as its jobs get them too."""
@@ -112,11 +108,10 @@ def asked_for(settings: BaseSettings) -> CrawlRequest:
         ConfigError: an argument's name cannot be passed on.
     """
     words = _command_line()
-    args = {**_pairs(words.args), **settings.getdict("DISTRIBUTED_SPIDER_ARGS")}
+    args = {**_pairs(words.args), **SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS")}
     check_args(args)
     given = _pairs(words.settings)
-    ours = {name: given[name] for name in (*WORKER_SETTINGS, *THROTTLE_SETTINGS) if name in given}
-    return CrawlRequest(args=args, settings={**passed_on(given), **ours}, given=given)
+    return CrawlRequest(args=args, settings=passed_on(given), given=given)
 
 
 def _command_line() -> argparse.Namespace:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.pull import PullScheduler
 from scrapyd_dist.scheduling.push import PushScheduler
+from scrapyd_dist.settings import SETTINGS, Travels, travelling
 
-from ..setting_reader import uploading_feeds
+from ..setting_reader import SettingReader, uploading_feeds
 from ..slot_routing import SlotHome, SlotRouting
 from ..throttle.permit_store import options_of
-from ..throttle.throttle_options import PUBLIC_IP, SWITCH
+from ..throttle.throttle_options import SWITCH
 from ..throttle.throttle_options import given as throttle_given
 from .capture import Capture
 
@@ -41,39 +41,6 @@ if TYPE_CHECKING:
 AnyCoordinator: TypeAlias = "PushScheduler | PullScheduler"
 #: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
 PRODUCER = "producer"
-#: settings that a worker needs as well when it finds target requests; those of the command line do not travel else
-WORKERS_TOO = (
-    "DISTRIBUTED_TARGET_RULE",
-    "DISTRIBUTED_TARGET_CALLBACKS",
-    "DISTRIBUTED_TARGET_BY_META",
-    "DISTRIBUTED_UNSENDABLE",
-    "DISTRIBUTED_LIMIT",
-    "DISTRIBUTED_FAIR",
-    "DISTRIBUTED_SLOTS",
-    "DISTRIBUTED_SLOT_PREFIX",
-    "DISTRIBUTED_SLOT_BY",
-    "DISTRIBUTED_CALLBACK_SLOTS",
-    "DISTRIBUTED_SPIDER_CALLBACKS",
-    "DISTRIBUTED_SPIDER_ATTRIBUTES",
-    "DISTRIBUTED_LOGIN",
-    "DISTRIBUTED_REQUEST_HOOK",
-)
-#: of these, what says where requests lie, whoever finds them
-SLOTS = (
-    "DISTRIBUTED_FAIR",
-    "DISTRIBUTED_SLOTS",
-    "DISTRIBUTED_SLOT_PREFIX",
-    "DISTRIBUTED_SLOT_BY",
-    "DISTRIBUTED_CALLBACK_SLOTS",
-)
-#: what a job that is sent one batch would leave undone without a word
-PULL_ONLY = (
-    "DISTRIBUTED_SEEDS",
-    "DISTRIBUTED_SPIDER_CALLBACKS",
-    "DISTRIBUTED_SPIDER_ATTRIBUTES",
-    "DISTRIBUTED_LOGIN",
-    "DISTRIBUTED_REQUEST_HOOK",
-)
 _CMDLINE = 40  # Scrapy's priority of -s
 
 
@@ -108,7 +75,8 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
 
 
 def _check_push(settings: BaseSettings) -> None:
-    there = [name for name in PULL_ONLY if settings.get(name) and str(settings[name]) not in {"0", "False", "{}"}]
+    reader = SettingReader(settings)
+    there = [name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)]
     if there:
         raise ConfigError(
             f"{', '.join(there)}: only workers that lease their batches know of it, and this crawl sends its batches to"
@@ -120,19 +88,18 @@ def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[st
     """Of the settings given on the command line, those of ours that workers need."""
     if not options.pull:
         return {}
-    given = (name for name in WORKERS_TOO if (settings.getpriority(name) or 0) >= _CMDLINE)
+    ours = travelling(Travels.LEASING, Travels.SLOTS)
+    given = (name for name in ours if (settings.getpriority(name) or 0) >= _CMDLINE)
     return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
 
 
 def shared_settings(settings: BaseSettings) -> dict[str, str]:
     """What workers of another project have to heed too: where requests lie, and the limits of this crawl."""
     # Those without a value too: that project's own slots are for its own frontiers.
-    slots = {name: _as_text(settings[name] or "") for name in SLOTS}
+    slots = {name: _as_text(settings[name] or "") for name in travelling(Travels.SLOTS)}
     throttle = options_of(settings)
     # Where nothing was said, that project's own settings hold.
     limits = throttle_given(settings) if throttle.on else {} if throttle.heeds else {SWITCH: False}
-    if "@" in urlsplit(str(limits.get(PUBLIC_IP[0], ""))).netloc:  # a password may stand in settings.py, not here
-        del limits[PUBLIC_IP[0]]
     return {**slots, **{name: _as_text(value) for name, value in limits.items()}}
 
 

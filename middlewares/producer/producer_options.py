@@ -1,4 +1,4 @@
-"""What a producer was asked to do: the `DISTRIBUTED_` settings as one frozen value, checked at this one door."""
+"""The settings of a producer as one frozen value."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from urllib.parse import urlsplit
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.backlog import FAIR, UNFAIR
+from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.worker_request import WorkerRequest
+from scrapyd_dist.settings import AUTO
 
-from ..profile import PROFILES, USUAL
+from ..profile import USUAL
 from ..setting_reader import SettingReader
 from ..throttle.throttle_options import ThrottleOptions
 
@@ -29,16 +30,9 @@ if TYPE_CHECKING:
 BATCH_SIZE = 1000
 #: requests in the largest batch, where sizes adapt: what is lost with a worker is minutes of work all the same
 LARGEST = 10_000
-DEPLOY_MODES = ("if-missing", "never")
 #: names of the one feed format that can be merged
 LINES = ("jsonlines", "jsonl", "jl")
-#: what becomes of a request that cannot travel
-STAY_MODES = ("local", "refuse")
 _CMDLINE = 40  # Scrapy's priority of -s
-#: whether batches are sent to the nodes, or leased by workers there
-MODES = ("push", "pull")
-#: what becomes of the spider's own start requests in a worker that leases
-START_MODES = ("skip", "first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +40,8 @@ class ProducerOptions:
     """The settings of a producer. Seconds and counts as in `docs/settings.md`."""
 
     crawl: str | None = None
-    nodes: tuple[str, ...] = ()  #: named on the command line: targets of scrapy.cfg, or addresses
-    hosts: tuple[str, ...] = ()  #: DISTRIBUTED_TARGET_HOSTS
-    nodes_file: str | None = None  #: a list of nodes, read again when it changes
-    nodes_command: str | None = None  #: prints a list of nodes
+    nodes: tuple[str, ...] = ()  #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
+    hosts: tuple[str, ...] = ()  #: addresses of nodes, where `nodes` is empty
     nodes_every: float = 10.0  #: seconds after which commands and names are asked again
     index: str | None = None
     pages: int | None = None
@@ -72,7 +64,7 @@ class ProducerOptions:
     store: str | None = None
     lease: float = 60.0  #: for which a worker that reaches the store has its work
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
-    mode: str = MODES[0]
+    mode: str = "push"
     fair: str = UNFAIR  #: how sites share batches and workers, one of `frontier.values.FAIR`
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
     throttled: bool = False  #: workers ask the store for permits
@@ -99,39 +91,50 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     Raises:
         ConfigError: a value is not of its kind, or two do not go together.
     """
-    reader = SettingReader(settings)
-    feed_url, throttle = settings.get("DISTRIBUTED_TARGET_FEED_URL"), ThrottleOptions.from_settings(settings)
+    reader, throttle = SettingReader(settings), ThrottleOptions.from_settings(settings)
+    read, feed_url = reader.value, reader.value("DISTRIBUTED_TARGET_FEED_URL")
+    crawl, hosts, scaling = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS"), _scaling(reader)
+    adapts = _adapts(reader)
     options = ProducerOptions(
-        crawl=check_crawl_name(settings["DISTRIBUTED_CRAWL"]) if settings.get("DISTRIBUTED_CRAWL") else None,
-        nodes=tuple(settings.getlist("DISTRIBUTED_NODES")),
-        hosts=tuple(settings.getlist("DISTRIBUTED_TARGET_HOSTS")),
-        nodes_file=settings.get("DISTRIBUTED_NODES_FILE") or None,
-        nodes_command=settings.get("DISTRIBUTED_NODES_COMMAND") or None,
-        nodes_every=reader.seconds("DISTRIBUTED_NODES_EVERY", 10.0),
-        index=settings.get("DISTRIBUTED_INDEX"),
-        pages=reader.whole("DISTRIBUTED_PAGES", None),
-        first_page=reader.whole("DISTRIBUTED_FIRST_PAGE", 0) or 0,
-        shards=reader.whole("DISTRIBUTED_SHARDS", 1),
-        start_urls_file=settings.get("DISTRIBUTED_START_URLS_FILE"),
-        batch_size=_batch_size(reader),
-        batch_adapt=_adapts(reader),
-        batch_max_age=reader.seconds("DISTRIBUTED_BATCH_MAX_AGE", 30.0),
+        crawl=check_crawl_name(crawl) if crawl else None,
+        nodes=read("DISTRIBUTED_NODES") or (() if hosts else _old_lists(reader)),
+        hosts=hosts,
+        nodes_every=read("DISTRIBUTED_NODES_EVERY"),
+        index=read("DISTRIBUTED_INDEX"),
+        pages=read("DISTRIBUTED_PAGES"),
+        first_page=read("DISTRIBUTED_FIRST_PAGE"),
+        shards=read("DISTRIBUTED_SHARDS"),
+        start_urls_file=read("DISTRIBUTED_START_URLS_FILE"),
+        batch_size=scaling.terms.batch_size
+        if read("DISTRIBUTED_MODE") == "pull"
+        else _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
+        batch_adapt=adapts,
+        batch_max_age=read("DISTRIBUTED_BATCH_MAX_AGE"),
         feed_url=feed_url,
         send_feed_url=_may_travel(feed_url, settings),
-        feed_format=str(settings.get("DISTRIBUTED_TARGET_FEED_FORMAT", "jsonlines")),
-        outputs=tuple(settings.getlist("DISTRIBUTED_OUTPUTS")),
-        deploy=reader.one_of("DISTRIBUTED_DEPLOY", DEPLOY_MODES),
-        stay=reader.one_of("DISTRIBUTED_UNSENDABLE", STAY_MODES),
-        placement=reader.one_of("DISTRIBUTED_PLACEMENT", Placement.KINDS),
-        profile=reader.one_of("DISTRIBUTED_PROFILE", PROFILES),
-        max_failed=reader.at_least("DISTRIBUTED_MAX_FAILED", 0, 0),
-        limit=reader.at_least("DISTRIBUTED_LIMIT", 0, 0),
-        store=settings.get("DISTRIBUTED_STORE"),
-        lease=reader.seconds("DISTRIBUTED_LEASE", 60.0),
-        limits=_limits(reader),
-        mode=reader.one_of("DISTRIBUTED_MODE", MODES),
-        fair=_fair(reader),
-        scaling=_scaling(reader),
+        feed_format=read("DISTRIBUTED_TARGET_FEED_FORMAT"),
+        outputs=read("DISTRIBUTED_OUTPUTS"),
+        deploy=read("DISTRIBUTED_DEPLOY"),
+        stay=read("DISTRIBUTED_UNSENDABLE"),
+        placement=read("DISTRIBUTED_PLACEMENT"),
+        profile=read("DISTRIBUTED_PROFILE"),
+        max_failed=read("DISTRIBUTED_MAX_FAILED"),
+        limit=read("DISTRIBUTED_LIMIT"),
+        store=read("DISTRIBUTED_STORE") if reader.given("DISTRIBUTED_STORE") else None,
+        lease=scaling.terms.lease,
+        limits=SchedulerLimits(
+            poll=read("DISTRIBUTED_POLL_INTERVAL"),
+            request_timeout=read("DISTRIBUTED_REQUEST_TIMEOUT"),
+            node_timeout=read("DISTRIBUTED_NODE_TIMEOUT"),
+            fleet_timeout=read("DISTRIBUTED_FLEET_TIMEOUT"),
+            start_timeout=read("DISTRIBUTED_START_TIMEOUT"),
+            max_attempts=read("DISTRIBUTED_MAX_ATTEMPTS"),
+            max_jobs=read("DISTRIBUTED_MAX_JOBS"),
+            wait=read("DISTRIBUTED_WAIT"),
+        ),
+        mode=read("DISTRIBUTED_MODE"),
+        fair=scaling.terms.fair,
+        scaling=scaling,
         throttled=throttle.on,
         heeds=throttle.heeds,
     )
@@ -139,59 +142,40 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     return options
 
 
+def _old_lists(reader: SettingReader) -> tuple[str, ...]:
+    """The entries of DISTRIBUTED_NODES that its older names stand for."""
+    old = {"file:": "DISTRIBUTED_NODES_FILE", "cmd:": "DISTRIBUTED_NODES_COMMAND"}
+    return tuple(f"{kind}{text}" for kind, name in old.items() if (text := reader.value(name)))
+
+
+def _fixed_size(reader: SettingReader) -> int | None:
+    size = reader.value("DISTRIBUTED_BATCH_SIZE")
+    return None if size == AUTO else int(size)
+
+
 def _adapts(reader: SettingReader) -> bool:
-    """A size that somebody has given is meant, unless they say so; and who leaves at once cannot see what fits."""
-    given = reader.whole("DISTRIBUTED_BATCH_SIZE", None) is not None
-    adapts = reader.yes_no("DISTRIBUTED_BATCH_ADAPT", not given)
-    return adapts and reader.settings.getbool("DISTRIBUTED_WAIT", True)
-
-
-def _batch_size(reader: SettingReader) -> int:
-    pull = reader.one_of("DISTRIBUTED_MODE", MODES) == "pull"
-    usual = _leased(reader) if pull else LARGEST if _adapts(reader) else BATCH_SIZE
-    return reader.at_least("DISTRIBUTED_BATCH_SIZE", usual, 1)
-
-
-def _leased(reader: SettingReader) -> int:
-    return FAIR_SIZE if _fair(reader) else LEASED
-
-
-def _fair(reader: SettingReader) -> str:
-    value = str(reader.settings.get("DISTRIBUTED_FAIR") or UNFAIR)
-    if value not in FAIR:
-        raise ConfigError(f"DISTRIBUTED_FAIR is {value!r}; it can be {' or '.join(filter(None, FAIR))}.")
-    return value
+    """A producer that does not wait cannot see how many requests fit."""
+    old = reader.value("DISTRIBUTED_BATCH_ADAPT")
+    adapts = _fixed_size(reader) is None if old is None else bool(old)
+    return adapts and bool(reader.value("DISTRIBUTED_WAIT"))
 
 
 def _scaling(reader: SettingReader) -> ScalingPolicy:
-    """How many workers there may be, and what each is told."""
-    most = reader.at_least("DISTRIBUTED_WORKERS", 0, 0)
-    jobs = reader.at_least("DISTRIBUTED_MAX_JOBS", 0, 0)
+    """The allowed number of workers, and what each is told."""
+    read = reader.value
+    fair = read("DISTRIBUTED_FAIR")
     terms = WorkerRequest(
-        lease=reader.seconds("DISTRIBUTED_LEASE", WorkerRequest.lease),
-        max_batches=reader.at_least("DISTRIBUTED_MAX_BATCHES", 0, 0),
-        max_requests=reader.at_least("DISTRIBUTED_MAX_REQUESTS", 0, 0),
-        max_time=reader.seconds("DISTRIBUTED_MAX_TIME", 0.0, least=0.0),
-        idle=reader.seconds("DISTRIBUTED_IDLE", 0.0, least=0.0),
-        batch_size=reader.at_least("DISTRIBUTED_BATCH_SIZE", _leased(reader), 1),
-        fair=_fair(reader),
-        start=reader.one_of("DISTRIBUTED_START", START_MODES),
+        lease=read("DISTRIBUTED_LEASE"),
+        max_batches=read("DISTRIBUTED_MAX_BATCHES"),
+        max_requests=read("DISTRIBUTED_MAX_REQUESTS"),
+        max_time=read("DISTRIBUTED_MAX_TIME"),
+        idle=read("DISTRIBUTED_IDLE"),
+        batch_size=_fixed_size(reader) or (FAIR_SIZE if fair else LEASED),
+        fair=fair,
+        start=read("DISTRIBUTED_START"),
     )
-    return ScalingPolicy(most=min(filter(None, (most, jobs)), default=0), terms=terms)
-
-
-def _limits(reader: SettingReader) -> SchedulerLimits:
-    usual = SchedulerLimits()
-    return SchedulerLimits(
-        poll=reader.seconds("DISTRIBUTED_POLL_INTERVAL", usual.poll),
-        request_timeout=reader.seconds("DISTRIBUTED_REQUEST_TIMEOUT", usual.request_timeout),
-        node_timeout=reader.seconds("DISTRIBUTED_NODE_TIMEOUT", usual.node_timeout),
-        fleet_timeout=reader.seconds("DISTRIBUTED_FLEET_TIMEOUT", usual.fleet_timeout),
-        start_timeout=reader.seconds("DISTRIBUTED_START_TIMEOUT", usual.start_timeout),
-        max_attempts=reader.at_least("DISTRIBUTED_MAX_ATTEMPTS", usual.max_attempts, 1),
-        max_jobs=reader.at_least("DISTRIBUTED_MAX_JOBS", 0, 0),
-        wait=reader.settings.getbool("DISTRIBUTED_WAIT", True),
-    )
+    most = (read("DISTRIBUTED_WORKERS"), read("DISTRIBUTED_MAX_JOBS"))
+    return ScalingPolicy(most=min(filter(None, most), default=0), terms=terms)
 
 
 def _check_together(options: ProducerOptions) -> None:

@@ -20,7 +20,7 @@ from scrapyd_dist.sealing import SealError
 from ..assignment import PullAssignment, crawl_key
 from ..classifier import Disposition, FoundRequests, RequestClassifier
 from ..engine_compat import close_spider, spider_method, under_way
-from ..setting_reader import uploading_feeds
+from ..setting_reader import SettingReader, uploading_feeds
 from ..slot_routing import SlotHome, SlotRouting
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
@@ -170,7 +170,7 @@ class PullWorker:
             )
         self._file = ReportFile(folder, job.name, lambda: self._report.progress(list(self._acker.held.values())))
         self._file.start()
-        remove_old(folder, job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
+        remove_old(folder, job.collected, SettingReader(settings).value("DISTRIBUTED_KEEP_DAYS"))
 
     async def _begin(self) -> bool:
         """Open the store; False when nothing can be done here."""
@@ -254,7 +254,7 @@ class PullWorker:
         while True:
             await asyncio.sleep(LOOK)
             assert self._folder
-            trouble = self._folder.trouble(self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30))
+            trouble = self._folder.trouble(SettingReader(self._crawler.settings).value("DISTRIBUTED_MIN_FREE"))
             if trouble:
                 self._fail(self._folder.lost() if trouble is FinishReason.FILES_LOST else "", trouble)
             quiet = 0 if self._login.busy or under_way(self._crawler) else quiet + 1

@@ -27,6 +27,7 @@ from scrapyd_dist.version import PACKAGE_FILE, __version__
 from ..assignment import Assignment, egg_key
 from ..codec import WatchedDict, from_value
 from ..engine_compat import close_spider, each, looping_call
+from ..setting_reader import SettingReader
 from ..targets import with_target
 from ..throttle.install import problem_of as throttle_problem
 from .part import FilesFolder, PartFile, ReportFile, crawl_folder, remove_old
@@ -207,7 +208,7 @@ class PushWorker:
         self._report = ReportFile(folder, self._job.name, self._progress)
         self._take_lease(self._job)
         self._report.start()
-        remove_old(folder, self._job.collected, settings.getfloat("DISTRIBUTED_KEEP_DAYS", 14))
+        remove_old(folder, self._job.collected, SettingReader(settings).value("DISTRIBUTED_KEEP_DAYS"))
 
     def _take_lease(self, job: Assignment) -> None:
         """Hold this attempt in the store, where it can be reached; without that, only HTTP tells who has it."""
@@ -270,7 +271,7 @@ class PushWorker:
         if self._folder is None or now - self._looked < LOOK:
             return
         self._looked = now
-        trouble = self._folder.trouble(self._crawler.settings.getint("DISTRIBUTED_MIN_FREE", 1 << 30))
+        trouble = self._folder.trouble(SettingReader(self._crawler.settings).value("DISTRIBUTED_MIN_FREE"))
         if trouble:
             if trouble is FinishReason.FILES_LOST:
                 self._problem = self._problem or self._folder.lost()

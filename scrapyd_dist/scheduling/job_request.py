@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.frontier.arguments import row_in
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.settings import PREFIX, Travels, travelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,10 +52,11 @@ class JobRequest:
 
 def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
     """Of the settings given on the command line, those that reach the workers."""
+    ours = travelling(Travels.JOBS, Travels.FLEET, Travels.LIMITS)
     return {
         name: value
         for name, value in settings.items()
-        if name not in PRODUCERS_SETTINGS and not name.startswith("DISTRIBUTED_")
+        if name in ours or not (name in PRODUCERS_SETTINGS or name.startswith(PREFIX))
     }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.settings import LABELS, Travels, travelling
 from scrapyd_dist.store.address import is_url
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ class WorkerRequest:
 #: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and an older
 #: version of it gets an empty batch
 HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "[]"}
-#: settings about the fleet, which workers of other projects get as well
-EVERYWHERE = frozenset({"DISTRIBUTED_KEEP_DAYS", "DISTRIBUTED_MIN_FREE", "DISTRIBUTED_LABELS"})
 
 
 def call_for_worker(
@@ -65,7 +64,8 @@ def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequ
 
 def _elsewhere(spec: JobRequest) -> dict[str, str]:
     """The settings for another project: the crawl's slots and limits, and nothing that was set with -s."""
-    return {**{name: text for name, text in spec.settings.items() if name in EVERYWHERE}, **spec.shared}
+    everywhere = (LABELS, *travelling(Travels.FLEET))
+    return {**{name: text for name, text in spec.settings.items() if name in everywhere}, **spec.shared}
 
 
 def _orders(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:

@@ -50,6 +50,18 @@ def test_batches_have_the_size_that_was_given_and_adapt_where_none_was() -> None
     assert not options(WAIT=False).batch_adapt  # who does not stay cannot see what fits
 
 
+def test_auto_is_the_size_that_no_setting_says() -> None:
+    assert options(BATCH_SIZE="auto") == options() == ProducerOptions()
+    assert options(MODE="pull", BATCH_SIZE="auto") == options(MODE="pull")
+
+
+def test_old_names_of_lists_are_entries_of_the_one_list() -> None:
+    old = {"NODES_FILE": "nodes.txt", "NODES_COMMAND": "list --all"}
+    assert options(old).nodes == ("file:nodes.txt", "cmd:list --all")
+    assert options(old, NODES=["one"]).nodes == ("one",)
+    assert options(old, TARGET_HOSTS=["web1:6800"]).nodes == ()  # it goes before the lists
+
+
 def test_the_books_settings_keep_their_names() -> None:
     found = options(TARGET_HOSTS=["scrapyd1:6800"], BATCH_SIZE=2000, TARGET_FEED_URL="ftp://h/%(batch)s.jl")
     assert (found.hosts, found.batch_size, found.feed_url) == (("scrapyd1:6800",), 2000, "ftp://h/%(batch)s.jl")
@@ -62,6 +74,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"PAGES": 1.5, "INDEX": "u%d"}, "whole number"),
     ({"BATCH_SIZE": 0}, "BATCH_SIZE is 0, and must be 1 or more"),
     ({"BATCH_SIZE": "-1"}, "1 or more"),
+    ({"BATCH_SIZE": "all"}, "a whole number, or auto"),
+    ({"WAIT": "perhaps"}, "WAIT is 'perhaps', and must be True or False"),
     ({"BATCH_MAX_AGE": 0}, "more than 0 seconds"),
     ({"BATCH_MAX_AGE": "soon"}, "number of seconds"),
     ({"POLL_INTERVAL": "nan"}, "more than 0 seconds"),

@@ -99,15 +99,9 @@ def test_other_arguments_are_fine() -> None:
 
 
 def test_what_belongs_to_the_producers_process_stays_there() -> None:
-    given_ = {
-        "LOG_FILE": "x",
-        "FEEDS": "{}",
-        "JOBDIR": "d",
-        "ADDONS": "{}",
-        "DISTRIBUTED_PAGES": "3",
-        "DOWNLOAD_DELAY": "1",
-    }
-    assert passed_on(given_) == {"DOWNLOAD_DELAY": "1"}
+    stays = {"LOG_FILE": "x", "FEEDS": "{}", "JOBDIR": "d", "ADDONS": "{}", "DISTRIBUTED_PAGES": "3"}
+    travels = {"DOWNLOAD_DELAY": "1", "DISTRIBUTED_KEEP_DAYS": "2", "DISTRIBUTED_THROTTLE_HITS": "60"}
+    assert passed_on({**stays, **travels}) == travels
 
 
 def test_the_last_error_of_a_log_is_what_is_told() -> None:

@@ -67,7 +67,7 @@ def test_a_scrapy_cfg_that_is_broken_meanwhile_changes_nothing_and_is_told_once(
 
 def test_a_file_has_a_node_per_line_and_is_read_again_when_it_has_changed(folder: Path) -> None:
     (folder / "nodes.txt").write_text("one\nweb7:6800 name=seven slots=2  # new\n\n# web8\nhttp://me:pw@web9:6800/\n")
-    found = sources(nodes_file="nodes.txt")
+    found = sources(nodes=("file:nodes.txt",))
     nodes = found.read()
     assert names(nodes) == ["one", "seven", "web9:6800"]
     assert [node.slots for node in nodes] == [3, 2, None]
@@ -80,7 +80,7 @@ def test_a_file_has_a_node_per_line_and_is_read_again_when_it_has_changed(folder
 
 def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
     (folder / "nodes.cfg").write_text("[deploy:a]\nurl = http://a:6800/\n[deploy:b]\nurl = http://b:6800/\nslots = 2\n")
-    nodes = sources(nodes_file="nodes.cfg").read()
+    nodes = sources(nodes=("file:nodes.cfg",)).read()
     assert [(node.name, node.slots) for node in nodes] == [("a", None), ("b", 2)]
 
 
@@ -100,18 +100,18 @@ def test_a_line_that_makes_no_sense_is_named(text: str, why: str, tmp_path: Path
 
 
 def test_a_list_that_is_not_there_at_the_start_is_an_error(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nodes\.txt \(DISTRIBUTED_NODES_FILE\) cannot be read: No such file"):
-        sources(nodes_file="nodes.txt").read()
+    with pytest.raises(ConfigError, match=r"nodes\.txt \(DISTRIBUTED_NODES\) cannot be read: No such file"):
+        sources(nodes=("file:nodes.txt",)).read()
 
 
 def test_a_command_prints_nodes_and_is_run_again_after_a_while(folder: Path) -> None:
     (folder / "now").write_text("web1:6800")
     run = command(folder, "print(open('now').read())")
-    found = sources(nodes_command=run, nodes_every=1e-6)
+    found = sources(nodes=(f"cmd:{run}",), nodes_every=1e-6)
     assert names(found.read()) == ["web1:6800"]
     (folder / "now").write_text("web1:6800\nweb2:6800")
     assert names(found.read()) == ["web1:6800", "web2:6800"]
-    patient = sources(nodes_command=run, nodes_every=1e9)
+    patient = sources(nodes=(f"cmd:{run}",), nodes_every=1e9)
     patient.read()
     (folder / "now").write_text("web3:6800")
     assert names(patient.read()) == ["web1:6800", "web2:6800"]
@@ -121,7 +121,7 @@ def test_a_command_that_fails_meanwhile_changes_nothing_and_its_words_are_told(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = command(folder, "import os, sys\nsys.exit('no cloud today') if os.path.exists('bad') else print('web1:6800')")
-    found = sources(nodes_command=run, nodes_every=1e-6)
+    found = sources(nodes=(f"cmd:{run}",), nodes_every=1e-6)
     found.read()
     (folder / "bad").touch()
     with caplog.at_level(logging.WARNING):
@@ -135,13 +135,15 @@ def test_a_command_that_fails_meanwhile_changes_nothing_and_its_words_are_told(
 )
 def test_a_command_that_cannot_be_run(folder: Path, run: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        sources(nodes_command=run).read()
+        sources(nodes=(f"cmd:{run}",)).read()
 
 
 def test_nodes_that_were_added_to_the_store_are_there_unless_nodes_were_named(folder: Path) -> None:
     records = [NodeRecord(name="extra", url="http://web5:6800"), NodeRecord(name="one", draining=1.0)]
     assert names(sources().read(records)) == ["one", "extra"]
     assert names(sources(nodes=("one",)).read(records)) == ["one"]
+    (folder / "nodes.txt").write_text("web6:6800\n")
+    assert names(sources(nodes=("one", "file:nodes.txt")).read(records)) == ["one", "web6:6800", "extra"]
 
 
 def test_a_name_with_several_addresses_is_a_node_at_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

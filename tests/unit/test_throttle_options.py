@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.throttle import throttle_options as names
-from scrapyd_dist.middlewares.throttle.throttle_options import OURS, ThrottleOptions
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.throttle.permits import Limit
@@ -96,8 +95,3 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_what_is_wrong_is_told_with_its_name(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         options({"DISTRIBUTED_THROTTLE": True, **values})
-
-
-def test_what_workers_have_to_be_told_is_all_of_ours() -> None:
-    own = {value[0] for value in vars(names).values() if isinstance(value, tuple) and len(value) in {1, 2}}
-    assert set(OURS) == {name for name in own if name.startswith("DISTRIBUTED_")} | {"DISTRIBUTED_THROTTLE"}

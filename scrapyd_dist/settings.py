@@ -1,0 +1,283 @@
+"""The registry: one row for each `DISTRIBUTED_` setting, for all that reads, checks, lists or sends settings.
+
+Part of the worker half: imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PREFIX = "DISTRIBUTED_"
+#: BATCH_SIZE: the fleet decides
+AUTO = "auto"
+#: seconds; the throttle counts nothing for longer than this
+LONGEST_WINDOW = 86400.0 * 31
+
+
+class ValueKind(Enum):
+    """What a value must be, as an error says it."""
+
+    YES_NO = "True or False"
+    WHOLE = "a whole number"
+    SECONDS = "a number of seconds"
+    NUMBER = "a number"
+    TEXT = "text"
+    CHOICE = "one of the choices"
+    LIST = "a list"
+    MAPPING = "a mapping"
+
+
+class Travels(Enum):
+    """Which jobs get the setting when it was given on the command line. What settings.py says is in the egg."""
+
+    NOWHERE = "none"
+    JOBS = "every job of the crawl"
+    FLEET = "every job, also those of other projects"
+    LIMITS = "every job; those of other projects get what is in force"
+    LEASING = "workers that lease, which find target requests as well"
+    SLOTS = "workers that lease; those of other projects get what is in force"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting."""
+
+    name: str  #: in full
+    kind: ValueKind
+    default: Any = None  #: None: not set
+    help: str  #: one line of Markdown
+    option: str = ""  #: of `sdist crawl`; of `sdist consume` with its name before it
+    least: float | None = None  #: the least number; seconds without one are more than 0
+    most: float | None = None
+    must_be: str = ""  #: what an error says, where the kind says too little
+    choices: tuple[str, ...] = ()  #: of a number: words that are allowed as well
+    pull_only: bool = False  #: jobs that are sent their batch ignore it
+    travels: Travels = Travels.NOWHERE
+    secret: bool = False  #: may hold a password
+    cluster: str = ""  #: the setting of Scrapy Cluster that means the same
+    instead: str = ""  #: of an old name: how the same is written today
+
+    @property
+    def default_text(self) -> str:
+        """The default as documents and `sdist config` show it; empty for none."""
+        return "" if self.default is None else f"{self.default:g}" if type(self.default) is float else str(self.default)
+
+    @property
+    def plain_help(self) -> str:
+        """The help without Markdown."""
+        return re.sub(r" \(\[[^]]+\]\([^)]+\)\)|`", "", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.help))
+
+
+def _s(name: str, kind: ValueKind, default: Any, help_: str, **more: Any) -> Setting:
+    return Setting(name=PREFIX + name, kind=kind, default=default, help=help_, **more)
+
+
+_, _JOBS, _FLEET, _LIMITS, _LEASING, _SLOTS = Travels
+_YES_NO, _WHOLE, _SECONDS, _NUMBER, _TEXT, _CHOICE, _LIST, _MAPPING = ValueKind
+
+_CALLBACKS = "a mapping of callbacks' names"
+
+# fmt: off
+#: heading in docs/settings.md -> its settings
+GROUPS: dict[str, tuple[Setting, ...]] = {
+"What goes to the nodes": (
+    _s("ENABLED", _YES_NO, True, "`False`: the add-on does nothing, and the crawl runs in one process as ever"),
+    _s("TARGET_RULE", _WHOLE, -1, "CrawlSpider rule whose requests go to the nodes, counted from 0. Without a rule and"
+       " a callback: the only rule that has a callback and does not follow", option="--rule",
+       must_be="the number of a rule", travels=_LEASING),
+    _s("TARGET_CALLBACKS", _LIST, [], "callbacks whose requests go to the nodes; for any spider", option="--callback",
+       travels=_LEASING),
+    _s("TARGET_BY_META", _YES_NO, False, 'only requests with `meta={"distribute": True}` go to the nodes (they do in'
+       " any case)", travels=_LEASING),
+    _s("UNSENDABLE", _CHOICE, "local", "a request that cannot travel (a lambda as callback, a value without JSON"
+       " form): `local`, the producer crawls it; `refuse`, it is counted and dropped", choices=("local", "refuse"),
+       travels=_LEASING),
+    _s("LIMIT", _WHOLE, 0, "a trial: only the first N target requests are handed out, without duplicates and those off"
+       " the site; `resume` and `retry` keep to it. 0: all", option="--limit", least=0, travels=_LEASING),
+    _s("SPIDER_ARGS", _MAPPING, {}, "spider arguments of the jobs, where a script starts the crawl without a command"
+       " line"),
+    _s("SEEDS", _YES_NO, False, "`True`: the spider's own start requests go to the workers as well", pull_only=True),
+    _s("SPIDER_CALLBACKS", _MAPPING, {}, 'callbacks whose requests are for another spider: `{"enter": "login"}`, or'
+       ' `{"enter": {"spider": "login", "project": "other", "callback": "parse"}}`'
+       " ([more](frontier.md#work-for-another-spider))", must_be=_CALLBACKS, pull_only=True, travels=_LEASING),
+    _s("SPIDER_ATTRIBUTES", _LIST, [], "attributes of the spider that travel with each request, and are set on the"
+       " worker's spider before the callback", pull_only=True, travels=_LEASING),
+),
+"The index": (
+    _s("INDEX", _TEXT, None, "address of the index pages with a place for the number: `…/index_%05d.html`,"
+       " `…?page={page}`", option="--index"),
+    _s("PAGES", _WHOLE, None, "number of index pages", option="--pages"),
+    _s("FIRST_PAGE", _WHOLE, 0, "number of the first one", option="--first-page"),
+    _s("SHARDS", _WHOLE, 1, "walks that share the index, each from a start page; at least the crawl's concurrency",
+       option="--shards"),
+    _s("START_URLS_FILE", _TEXT, None, "file of start pages, one per line, each walked by itself",
+       option="--start-urls"),
+),
+"Batches": (
+    _s("BATCH_SIZE", _WHOLE, AUTO, "requests in a batch: exactly so many, but for the last one and what has waited for"
+       " long (the book's meaning); or `auto`: as many as the fleet can use, at most 10,000 (100 with `pull`)"
+       " ([more](placement.md))", option="--batch-size", least=1, choices=(AUTO,), must_be="a whole number, or auto"),
+    _s("BATCH_MAX_AGE", _SECONDS, 30.0, "seconds after which a batch is sealed though it is not full",
+       option="--batch-max-age"),
+    _s("MAX_ATTEMPTS", _WHOLE, 4, "attempts per batch before it is dead", option="--max-attempts", least=1),
+    _s("FAIR", _CHOICE, "", "how many sites share batches and workers ([more](fair.md)): `spread`, the next batch is"
+       " of the site with the least under way in the fleet; `by-domain`, the same, and a site stays with one worker."
+       " With `pull`, batches have 10 requests of one site", option="--fair", choices=("", "spread", "by-domain"),
+       travels=_SLOTS),
+),
+"Nodes": (
+    _s("NODES", _LIST, [], "nodes of the crawl, in place of scrapy.cfg's: names of targets, addresses (`host:port`,"
+       " URLs), `file:PATH` (a list, read again when it changes) and `cmd:COMMAND` (prints a list)"
+       " ([more](placement.md#nodes-that-come-and-go))", option="--node", secret=True),
+    _s("TARGET_HOSTS", _LIST, [], "addresses of nodes, as the book names them; where `DISTRIBUTED_NODES` is not set"),
+    _s("NODES_EVERY", _SECONDS, 10.0, "seconds after which `cmd:` entries run again, and host names with several"
+       " addresses are resolved again"),
+    _s("PLACEMENT", _CHOICE, "by-capacity", "`by-capacity`: a batch goes where it will be done first, by the nodes'"
+       " load, slots and speed; `round-robin`; `least-loaded`: the fewest jobs per process slot", option="--placement",
+       choices=("by-capacity", "round-robin", "least-loaded")),
+    _s("MAX_JOBS", _WHOLE, 0, "jobs (with `pull`: workers) at one time over all nodes; 0: the nodes' own limits",
+       option="--max-jobs", least=0),
+    _s("DEPLOY", _CHOICE, "if-missing", "`never`: the nodes must have the code already", option="--deploy/--no-deploy",
+       choices=("if-missing", "never")),
+    _s("POLL_INTERVAL", _SECONDS, 1.0, "seconds between two polls of a job (up to five times that while its end is"
+       " far)", option="--poll-interval"),
+    _s("REQUEST_TIMEOUT", _SECONDS, 15.0, "seconds for one call to a node"),
+    _s("NODE_TIMEOUT", _SECONDS, 30.0, "seconds of silence after which a node's work goes elsewhere",
+       option="--node-timeout"),
+    _s("FLEET_TIMEOUT", _SECONDS, 300.0, "seconds without any answering node after which a crawl stops, to be resumed",
+       option="--fleet-timeout"),
+    _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
+    _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node", least=0,
+       must_be="a number of days, 0 or more", travels=_FLEET),
+    _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", travels=_FLEET),
+),
+"Workers that lease": (
+    _s("MODE", _CHOICE, "push", "`pull`: long-lived workers on the nodes lease batches from the store, which the nodes"
+       " must reach, instead of a job for each batch ([more](frontier.md#workers))", option="--pull/--push",
+       choices=("push", "pull")),
+    _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
+       " first batch", choices=("skip", "first")),
+    _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",
+       option="consume --max-batches", least=0),
+    _s("MAX_REQUESTS", _WHOLE, 0, "requests after which it ends, once its last batch is finished; 0: no limit",
+       option="consume --max-requests", least=0),
+    _s("MAX_TIME", _SECONDS, 0.0, "seconds after which it ends; 0: no limit", least=0),
+    _s("IDLE", _SECONDS, 0.0, "seconds without work after which a worker of a standing frontier ends; 0: it stays",
+       option="consume --idle", least=0),
+    _s("LEASE", _SECONDS, 60.0, "seconds after which the lease of a worker that stands still expires"
+       " ([more](store.md#leases-and-fencing))"),
+    _s("LOGIN", _TEXT, None, "a method of the spider whose requests each worker makes before its first batch, and"
+       " again when a callback raises `scrapyd_dist.SessionExpired`", pull_only=True, travels=_LEASING),
+    _s("REQUEST_HOOK", _TEXT, None, "a method of the spider that gets each request of a batch and returns it, another"
+       " one, or `None`: that one is not made, and counts as gone", pull_only=True, travels=_LEASING),
+),
+"Frontiers and slots": (
+    _s("FRONTIER", _TEXT, None, "a process of `scrapy crawl` that only fills the frontier of this name"
+       " ([more](frontier.md#filling-one-by-settings-alone))"),
+    _s("SLOTS", _WHOLE, 1, "with `pull` and in a frontier: number of slots that requests are spread over"
+       " ([more](frontier.md#slots))", must_be="a number of slots", travels=_SLOTS),
+    _s("SLOT_PREFIX", _TEXT, "", "what their names begin with; a number from 0 on follows", travels=_SLOTS),
+    _s("SLOT_BY", _CHOICE, "fingerprint", "what chooses a request's slot: `fingerprint`, evenly; `domain`, one site"
+       " stays in one slot; `site`, each site has a slot of its own (the default with `DISTRIBUTED_FAIR`)",
+       choices=("fingerprint", "domain", "site"), travels=_SLOTS),
+    _s("CALLBACK_SLOTS", _MAPPING, {}, 'slots of their own for some callbacks: `{"parse_article": "articles/4"}` is'
+       " `articles0` to `articles3`", must_be=_CALLBACKS, travels=_SLOTS),
+),
+"Items and the end": (
+    _s("OUTPUTS", _LIST, None, "the merged files; with `scrapy crawl`, its own `-o` and local `FEEDS` are taken",
+       option="-o"),
+    _s("TARGET_FEED_URL", _TEXT, None, "where each batch writes its items instead (ftp, s3, file, …); `%(crawl)s`,"
+       " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a password belongs into"
+       " settings.py", option="--feed", secret=True),
+    _s("TARGET_FEED_FORMAT", _TEXT, "jsonlines", "format of that feed", travels=_JOBS),
+    _s("MAX_FAILED", _WHOLE, 0, "failed URLs that still count as success", option="--max-failed", least=0),
+    _s("MIN_ITEMS", _WHOLE, 0, "fewer items are a failure: exit code 1, with the reason as the crawl's message",
+       option="--min-items", least=0),
+    _s("ON_FINISH", _TEXT, None, "runs when the crawl has ended ([more](operating.md)): a shell command that gets the"
+       " [summary](summary.md) on its standard input, or an http(s) address that gets it by POST",
+       option="--on-finish", secret=True),
+    _s("WAIT", _YES_NO, True, "`False`: send everything at once and leave; `sdist resume` collects later"),
+),
+"The crawl": (
+    _s("CRAWL", _TEXT, None, "the crawl's name; not set: one is made", option="--name"),
+    _s("STORE", _TEXT, ".sdist/store.db", "path of an SQLite file on a local disk, or `redis://…` ([more](store.md))."
+       " `SDIST_STORE` in the environment goes before it", secret=True),
+    _s("PROFILE", _CHOICE, "usual", "`usual`: `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage"
+       " collection; `fast`: it is 4, and `LOG_LEVEL` is INFO; `none`: Scrapy as it is. Changes only speed, and no"
+       " setting of yours ([more](speed.md))", option="--profile", choices=("usual", "fast", "none")),
+),
+"The throttle": (
+    _s("THROTTLE", _YES_NO, None, "`True`: this process follows the throttle's rules and the settings below; `False`:"
+       " neither; not set: `True` with one of `…_HITS`, `…_MAX_PAGES`, `…_CONCURRENCY`, else [the rules"
+       " alone](throttle.md)", travels=_LIMITS),
+    _s("THROTTLE_HITS", _WHOLE, None, "requests to a domain in any window, for domains without a rule; a domain is"
+       " what the public suffix list calls one", least=1, travels=_LIMITS, cluster="QUEUE_HITS"),
+    _s("THROTTLE_WINDOW", _SECONDS, 60.0, "seconds of that window", most=LONGEST_WINDOW, travels=_LIMITS,
+       cluster="QUEUE_WINDOW"),
+    _s("THROTTLE_MODERATED", _YES_NO, True, "requests are spread evenly over the window; `False`: they leave at once,"
+       " followed by a pause", travels=_LIMITS, cluster="QUEUE_MODERATED"),
+    _s("THROTTLE_PER_SPIDER", _YES_NO, False, "each spider name has the whole limit for itself", travels=_LIMITS,
+       cluster="SCHEDULER_TYPE_ENABLED"),
+    _s("THROTTLE_PER_IP", _YES_NO, False, "each address that requests leave from has the whole limit for itself"
+       " ([more](throttle.md))", travels=_LIMITS, cluster="SCHEDULER_IP_ENABLED"),
+    _s("THROTTLE_PUBLIC_IP", _TEXT, None, "the machine's address, or the URL of a page that tells it", secret=True,
+       travels=_LIMITS, cluster="PUBLIC_IP_URL"),
+    _s("THROTTLE_PUBLIC_IP_REGEX", _TEXT, None, "finds the address in that page, in its first group if it has one; not"
+       " set: the first address there", travels=_LIMITS, cluster="IP_ADDR_REGEX"),
+    _s("THROTTLE_PUBLIC_IP_REFRESH", _SECONDS, 60.0, "seconds after which the page is asked again",
+       most=LONGEST_WINDOW, travels=_LIMITS, cluster="SCHEDULER_IP_REFRESH"),
+    _s("THROTTLE_MAX_PAGES", _WHOLE, 0, "pages of one domain per crawl, over all its processes ([what"
+       " counts](throttle.md)); 0: no limit", least=0, travels=_LIMITS, cluster="GLOBAL_PAGE_PER_DOMAIN_LIMIT"),
+    _s("THROTTLE_CONCURRENCY", _NUMBER, None, "requests under way at a domain at one time, over the whole fleet:"
+       " pauses follow the site's latency, as AutoThrottle does it for one process", most=1e9,
+       must_be="a number of requests, more than 0", travels=_LIMITS),
+    _s("THROTTLE_LONGEST_DELAY", _SECONDS, 60.0, "seconds: the longest pause that follows from latency or from a"
+       " robots.txt's Crawl-delay; a Retry-After is kept to, up to a day", most=LONGEST_WINDOW, travels=_LIMITS),
+),
+"Old names": (
+    _s("BATCH_ADAPT", _YES_NO, None, "whether `BATCH_SIZE` is only the largest size",
+       instead='DISTRIBUTED_BATCH_SIZE = "auto"'),
+    _s("WORKERS", _WHOLE, 0, "with `pull`, workers at one time", least=0, instead="DISTRIBUTED_MAX_JOBS"),
+    _s("NODES_FILE", _TEXT, None, "a list of nodes", instead='an entry "file:PATH" in DISTRIBUTED_NODES'),
+    _s("NODES_COMMAND", _TEXT, None, "a command that prints a list of nodes",
+       instead='an entry "cmd:COMMAND" in DISTRIBUTED_NODES', secret=True),
+),
+}
+# fmt: on
+
+#: by their names
+SETTINGS: dict[str, Setting] = {row.name: row for group in GROUPS.values() for row in group}
+LABELS = "DISTRIBUTED_LABELS"
+#: what scrapyd-dist itself gives to jobs
+INTERNAL = frozenset({LABELS, *(PREFIX + name for name in ("JOB", "PULL", "START_URLS"))})
+
+
+def travelling(*travels: Travels) -> tuple[str, ...]:
+    """The names of the settings that travel so."""
+    return tuple(name for name, row in SETTINGS.items() if row.travels in travels)
+
+
+def nearest(name: str, known: Iterable[str] = SETTINGS) -> str:
+    """What a misspelt name probably means, as the end of a paragraph; empty when none is near."""
+    ends = {one.removeprefix(PREFIX): one for one in known}  # the prefix would make any two names alike
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), ends, 1, 0.7)
+    return f" Did you mean {ends[close[0]]}?" if close else ""
+
+
+def complaints(names: Iterable[str]) -> list[str]:
+    """A paragraph for each of the names of settings that begins as ours do and is unknown, and for each old one."""
+    said = []
+    for name in sorted(name for name in names if name.startswith(PREFIX)):
+        row = SETTINGS.get(name)
+        if row is not None and row.instead:
+            said.append(f"The setting {name} is old, and still works. Write {row.instead} instead.")
+        elif row is None and name not in INTERNAL and not name.startswith(f"{PREFIX}START_URLS_"):
+            said.append(f"The setting {name} is none of scrapyd-dist's, and does nothing.{nearest(name)}")
+    return said
