@@ -23,7 +23,7 @@ from measure import RunError, Took, run_all
 from report import machine, shown, spread
 from rig.projects import Project
 from rig.sites import SiteProcess
-from scrapyd_dist.deploy.egg import build
+from scrapyd_dist.deploy.egg import BOOT_PREFIX, build
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.payload import encode
@@ -106,7 +106,7 @@ class Worker:
         project.settings(EXTENSIONS={f"{project.name}.elements.Elements": 0})
         egg = build(project.path, f"{project.name}.settings")
         (folder / "worker.egg").write_bytes(egg.data)
-        self._boot = next(name for name in egg.modules if name.startswith("_sdist_boot_"))
+        self._boot = BOOT_PREFIX + egg.content_hash
 
     def run(self, settings: Mapping[str, str], pages: int) -> Took:
         """Crawl the first so many pages.

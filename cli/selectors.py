@@ -86,12 +86,12 @@ def called(nodes: Sequence[Node], project: ProjectConfig, name: str | None) -> t
 
 def known_times(root: Path, nodes: Sequence[Node], project: str | None = None) -> dict[str, float]:
     """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
-    from scrapyd_dist.deploy.kept_eggs import sent_at
+    from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
     from scrapyd_dist.config import STATE_FOLDER
 
     names = {name for name in (project, *(node.project for node in nodes)) if name}
-    return {version: at for name in names for version, at in sent_at(root / STATE_FOLDER, name).items()}
+    return {egg.version: egg.at for name in names for egg in kept_eggs(root / STATE_FOLDER, name)}
 
 
 def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:

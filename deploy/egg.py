@@ -1,7 +1,8 @@
 """Builds eggs: the project's packages and the worker half in one zip; the same content gives the same bytes.
 
-Neither the project nor a build tool is run. The project's files are read from its folder, the worker half by import
-spec, because an editable install has it elsewhere.
+The worker half is read by import spec, because an editable install has it elsewhere. It includes byte code, because
+Python caches none for modules imported from a zip file: each job would compile them again. A node with another Python
+version uses the source.
 """
 
 from __future__ import annotations
@@ -9,36 +10,36 @@ from __future__ import annotations
 import configparser
 import hashlib
 import io
+import marshal
 import re
 import zipfile
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files as resource_files
-from importlib.util import find_spec
+from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS
 
-from .bytecode import compiled
-from .project_files import read_project
+from .project_files import INFO, OWN_PACKAGE, ProjectFiles, read_project, run_setup_py
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from importlib.resources.abc import Traversable
 
-#: All modules of scrapyd_dist that a worker may import, besides the store. Imports cost time at each start of a job, so
-#: a job without access to the store does not import it.
+#: the modules of scrapyd_dist that a worker may import, besides the packages below
 WORKER_MODULES = (
     "scrapyd_dist",
     "scrapyd_dist.batches",
     "scrapyd_dist.config",
     "scrapyd_dist.errors",
+    "scrapyd_dist.finish_reasons",
     "scrapyd_dist.frontier",
+    "scrapyd_dist.frontier.backlog",
     "scrapyd_dist.frontier.intake",
     "scrapyd_dist.frontier.slots",
-    "scrapyd_dist.frontier.backlog",
     "scrapyd_dist.middlewares",
     "scrapyd_dist.middlewares.addon",
     "scrapyd_dist.middlewares.assignment",
@@ -46,68 +47,40 @@ WORKER_MODULES = (
     "scrapyd_dist.middlewares.codec",
     "scrapyd_dist.middlewares.engine_compat",
     "scrapyd_dist.middlewares.profile",
-    "scrapyd_dist.middlewares.pull",
-    "scrapyd_dist.middlewares.pull.batch_dupefilter",
-    "scrapyd_dist.middlewares.pull.request_tracker",
-    "scrapyd_dist.middlewares.pull.request_feeder",
-    "scrapyd_dist.middlewares.pull.handshake",
-    "scrapyd_dist.middlewares.pull.work_unit",
-    "scrapyd_dist.middlewares.pull.lease_client",
-    "scrapyd_dist.middlewares.pull.login",
-    "scrapyd_dist.middlewares.pull.lease_client",
-    "scrapyd_dist.middlewares.pull.pull_worker",
-    "scrapyd_dist.middlewares.pull.batch_acker",
-    "scrapyd_dist.middlewares.pull.batch_acker",
-    "scrapyd_dist.middlewares.pull.part_cleanup",
-    "scrapyd_dist.middlewares.setting_reader",
     "scrapyd_dist.middlewares.roles",
+    "scrapyd_dist.middlewares.setting_reader",
     "scrapyd_dist.middlewares.slot_routing",
     "scrapyd_dist.middlewares.store_access",
     "scrapyd_dist.middlewares.targets",
-    "scrapyd_dist.middlewares.throttle",
-    "scrapyd_dist.middlewares.throttle.timers",
-    "scrapyd_dist.middlewares.throttle.timers",
-    "scrapyd_dist.middlewares.throttle.budgets",
-    "scrapyd_dist.middlewares.throttle.site_feedback",
-    "scrapyd_dist.middlewares.throttle.egress",
-    "scrapyd_dist.middlewares.throttle.gate",
-    "scrapyd_dist.middlewares.throttle.install",
-    "scrapyd_dist.middlewares.throttle.domain_queue",
-    "scrapyd_dist.middlewares.throttle.timers",
-    "scrapyd_dist.middlewares.throttle.permit_store",
-    "scrapyd_dist.middlewares.throttle.throttle_options",
-    "scrapyd_dist.middlewares.throttle.downloader_capacity",
-    "scrapyd_dist.middlewares.throttle.downloader_capacity",
-    "scrapyd_dist.middlewares.throttle.queue",
-    "scrapyd_dist.middlewares.throttle.site_feedback",
-    "scrapyd_dist.middlewares.throttle.downloader_capacity",
-    "scrapyd_dist.middlewares.throttle.site_feedback",
-    "scrapyd_dist.middlewares.throttle.throttle_client",
-    "scrapyd_dist.middlewares.throttle.domain_queues",
-    "scrapyd_dist.middlewares.worker",
-    "scrapyd_dist.middlewares.worker.request_ledger",
-    "scrapyd_dist.middlewares.engine_compat",
-    "scrapyd_dist.middlewares.worker.lease_renewer",
-    "scrapyd_dist.middlewares.worker.part",
-    "scrapyd_dist.middlewares.worker.push_worker",
     "scrapyd_dist.nodes",
     "scrapyd_dist.payload",
-    "scrapyd_dist.finish_reasons",
     "scrapyd_dist.sealing",
     "scrapyd_dist.settings",
     "scrapyd_dist.throttle",
     "scrapyd_dist.throttle.domain_status",
     "scrapyd_dist.throttle.permits",
-    "scrapyd_dist.throttle.permits",
     "scrapyd_dist.version",
 )
-#: the package that is included as a whole, and the suffixes of its files
-STORE_PACKAGE, STORE_ENDINGS = "scrapyd_dist.store", (".py", ".lua", ".sql")
+#: packages that are included as a whole, with these suffixes
+WORKER_PACKAGES = (
+    "scrapyd_dist.middlewares.pull",
+    "scrapyd_dist.middlewares.throttle",
+    "scrapyd_dist.middlewares.worker",
+    "scrapyd_dist.store",
+)
+_SUFFIXES = (".py", ".lua", ".sql")
 #: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
 KEY_NAME = "_key.txt"
 BOOT_PREFIX = "_sdist_boot_"
+#: top-level names of the Redis client, which travels with byte code and is not unpacked on this machine
+REDIS_CLIENT = ("redis", "async_timeout")
+#: folders whose byte code is included; that of the project may need another Python than this one
+_COMPILED = (f"{OWN_PACKAGE}/", *(f"{name}/" for name in REDIS_CLIENT))
 
-_BOOT_SOURCE = "scrapyd_dist.deploy.boot"
+#: finds the settings module in the boot module
+_SETTINGS = re.compile(r"^start\(settings_module='([\w.]+)'", re.MULTILINE)
+#: the newest marshal version whose output does not depend on reference counts
+_MARSHAL_VERSION = 2
 #: the earliest date in a zip file
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _MODE_FILE, _MODE_FOLDER = 0o100644 << 16, 0o040755 << 16 | 0x10
@@ -121,10 +94,8 @@ class Egg:
     make: Callable[[], bytes] = field(repr=False, compare=False)
     #: hash over names and contents, including the key: 12 hexadecimal digits
     content_hash: str
-    #: dotted names of all Python modules in it, sorted
-    modules: tuple[str, ...]
     #: paths in the project folder that were left out: hidden files, environments, single modules
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @cached_property
     def data(self) -> bytes:
@@ -141,67 +112,73 @@ def build(
     settings_module: str,
     *,
     key: bytes | None = None,
-    worker_half: bool = True,
     requirements: Mapping[str, bytes] | None = None,
+    use_setup_py: bool = False,
 ) -> Egg:
     """Build the egg of the project in a folder.
 
     Args:
         project_root: the folder of scrapy.cfg.
         settings_module: dotted name of the project's settings module in scrapy.cfg.
-        key: the Fernet key with which workers decrypt batches; only with the worker half.
-        worker_half: False builds a plain egg with the project only.
+        key: the Fernet key with which workers decrypt batches.
         requirements: files of other packages to include: path inside the egg -> content.
+        use_setup_py: whether the project's setup.py chooses the files.
 
     Raises:
-        ConfigError: the folder has no package, the settings module is not in it, or a file cannot be read.
+        ConfigError: the folder has no package, the settings module is not in it, a file cannot be read, or setup.py
+            fails.
     """
-    project = read_project(project_root, settings_module, reserved="scrapyd_dist" if worker_half else None)
-    files = {**(requirements or {}), **project.files}
-    info = {"EGG-INFO/PKG-INFO": _pkg_info(project.name)}
-    egg = pack(files, info, settings_module, key=key, worker_half=worker_half)
-    return replace(egg, left_out=project.left_out)
+    project = (run_setup_py if use_setup_py else read_project)(project_root, settings_module)
+    return pack(replace(project, files={**(requirements or {}), **project.files}, key=key))
 
 
-def pack(
-    files: Mapping[str, bytes],
-    info: Mapping[str, bytes],
-    settings_module: str,
-    *,
-    key: bytes | None = None,
-    worker_half: bool = True,
-) -> Egg:
-    """Make an egg from the contents of files.
-
-    Args:
-        files: path inside the egg -> content.
-        info: path -> content for files below EGG-INFO; PKG-INFO gets the content hash as version.
-        settings_module: dotted name of the project's settings module.
-        key: see `build`.
-        worker_half: see `build`.
-    """
-    if key is not None and not worker_half:
-        raise ValueError("a key travels only with the worker half that reads it")
-    files, entry, boot = dict(files), settings_module, b""
-    ours = worker_files(key) if worker_half else {}
-    files.update(ours)
-    if worker_half:
-        boot = _module_source(_BOOT_SOURCE)[1] + _boot_call(settings_module)
+def pack(project: ProjectFiles) -> Egg:
+    """Make an egg of a project's files and the current worker half."""
+    files = {**project.files, **worker_files(project.key)}
+    call = f"start(settings_module={project.settings_module!r}, boot=__name__,"
+    call += " egg=os.path.dirname(os.path.abspath(__file__)))"
+    boot = _module_source("scrapyd_dist.deploy.boot")[1] + f"\n\n{call}\n".encode()
     sources = {name: content for name, content in files.items() if not name.endswith(".pyc")}
-    content_hash = _hash_of({**sources, "": boot + settings_module.encode()})
-    if worker_half:
-        entry = f"{BOOT_PREFIX}{content_hash}"
-        files[f"{entry}.py"] = boot
-    modules = _modules_in(files)
-    files.update(info)
-    files.update(_egg_info(info, entry=entry, content_hash=content_hash, modules=modules))
+    content_hash = _hash_of({**sources, "": boot + project.settings_module.encode()})
+    entry = f"{BOOT_PREFIX}{content_hash}"
+    files[f"{entry}.py"] = boot
+    files.update(project.info)
+    files.update(_egg_info(project, files, entry=entry, version=f"0+{content_hash}"))
     return Egg(
-        # Without byte code of the project, which may need another Python than this one.
-        make=lambda: _zipped({**files, **_byte_code(ours)}),
-        content_hash=content_hash,
-        modules=modules,
-        left_out=(),
+        make=lambda: _zipped({**files, **_byte_code(files)}), content_hash=content_hash, left_out=project.left_out
     )
+
+
+def unpack(data: bytes) -> ProjectFiles:
+    """Return the project in an egg. Packed again, it has the current worker half.
+
+    Raises:
+        BadZipFile: the data is not a zip file.
+        ConfigError: the egg has no worker half, or names files outside itself.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
+    boots = [name for name in files if name.startswith(BOOT_PREFIX) and name.endswith(".py")]
+    named = _SETTINGS.search(files[boots[0]].decode("utf-8", "replace")) if boots else None
+    if named is None or any(name.startswith("/") or ".." in name.split("/") for name in files):
+        raise ConfigError("The kept egg is none that a crawl can run: it has no worker half.")
+    made = {name for name in files if name.startswith((f"{OWN_PACKAGE}/", INFO, BOOT_PREFIX))}
+    made |= {name for name in files if name.startswith(_COMPILED) and name.endswith(".pyc")}
+    return ProjectFiles(
+        settings_module=named[1],
+        files={name: content for name, content in files.items() if name not in made},
+        info={name: content for name, content in files.items() if name.startswith(INFO)},
+        key=files.get(f"{OWN_PACKAGE}/{KEY_NAME}"),
+    )
+
+
+def unpack_to(project: ProjectFiles, folder: Path) -> None:
+    """Write a project's files to a folder from which they can be imported here."""
+    for name, content in project.files.items():
+        if name.partition("/")[0] not in REDIS_CLIENT:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
@@ -211,10 +188,20 @@ def worker_files(key: bytes | None = None) -> dict[str, bytes]:
         ConfigError: this installation lacks one of the modules.
     """
     files = dict(_module_source(name) for name in WORKER_MODULES)
-    files.update(_all_in(resource_files(STORE_PACKAGE), STORE_PACKAGE.replace(".", "/")))
+    for name in WORKER_PACKAGES:
+        files.update(package_files(resource_files(name), name.replace(".", "/"), _SUFFIXES))
     if key is not None:
-        files[f"scrapyd_dist/{KEY_NAME}"] = key
+        files[f"{OWN_PACKAGE}/{KEY_NAME}"] = key
     return files
+
+
+def package_files(folder: Traversable, path: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Generate the files of a package with these suffixes: path inside the egg, content."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name.isidentifier() and entry.name != "__pycache__":
+            yield from package_files(entry, f"{path}/{entry.name}", suffixes)
+        elif entry.name.endswith(suffixes):
+            yield f"{path}/{entry.name}", entry.read_bytes()
 
 
 def _module_source(name: str) -> tuple[str, bytes]:
@@ -231,19 +218,6 @@ def _module_source(name: str) -> tuple[str, bytes]:
     return path, cast("_Loader", spec.loader).get_data(spec.origin)
 
 
-def _all_in(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _all_in(entry, f"{path}/{entry.name}")
-        elif entry.name.endswith(STORE_ENDINGS):
-            yield f"{path}/{entry.name}", entry.read_bytes()
-
-
-def _boot_call(settings_module: str) -> bytes:
-    call = f"start(settings_module={settings_module!r}, boot=__name__, egg=os.path.dirname(os.path.abspath(__file__)))"
-    return f"\n\n{call}\n".encode()
-
-
 def _hash_of(files: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name in sorted(files):
@@ -254,41 +228,34 @@ def _hash_of(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:HASH_DIGITS]
 
 
-def _modules_in(files: Iterable[str]) -> tuple[str, ...]:
-    names = (name.removesuffix(".py").removesuffix("/__init__") for name in files if name.endswith(".py"))
-    dotted = (name.split("/") for name in names)
-    return tuple(sorted(".".join(parts) for parts in dotted if all(part.isidentifier() for part in parts)))
-
-
-def _pkg_info(name: str) -> bytes:
-    return f"Metadata-Version: 1.1\nName: {name}\nVersion: 0\n".encode()
-
-
-def _egg_info(
-    info: Mapping[str, bytes], *, entry: str, content_hash: str, modules: tuple[str, ...]
-) -> dict[str, bytes]:
-    top_level = sorted({module.partition(".")[0] for module in modules})
-    version = f"Version: 0+{content_hash}".encode()
+def _egg_info(project: ProjectFiles, files: Mapping[str, bytes], *, entry: str, version: str) -> dict[str, bytes]:
+    """Return the metadata, with the entry points of a setup.py except its `[scrapy] settings`."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told
+    parser.read_string(project.info.get(f"{INFO}entry_points.txt", b"").decode())
+    parser["scrapy"] = {"settings": entry}
+    points = [f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items()) for name in parser]
+    modules = (name.removesuffix(".py").split("/") for name in files if name.endswith(".py"))
+    tops = {parts[0] for parts in modules if all(part.isidentifier() for part in parts)}
+    about = project.info[f"{INFO}PKG-INFO"]
     return {
         # pkg_resources accepts the file as an egg only with PKG-INFO.
-        "EGG-INFO/PKG-INFO": re.sub(rb"(?m)^Version:.*$", version, info["EGG-INFO/PKG-INFO"], count=1),
-        "EGG-INFO/entry_points.txt": _entry_points(info.get("EGG-INFO/entry_points.txt", b""), entry),
-        "EGG-INFO/top_level.txt": "".join(f"{name}\n" for name in top_level).encode(),
+        f"{INFO}PKG-INFO": re.sub(rb"(?m)^Version:.*$", f"Version: {version}".encode(), about, count=1),
+        f"{INFO}entry_points.txt": "\n".join(points[1:]).encode(),
+        f"{INFO}top_level.txt": "".join(f"{name}\n" for name in sorted(tops)).encode(),
     }
 
 
-def _entry_points(given: bytes, settings: str) -> bytes:
-    """Return the entry points of a setup.py, with `[scrapy] settings` replaced."""
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told
-    parser.read_string(given.decode())
-    parser["scrapy"] = {"settings": settings}
-    lines = [f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in parser[name].items()) for name in parser]
-    return "\n".join(lines[1:]).encode()
-
-
 def _byte_code(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {f"{name}c": compiled(source, name) for name, source in files.items() if name.endswith(".py")}
+    modules = [name for name in files if name.startswith(_COMPILED) and name.endswith(".py")]
+    return {f"{name}c": _compiled(files[name], name) for name in modules}
+
+
+@cache  # compile the worker half once per process
+def _compiled(source: bytes, path: str) -> bytes:
+    """Return the content of an unchecked hash-based `.pyc` file; `path` is the file name in tracebacks."""
+    code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code, _MARSHAL_VERSION)
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Keeps eggs in the state folder, under their versions, and names commits of git and Mercurial.
+"""Keeps eggs in the state folder, under their versions, and finds the one to deploy again.
 
 The last ten deployed eggs of each project are kept. The egg of a crawl is kept in the crawl's folder, as long as that
 exists, so that the crawl can be resumed with the same code.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -16,23 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitised
+
+from .egg import Egg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: deployed eggs kept per project
 KEPT_EGGS = 10
-#: timeout of git and hg in seconds
-GIT_TIMEOUT = 20
 
 _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MULTILINE)
-#: commands for each of scrapyd-client's keywords: description of the commit, number of commits as a fallback, branch
-_COMMANDS = {
-    "GIT": (("git", "describe"), ("git", "rev-list", "--count", "HEAD"), ("git", "rev-parse", "--abbrev-ref", "HEAD")),
-    "HG": (("hg", "log", "-r", ".", "-T", "r{rev}"), ("hg", "id", "-n"), ("hg", "branch")),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,29 +55,23 @@ class SavedEgg:
         named = made_at(self.version)
         return self.path.stat().st_mtime if named is None else named
 
+    def read(self) -> Egg:
+        """Read the egg.
 
-def describe(project_root: Path, kind: str) -> str:
-    """Name the current commit as scrapyd-client's `version = GIT` does: `git-v1-2-gabc1234-main`.
-
-    Raises:
-        ConfigError: git or Mercurial is not installed, or knows no commit of the project.
-    """
-    words, number, branch = _COMMANDS[kind]
-    text = _ask(project_root, words)
-    if not text:
-        count = _ask(project_root, number)
-        if not count:
-            raise ConfigError(
-                f"The version is to be named by {kind}, and {words[0]} knows no commit in {project_root}. Commit the "
-                "project, or give the version another name with --version."
-            )
-        text = f"r{count}"
-    return sanitised(f"{words[0]}-{text}-{_ask(project_root, branch) or 'HEAD'}")
+        Raises:
+            NothingMatched: the file was not built by this program.
+        """
+        content_hash = self.content_hash
+        if content_hash is None:
+            raise NothingMatched(f"{self.path} is no egg that this program has built, so it is not sent. Deploy anew.")
+        data = self.path.read_bytes()
+        return Egg(make=lambda: data, content_hash=content_hash)
 
 
-def is_dirty(project_root: Path) -> bool:
-    """Whether the project's git work tree has uncommitted changes; False without git."""
-    return bool(_ask(project_root, ("git", "status", "--porcelain", "--", ".")))
+def folder_of(state: Path, project: str) -> Path:
+    """Return the folder of a project's deployed eggs."""
+    # Scrapyd allows any text as a project's name; it must not act as a path here.
+    return state / "eggs" / quote(project, safe="").replace(".", "%2E")
 
 
 def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
@@ -101,17 +89,7 @@ def write_egg(folder: Path, version: str, data: bytes) -> Path:
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     with os.fdopen(handle, "wb") as file:
         file.write(data)
-    path = folder / f"{sanitised(version)}.egg"
-    Path(temporary).replace(path)
-    return path
-
-
-def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
-    """Return the newest kept egg with this content hash in its name, else None.
-
-    A custom name may mean other content on a node by now.
-    """
-    return next((egg for egg in kept_eggs(state, project) if hash_in(egg.version) == content_hash), None)
+    return Path(temporary).replace(folder / f"{sanitised(version)}.egg")
 
 
 def kept_eggs(state: Path, project: str) -> list[SavedEgg]:
@@ -131,9 +109,12 @@ def egg_of_version(folders: Sequence[Path], version: str) -> SavedEgg | None:
     return next((SavedEgg(version=path.stem, path=path) for path in paths if path.is_file()), None)
 
 
-def sent_at(state: Path, project: str) -> dict[str, float]:
-    """Return the times of the kept eggs: version -> seconds since the epoch."""
-    return {egg.version: egg.at for egg in kept_eggs(state, project)}
+def find_egg(state: Path, project: str, content_hash: str) -> SavedEgg | None:
+    """Return the newest kept egg with this content hash in its name, else None.
+
+    A custom name may mean other content on a node by now.
+    """
+    return next((egg for egg in kept_eggs(state, project) if hash_in(egg.version) == content_hash), None)
 
 
 def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
@@ -141,25 +122,47 @@ def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
     return sorted(found, key=lambda egg: (egg.at, egg.version), reverse=True)
 
 
-def _ask(project_root: Path, command: tuple[str, ...]) -> str:
-    """Run a command in the project and return its output; empty if it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=project_root,
-            capture_output=True,
-            check=False,
-            timeout=GIT_TIMEOUT,
-            stdin=subprocess.DEVNULL,
-            # A read must not take the lock that a commit needs.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path) -> SavedEgg:
+    """Return the egg to deploy again.
+
+    Args:
+        kept: the kept eggs, newest first.
+        wanted: a version's name, or a prefix of it or of its content hash; None for the version before the current.
+        current: the version that counts as the project's code on most nodes.
+        folder: the folder of kept eggs, for error messages.
+
+    Raises:
+        NothingMatched: no kept egg matches, or several do.
+    """
+    if wanted is not None:
+        return _named(kept, sanitised(wanted), folder)
+    now, before = None, None
+    if current is not None:
+        now = hash_in(current) or next((egg.content_hash for egg in kept if egg.version == current), None)
+        before = made_at(current)
+    others = [egg for egg in kept if egg.content_hash is not None and egg.content_hash != now]
+    older = [egg for egg in others if before is None or egg.at < before]
+    if not others:
+        raise NothingMatched(
+            f"No earlier version can be brought back: {folder} keeps {_names(kept)}, and the nodes run "
+            f"{current or 'no version'}. Check the earlier code out and deploy it: sdist deploy-all."
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+    return (older or others)[0]
 
 
-def folder_of(state: Path, project: str) -> Path:
-    """Return the folder of a project's deployed eggs."""
-    # Scrapyd allows any text as a project's name; it must not act as a path here.
-    return state / "eggs" / quote(project, safe="").replace(".", "%2E")
+def _named(kept: Sequence[SavedEgg], wanted: str, folder: Path) -> SavedEgg:
+    exact = [egg for egg in kept if egg.version == wanted]
+    near = [egg for egg in kept if egg.version.startswith(wanted) or (hash_in(egg.version) or "").startswith(wanted)]
+    found = exact or near
+    if not found:
+        raise NothingMatched(
+            f"The egg of the version {wanted} is not kept in {folder}, and Scrapyd gives no egg back. Kept are "
+            f"{_names(kept)}. Name one of these, or check that version's code out and deploy it: sdist deploy-all."
+        )
+    if len({egg.content_hash for egg in found}) > 1:
+        raise NothingMatched(f"{wanted} may be each of {_names(found)}. Give more of the name.")
+    return found[0]
+
+
+def _names(kept: Sequence[SavedEgg]) -> str:
+    return ", ".join(egg.version for egg in kept) or "none"

@@ -1,38 +1,62 @@
-"""Reads and writes the list of local nodes, which has passwords and is readable by its owner only."""
+"""Real Scrapyd nodes on this machine, which outlive the program that starts them, and the list of them.
+
+The list has passwords and is readable by its owner only. A node leads a process group of its own and works in a folder
+of its own. Process ids are used again, so a process is signalled only if its id and its folder are those of the node.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.resources
 import importlib.util
 import json
 import os
 import secrets
+import signal
 import socket
 import string
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .processes import Leader, is_alive, left_something, not_installed, started, stop
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
 USERNAME = "sdist"
+_HOST = "127.0.0.1"
+#: seconds until a new node must answer, enough for ten nodes started at once on two cores
+START_TIMEOUT = 60.0
+#: timeout in seconds of one call to a starting node; another process may have taken the port
+_ASK = 5.0
+#: attempts to start on a free port, which another process may take first
+_PORT_TRIES = 3
+#: lines of a node's log in an error message
+_LOG_LINES = 6
+#: seconds for jobs to shut down gracefully before they are killed, and for killed processes to end
+STOP_GRACE, _KILL_GRACE = 10.0, 5.0
+#: seconds between two looks at processes that start or end
+_LOOK = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leader:
+    """The first process of a process group."""
+
+    pid: int
+    #: the working directory it was started in, which its descendants share
+    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +80,7 @@ def list_path(state: Path) -> Path:
     return state / "nodes" / "nodes.json"
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(state: Path) -> Iterator[None]:
     """Hold a lock, so that concurrent commands do not start the same nodes twice."""
     folder = state / "nodes"
@@ -70,7 +94,16 @@ def read(state: Path) -> list[LocalNode]:
     path = list_path(state)
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["nodes"]
-        return [_from_row(row) for row in rows]
+        return [
+            LocalNode(
+                name=str(row["name"]),
+                port=int(row["port"]),
+                password=str(row["password"]),
+                slots=int(row["slots"]),
+                leader=Leader(pid=int(row["pid"]), folder=Path(row["folder"])),
+            )
+            for row in rows
+        ]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError) as error:
@@ -78,16 +111,6 @@ def read(state: Path) -> list[LocalNode]:
             f"{path}, the list of the local nodes, cannot be read ({type(error).__name__}). Remove it, and end the "
             "nodes that may still run by hand; they are processes called `python -m scrapyd`."
         ) from error
-
-
-def _from_row(row: dict[str, Any]) -> LocalNode:
-    return LocalNode(
-        name=str(row["name"]),
-        port=int(row["port"]),
-        password=str(row["password"]),
-        slots=int(row["slots"]),
-        leader=Leader(pid=int(row["pid"]), folder=Path(row["folder"])),
-    )
 
 
 def write(state: Path, nodes: Iterable[LocalNode]) -> None:
@@ -107,32 +130,6 @@ def write(state: Path, nodes: Iterable[LocalNode]) -> None:
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump({"schema": 1, "nodes": rows}, file, indent=1)
     Path(temporary).replace(list_path(state))
-
-
-#: seconds until a new node must answer, enough for ten nodes started at once on two cores
-START_TIMEOUT = 60.0
-
-
-#: seconds for jobs to shut down gracefully before they are killed
-STOP_GRACE = 10.0
-
-
-_HOST = "127.0.0.1"
-
-
-#: seconds between two calls to a starting node
-_LOOK = 0.05
-
-
-#: timeout in seconds of such a call; another process may have taken the port
-_ASK = 5.0
-
-
-#: attempts to start on a free port, which another process may take first
-_PORT_TRIES = 3
-
-
-_LOG_LINES = 6
 
 
 def up(
@@ -159,10 +156,12 @@ def up(
     with locked(state):
         # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
         known = [node for node in read(state) if left_something(node.leader)]
-        names = _free_names({node.name for node in known}, count - len(_alive(known)))
-        start = _Start(
-            state=state, python=python or sys.executable, slots=slots or max(1, _cores() // count), timeout=timeout
-        )
+        free = (f"local{number}" for number in range(1, len(known) + count + 1))
+        names = [name for name in free if name not in {node.name for node in known}]
+        names = names[: max(0, count - len(_alive(known)))]
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        slots = slots or max(1, cores // count)
+        start = _Start(state=state, python=python or sys.executable, slots=slots, timeout=timeout)
         try:
             with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
                 results = [pool.submit(start.one, name) for name in names]
@@ -222,16 +221,27 @@ class _Start:
         for file in ("scrapyd.conf", "scrapy.cfg"):
             (folder / file).write_text(text, encoding="utf-8")
         for _ in range(_PORT_TRIES):
-            node = self._attempt(name, folder)
-            if node is not None:
+            if node := self._attempt(name, folder):
                 return node
         raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
 
     def _attempt(self, name: str, folder: Path) -> LocalNode | None:
         """Start a node and wait for its first answer; returns None if another process took its port."""
         port, password = _free_port(), secrets.token_urlsafe(24)
+        # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
+        ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
         with (folder / "scrapyd.log").open("wb") as log:
-            process = self._spawn(folder, log, port, password)
+            process = subprocess.Popen(
+                [self.python, "-m", "scrapyd", "--pidfile="],
+                cwd=folder,
+                env={**kept, **ours},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # so that Ctrl-C in the terminal does not reach the node
+                start_new_session=True,
+            )
         leader = started(process.pid, folder)
         if leader is not None:
             node = LocalNode(name=name, port=port, password=password, slots=self.slots, leader=leader)
@@ -245,22 +255,6 @@ class _Start:
                 raise
         _explain_end(name, self.python, process.wait(), folder / "scrapyd.log")
         return None
-
-    def _spawn(self, folder: Path, log: IO[bytes], port: int, password: str) -> subprocess.Popen[bytes]:
-        # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
-        ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
-        command = [self.python, "-m", "scrapyd", "--pidfile="]
-        # A new session, so that Ctrl-C in the terminal does not reach the node.
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**kept, **ours},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
 
     def _answers(self, node: Node, process: subprocess.Popen[bytes]) -> bool:
         """Wait until the node answers; returns False if it ends first."""
@@ -300,16 +294,80 @@ def _free_port() -> int:
         return port
 
 
-def _cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _free_names(taken: set[str], wanted: int) -> list[str]:
-    names = (f"local{number}" for number in range(1, len(taken) + max(0, wanted) + 1))
-    return [name for name in names if name not in taken][: max(0, wanted)]
-
-
 def _alive(nodes: Iterable[LocalNode]) -> list[LocalNode]:
     return [node for node in nodes if is_alive(node.leader)]
+
+
+def started(pid: int, folder: Path) -> Leader | None:
+    """Return the value by which a process just started in this folder will be known; None if it has ended already."""
+    leader = Leader(pid=pid, folder=folder.resolve())
+    return leader if is_alive(leader) else None
+
+
+def is_alive(leader: Leader) -> bool:
+    """Whether this very process still runs."""
+    return _folder_of(leader.pid) == leader.folder
+
+
+def left_something(leader: Leader) -> bool:
+    """Whether it, or anything that it started, still runs."""
+    return bool(_members([leader]))
+
+
+def stop(leaders: Iterable[Leader], *, grace: float) -> None:
+    """End processes with all that runs in their groups: TERM, then KILL after `grace` seconds.
+
+    Scrapy and Scrapyd both shut down gracefully on TERM.
+    """
+    everyone = tuple(leaders)
+    for sign, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, _KILL_GRACE)):
+        for pid in _members(everyone):
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        deadline = time.monotonic() + patience
+        while _members(everyone) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+    for leader in everyone:
+        # Only its parent, which may be this process, can remove an ended process from the table.
+        with suppress(ChildProcessError):
+            os.waitpid(leader.pid, os.WNOHANG)
+
+
+def not_installed(package: str, python: str = sys.executable) -> ConfigError:
+    """Return the error that says what local nodes lack, and how to install it."""
+    return ConfigError(
+        f"Local nodes need {package}, which is not installed for {python}. Install it with "
+        "pip install 'scrapyd-dist[local]', or name nodes of your own: [deploy:NAME] sections in scrapy.cfg, or --node."
+    )
+
+
+def _members(leaders: Iterable[Leader]) -> list[int]:
+    groups = defaultdict(list)
+    for pid in _psutil().pids():
+        with suppress(OSError):
+            groups[os.getpgid(pid)].append(pid)
+    found = []
+    for leader in leaders:
+        certain = is_alive(leader)
+        folders = {pid: _folder_of(pid) for pid in groups[leader.pid]}
+        # The jobs of a killed node live on. Without their leader, the folder tells which node they belong to.
+        found += [pid for pid, folder in folders.items() if folder == leader.folder or (certain and folder is not None)]
+    return found
+
+
+def _folder_of(pid: int) -> Path | None:
+    """Return the working directory of a process; None if it has ended or is another user's."""
+    psutil = _psutil()
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return Path(process.cwd())
+    return None
+
+
+def _psutil() -> Any:
+    try:
+        import psutil  # noqa: PLC0415 - of the extra `local`
+    except ImportError:
+        raise not_installed("psutil") from None
+    return psutil

@@ -1,4 +1,4 @@
-"""Explains why a node refused an egg, with Scrapyd's message and a remedy."""
+"""The deployment to one node: its calls, their retries, and what it means if the node refuses the egg."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from scrapyd_dist.errors import (
     ApiRefused,
@@ -26,7 +25,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in, made_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.call import Call
@@ -35,44 +34,15 @@ if TYPE_CHECKING:
     from .egg import Egg
 
 
-def why(error: ApiRefused, egg: Egg | None) -> str:
-    """Return Scrapyd's message about an egg that it cannot import, with a remedy."""
-    words = error.said
-    if "No module named 'pkg_resources'" in words:
-        return (
-            f"its Scrapyd cannot read any egg ({words}): the setuptools on the node is too new. "
-            "Run pip install 'setuptools<81' in the node's environment and restart its Scrapyd."
-        )
-    missing = re.search(r"No module named '(\w+)", words)
-    if missing and egg and f"{missing[1]}.py" in egg.left_out:
-        return (
-            f"the project cannot be imported there ({words}). {missing[1]}.py lies beside the packages, and only "
-            "packages travel: move it into one, and deploy again."
-        )
-    if "No module named" in words:
-        return f"the project cannot be imported there ({words}). Install what is missing on the node, and deploy again."
-    return f"the project cannot be imported there ({words}). Correct the project, and deploy again."
-
-
 T = TypeVar("T")
-
-
-class _Send(Protocol):
-    def __call__(self, call: Call[T], at_most: float, /) -> T: ...
 
 
 #: timeout in seconds of the first call, whose results all nodes wait for
 ASK_TIMEOUT = 15.0
-
-
 #: seconds to check the result of an upload after the node's timeout
 CHECK_TIMEOUT = 10.0
-
-
 #: seconds before the first retry of a call; doubled for each further one
 BACKOFF = 0.5
-
-
 #: transient failures, which are retried; every call made here may be repeated
 _PASSING = (ConnectionRefused, ConnectTimeout, ConnectionLost, CutReply, ServerFailed)
 
@@ -125,18 +95,42 @@ class BrokenEggError(DistError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UploadStep:
-    """The options of a deployment that all nodes share."""
+class RollOutRequest:
+    """Options of a deployment."""
 
-    #: seconds for all calls to one node
-    timeout: float
-    #: called with each step
-    tell: Callable[[Node, Step], object]
-    transport: Sender
+    #: name of the commit, for the name of a new version
+    label: str = ""
+    #: whether it is for a crawl, so that it must not become a node's default beside a deployment
+    for_crawl: bool = False
+    #: node name -> version name there, instead of one chosen by time and content
+    given: Mapping[str, str] = field(default_factory=dict)
+    #: whether a node that has the given name is skipped, instead of uploading again
+    only_missing: bool = False
+    #: whether all uploads are undone if one node fails, except those that a job may run
+    atomic: bool = False
     #: maximum retries of a call after a transient failure
     retries: int = 0
-    #: whether an upload may have to be undone, for which the earlier jobs are recorded
-    undoable: bool = False
+    #: whether nothing is uploaded; results have `planned` instead
+    dry_run: bool = False
+
+
+def why(error: ApiRefused, egg: Egg) -> str:
+    """Return Scrapyd's message about an egg that it cannot import, with a remedy."""
+    words = error.said
+    if "No module named 'pkg_resources'" in words:
+        return (
+            f"its Scrapyd cannot read any egg ({words}): the setuptools on the node is too new. "
+            "Run pip install 'setuptools<81' in the node's environment and restart its Scrapyd."
+        )
+    missing = re.search(r"No module named '(\w+)", words)
+    if missing and f"{missing[1]}.py" in egg.left_out:
+        return (
+            f"the project cannot be imported there ({words}). {missing[1]}.py lies beside the packages, and only "
+            "packages travel: move it into one, and deploy again."
+        )
+    if "No module named" in words:
+        return f"the project cannot be imported there ({words}). Install what is missing on the node, and deploy again."
+    return f"the project cannot be imported there ({words}). Correct the project, and deploy again."
 
 
 @dataclass(kw_only=True)
@@ -147,7 +141,12 @@ class NodeUpload:
     project: str
     egg: Egg | None
     spider: str | None
-    line: UploadStep
+    wish: RollOutRequest
+    #: seconds for all calls
+    timeout: float
+    #: called with each step
+    tell: Callable[[Node, Step], object]
+    transport: Sender
     #: the node's versions, its default last; set by `ask`
     versions: tuple[str, ...] = ()
     #: the current step
@@ -162,47 +161,52 @@ class NodeUpload:
         """Whether the node's versions are known."""
         return self._error is None
 
-    def ask(self) -> None:
-        """Ask for the versions, without a retry, because all nodes wait for this. An error is kept for the result."""
-        self._deadline = time.monotonic() + self.line.timeout
-        self._tell(Step.ASKING)
-        self._ask(self._send_once)
+    def ask(self, *, again: bool = False) -> None:
+        """Ask for the versions. An error is kept for the result.
 
-    def _ask(self, send: _Send) -> None:
+        The first time without a retry, because all nodes wait for it; with `again` only after a failure that may have
+        passed, while other nodes continue.
+        """
+        if not again:
+            self._deadline = time.monotonic() + self.timeout
+            self._tell(Step.ASKING)
+        elif not isinstance(self._error, _PASSING) or not self._pause(0):
+            return
+        tried = 1 if again else self.wish.retries
         try:
-            self.versions = send(api.listversions(self.project), ASK_TIMEOUT)
-            if self.line.undoable and self.versions:
-                jobs = send(api.listjobs(self.project), ASK_TIMEOUT)
+            self.versions = self._send(api.listversions(self.project), ASK_TIMEOUT, tried=tried)
+            if self.wish.atomic and self.versions:
+                jobs = self._send(api.listjobs(self.project), ASK_TIMEOUT, tried=tried)
                 self._jobs_before = frozenset(job.id for job in jobs.running + jobs.pending)
             self._error = None
         except NodeError as error:
             self._error = error
 
-    def _ask_again(self) -> None:
-        """Retry a failed `ask`, while other nodes continue."""
-        if isinstance(self._error, _PASSING) and self._pause(0):
-            self._ask(partial(self._send, tried=1))
-
     def _tell(self, step: Step) -> None:
         self.step = step
-        self.line.tell(self.node, step)
+        self.tell(self.node, step)
 
     def lacks(self, version: str) -> NodeResult:
         """Return whether `bring` would upload, without doing it."""
-        self._ask_again()
+        self.ask(again=True)
         if self._error is not None:
             return NodeResult(node=self.node, error=self._error, reason=str(self._error))
         planned = version not in self.versions
         return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
 
-    def bring(self, version: str, data: bytes, *, again: bool = False) -> NodeResult:
-        """Upload the egg under this name if the node lacks it, or in any case if `again` is set."""
-        self._ask_again()
+    def bring(self, version: str, egg: Egg) -> NodeResult:
+        """Upload the egg under this name if the node lacks it, or in any case if the name was given for it."""
+        self.ask(again=True)
+        again = self.node.name in self.wish.given and not self.wish.only_missing
         if version in self.versions and not again:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)
             return replace(result, default=self.versions[-1])
-        result = self._result(lambda: self._upload(version, data), version=version, uploaded=True)
-        return replace(result, default=self._default()) if result.error is None else result
+        result = self._result(lambda: self._upload(version, egg), version=version, uploaded=True)
+        if result.error is None:
+            with suppress(NodeError):
+                names = self._send(api.listversions(self.project), ASK_TIMEOUT)
+                return replace(result, default=names[-1] if names else None)
+        return result
 
     def undo(self, result: NodeResult) -> NodeResult:
         """Delete the uploaded version, unless a job may run it."""
@@ -227,20 +231,24 @@ class NodeUpload:
         using |= {job.id for job in jobs.running if job.id not in self._jobs_before}
         return f"the version {version} is in use there by {', '.join(sorted(using))}" if using else ""
 
-    def _default(self) -> str | None:
-        with suppress(NodeError):
-            names = self._send(api.listversions(self.project), ASK_TIMEOUT)
-            return names[-1] if names else None
-        return None
-
     def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
         """Use the wanted version, else the newest one with the egg's content, else the newest deployment."""
-        self._ask_again()
-        if wanted is not None:
-            return self._result(lambda: self._check_there(wanted), version=wanted, uploaded=False)
+        self.ask(again=True)
         ours = [name for name in self.versions if self.egg and hash_in(name) == self.egg.content_hash]
-        version = max(ours, key=lambda name: made_at(name) or 0.0) if ours else current(self.versions) or ""
-        return self._result(lambda: self._check(version), version=version, uploaded=False)
+        newest = max(ours, key=lambda name: made_at(name) or 0.0) if ours else current(self.versions)
+        version = newest if wanted is None else wanted
+        return self._result(lambda: self._check_there(version), version=version or "", uploaded=False)
+
+    def _check_there(self, version: str | None) -> tuple[str, ...]:
+        if version is not None and version in self.versions:
+            return self._check(version)
+        what, advice = "version", "Deploy it first: sdist deploy-all."
+        if version is not None:
+            what, advice = f"version {version}", "Deploy it first, or name another one: sdist versions."
+        raise NothingMatched(
+            f"There is no {what} of the project {self.project} on the node, and uploading is switched off "
+            f'(DISTRIBUTED_DEPLOY = "never"). {advice}'
+        )
 
     def _result(self, work: Callable[[], tuple[str, ...]], *, version: str, uploaded: bool) -> NodeResult:
         try:
@@ -257,34 +265,21 @@ class NodeUpload:
             node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders, before=self.versions
         )
 
-    def _upload(self, version: str, data: bytes) -> tuple[str, ...]:
+    def _upload(self, version: str, egg: Egg) -> tuple[str, ...]:
         self._tell(Step.UPLOADING)
         try:
             try:
-                self._send(api.addversion(self.project, version, data))
+                self._send(api.addversion(self.project, version, egg.data))
             except NodeError as error:
                 # The upload may have succeeded although the reply was lost.
                 if not error.maybe_accepted or version not in self._send(api.listversions(self.project)):
                     raise
             return self._check(version)
         except ApiRefused as error:
-            raise BrokenEggError(self.node, why(error, self.egg), after=self._remove(version)) from error
-
-    def _check_there(self, version: str) -> tuple[str, ...]:
-        if version not in self.versions:
-            raise NothingMatched(
-                f"There is no version {version} of the project {self.project} on the node, and uploading is switched "
-                'off (DISTRIBUTED_DEPLOY = "never"). Deploy it first, or name another one: sdist versions.'
-            )
-        return self._check(version)
+            raise BrokenEggError(self.node, why(error, egg), after=self._remove(version)) from error
 
     def _check(self, version: str) -> tuple[str, ...]:
         """Return the spiders of a version, which proves that the node can import it."""
-        if not version:
-            raise NothingMatched(
-                f"There is no version of the project {self.project} on the node, and uploading is switched off "
-                '(DISTRIBUTED_DEPLOY = "never"). Deploy it first: sdist deploy-all.'
-            )
         self._tell(Step.CHECKING)
         spiders = self._send(api.listspiders(self.project, version))
         if self.spider is not None and self.spider not in spiders:
@@ -307,7 +302,8 @@ class NodeUpload:
         """Send a call, with retries after transient failures; `tried` is the number of retries made already."""
         while True:
             try:
-                return self._send_once(call, at_most)
+                left = max(min(CHECK_TIMEOUT, self.timeout), self._deadline - time.monotonic())
+                return self.transport.send(self.node, call, timeout=min(left, at_most))
             except _PASSING:
                 if not self._pause(tried):
                     raise
@@ -316,12 +312,8 @@ class NodeUpload:
     def _pause(self, tried: int) -> bool:
         """Wait until the next retry; returns False if there is none left."""
         pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not cryptography
-        if tried >= self.line.retries or time.monotonic() + pause > self._deadline:
+        if tried >= self.wish.retries or time.monotonic() + pause > self._deadline:
             return False
         self._tell(Step.RETRYING)
         time.sleep(pause)
         return True
-
-    def _send_once(self, call: Call[T], at_most: float) -> T:
-        left = max(min(CHECK_TIMEOUT, self.line.timeout), self._deadline - time.monotonic())
-        return self.line.transport.send(self.node, call, timeout=min(left, at_most))

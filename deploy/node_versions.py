@@ -1,4 +1,4 @@
-"""Asks all nodes concurrently for their versions, jobs and spiders, without changing anything.
+"""The versions on all nodes, the jobs that use them and their spiders; and which old versions may be deleted.
 
 Scrapyd names the version of pending jobs only; that of a running job is known from its id, or unknown.
 """
@@ -6,29 +6,63 @@ Scrapyd names the version of pending jobs only; that of a running job is known f
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from scrapyd_dist.errors import DistError, NodeError, NothingMatched
+from scrapyd_dist.errors import ApiRefused, DistError, NodeError, NothingMatched
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import content_of
-from scrapyd_dist.scrapyd.versions import behind, current, hash_in, is_crawls, sanitised, told_content
+from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_crawls, sanitised, told_content
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .rollout import threads
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Job
     from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
+N = TypeVar("N")
 
 #: timeout of each call in seconds; a node does not answer while it reads an egg
 TIMEOUT = 15.0
+#: maximum number of nodes called concurrently
+MAX_THREADS = 64
+
+
+@contextmanager
+def threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
+    """A context manager for a pool with a thread per node, at most `MAX_THREADS`.
+
+    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
+    """
+    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, nodes)))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]:
+    with closing(RequestsTransport()) as sender, threads(len(nodes)) as pool:
+        return tuple(pool.map(lambda node: call(sender, node), nodes))
+
+
+def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | None]:
+    """Return node name -> its versions in Scrapyd's order; None if the node does not answer."""
+
+    def one(sender: Sender, node: Node) -> tuple[str, ...] | None:
+        try:
+            return sender.send(node, api.listversions(node.project or project))
+        except NodeError:
+            return None
+
+    return dict(zip((node.name for node in nodes), _on_all(nodes, one), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,29 +104,25 @@ class SpiderList:
     error: DistError | None = None
 
 
-def look(
-    nodes: Sequence[Node], project: str, *, timeout: float = TIMEOUT, transport: Sender | None = None
-) -> tuple[NodeVersions, ...]:
+def look(nodes: Sequence[Node], project: str, *, timeout: float = TIMEOUT) -> tuple[NodeVersions, ...]:
     """Ask every node for its versions of the project and for its jobs.
 
     Args:
         nodes: the nodes, each asked in its own thread, at most 64 at once.
         project: the project's name on the nodes, unless a node has its own.
         timeout: seconds for each call.
-        transport: sends calls; by default a `RequestsTransport`.
     """
+    return _on_all(nodes, lambda sender, node: _look(sender, node, node.project or project, timeout))
 
-    def one(sender: Sender, node: Node) -> NodeVersions:
-        name = node.project or project
-        try:
-            versions = sender.send(node, api.listversions(name), timeout=timeout)
-            jobs = sender.send(node, api.listjobs(name), timeout=timeout) if versions else None
-        except NodeError as error:
-            return NodeVersions(node=node, project=name, error=error)
-        alive = jobs.running + jobs.pending if jobs else ()
-        return NodeVersions(node=node, project=name, versions=versions, jobs=alive)
 
-    return _side_by_side(nodes, one, transport)
+def _look(sender: Sender, node: Node, project: str, timeout: float) -> NodeVersions:
+    try:
+        versions = sender.send(node, api.listversions(project), timeout=timeout)
+        jobs = sender.send(node, api.listjobs(project), timeout=timeout) if versions else None
+    except NodeError as error:
+        return NodeVersions(node=node, project=project, error=error)
+    alive = jobs.running + jobs.pending if jobs else ()
+    return NodeVersions(node=node, project=project, versions=versions, jobs=alive)
 
 
 def spiders(
@@ -102,7 +132,6 @@ def spiders(
     version: str | None = None,
     known: Mapping[str, float] | None = None,
     timeout: float = api.SLOW_TIMEOUT,
-    transport: Sender | None = None,
 ) -> tuple[SpiderList, ...]:
     """Ask every node for its spiders.
 
@@ -112,7 +141,6 @@ def spiders(
         version: the version; None for the newest deployment.
         known: upload times of versions whose names have none, seconds since the epoch.
         timeout: seconds for each call; the first call for a version makes the node import the project.
-        transport: see `look`.
     """
 
     def one(sender: Sender, node: Node) -> SpiderList:
@@ -125,7 +153,7 @@ def spiders(
             return SpiderList(node=node, version=version, error=error)
         return SpiderList(node=node, version=wanted, spiders=tuple(sorted(found)))
 
-    return _side_by_side(nodes, one, transport)
+    return _on_all(nodes, one)
 
 
 def _one_of(there: Sequence[str], version: str | None, project: str, known: Mapping[str, float] | None) -> str:
@@ -176,23 +204,17 @@ def differences(seen: Iterable[NodeVersions], known: Mapping[str, float] | None 
         known: upload times of versions whose names have none, seconds since the epoch.
     """
     answered = [entry for entry in seen if entry.error is None]
-    found = []
-    defaults = Counter(told_content(entry.default) for entry in answered)
-    if len(defaults) > 1:
-        common = defaults.most_common(1)[0][0]
-        groups: dict[str, list[str]] = {}
-        for entry in answered:
-            if told_content(entry.default) != common:
-                groups.setdefault(entry.default or "no version at all", []).append(entry.node.name)
-        names = (
-            next(entry.default for entry in answered if told_content(entry.default) == common) or "no version at all"
-        )
-        found += [f"{', '.join(where)} would run {what}, most nodes {names}." for what, where in groups.items()]
-    wrong: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
+    common = Counter(told_content(entry.default) for entry in answered).most_common(1)
+    usual = [entry.default or "no version at all" for entry in answered if told_content(entry.default) == common[0][0]]
+    for entry in answered:
+        if told_content(entry.default) != common[0][0]:
+            what = f"{entry.default or 'no version at all'}, most nodes {usual[0]}"
+            found.setdefault(what, []).append(entry.node.name)
     for entry in answered:
         if why := behind(entry.versions, known):
-            wrong.setdefault(f"{entry.default}, which Scrapyd sorts behind {why}", []).append(entry.node.name)
-    return found + [f"{', '.join(where)} would run {why}." for why, where in wrong.items()]
+            found.setdefault(f"{entry.default}, which Scrapyd sorts behind {why}", []).append(entry.node.name)
+    return [f"{', '.join(where)} would run {what}." for what, where in found.items()]
 
 
 def only_crawls(seen: Iterable[NodeVersions]) -> list[str]:
@@ -207,8 +229,68 @@ def only_crawls(seen: Iterable[NodeVersions]) -> list[str]:
     ]
 
 
-def _side_by_side(nodes: Sequence[Node], ask: Callable[[Sender, Node], T], transport: Sender | None) -> tuple[T, ...]:
-    if not nodes:
-        return ()
-    with closing(RequestsTransport()) as own, threads(len(nodes)) as pool:
-        return tuple(pool.map(lambda node: ask(transport or own, node), nodes))
+@dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """The versions to delete from a node."""
+
+    node: Node
+    project: str
+    #: versions to delete; after `delete`, those that were deleted
+    versions: tuple[str, ...] = ()
+    #: jobs because of which versions are kept
+    use: VersionUse = field(default_factory=VersionUse)
+    error: NodeError | None = None
+
+
+def plan(
+    seen: NodeVersions, keep: int, version_of: Callable[[str], str | None], known: Mapping[str, float] | None = None
+) -> Pruning:
+    """Return the versions to delete: all except the newest `keep`, those in use, the newest deployment, the default.
+
+    Args:
+        seen: the node.
+        keep: number of newest versions to keep, at least one.
+        version_of: returns the version of a crawl's job by its id, None for other jobs.
+        known: upload times of versions whose names have none, seconds since the epoch.
+    """
+    entry = Pruning(node=seen.node, project=seen.project, error=seen.error)
+    stay = {*by_time(seen.versions, known)[-keep:], current(seen.versions, known), seen.default}
+    old = [name for name in seen.versions if name not in stay]
+    use = in_use(seen, version_of)
+    if not old:
+        return entry
+    if use.unknown:
+        # A running job may still import from any of them.
+        return replace(entry, use=VersionUse(unknown=use.unknown))
+    held = {name: jobs for name, jobs in use.jobs.items() if name in old}
+    return replace(entry, versions=tuple(name for name in old if name not in held), use=VersionUse(jobs=held))
+
+
+def delete(
+    plans: Sequence[Pruning], version_of: Callable[[str], str | None], *, timeout: float = TIMEOUT
+) -> tuple[Pruning, ...]:
+    """Delete the planned versions from all nodes concurrently, except those that have come into use since."""
+
+    def one(sender: Sender, entry: Pruning) -> Pruning:
+        if entry.error is not None or not entry.versions:
+            return entry
+        seen = _look(sender, entry.node, entry.project, timeout)
+        if seen.error is not None:
+            return replace(entry, versions=(), error=seen.error)
+        now = in_use(seen, version_of)
+        if now.unknown:
+            return replace(entry, versions=(), use=VersionUse(jobs=entry.use.jobs, unknown=now.unknown))
+        gone: list[str] = []
+        for name in entry.versions:
+            if name in now.jobs or name == seen.default or name not in seen.versions:
+                continue
+            try:
+                sender.send(entry.node, api.delversion(entry.project, name), timeout=timeout)
+            except ApiRefused:
+                continue  # it was deleted in the meantime
+            except NodeError as error:
+                return replace(entry, versions=tuple(gone), error=error)
+            gone.append(name)
+        return replace(entry, versions=tuple(gone))
+
+    return _on_all(plans, one)

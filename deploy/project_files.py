@@ -1,17 +1,34 @@
-"""Collects the files of a project for its egg: all files in packages, except caches and hidden files.
+"""Reads a project for its egg: the files of its packages, or those that its setup.py builds; and its commit.
 
-Packages are found as by `setuptools.find_packages`, in the folder of scrapy.cfg or in its `src`.
+Packages are found as by `setuptools.find_packages`, in the folder of scrapy.cfg or in its `src`. setup.py runs in a
+copy, so that no files appear in the user's folder.
 """
 
 from __future__ import annotations
 
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scrapyd.versions import sanitised
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
+
+#: folder of the worker half in an egg; a project's own copy is left out
+OWN_PACKAGE = "scrapyd_dist"
+#: folder of an egg's metadata
+INFO = "EGG-INFO/"
+#: timeouts of setup.py, and of git and hg, in seconds
+SETUP_TIMEOUT, COMMIT_TIMEOUT = 300, 20
 
 #: caches of tools, left out without a message
 _CACHES = {"__pycache__", "node_modules", "CVS", "_darcs"}
@@ -22,19 +39,27 @@ _BUILD_FOLDERS = {"build", "dist"}
 _TOOL_MODULES = {"setup.py", "conftest.py"}
 
 
+#: not copied for setup.py
+_NOT_COPIED = ("__pycache__", "node_modules", "build", "dist", "*.egg-info", ".sdist", ".git", ".hg", ".svn", ".tox")
+#: commands for each of scrapyd-client's keywords: description of the commit, number of commits as a fallback, branch
+_COMMANDS = {
+    "GIT": (("git", "describe"), ("git", "rev-list", "--count", "HEAD"), ("git", "rev-parse", "--abbrev-ref", "HEAD")),
+    "HG": (("hg", "log", "-r", ".", "-T", "r{rev}"), ("hg", "id", "-n"), ("hg", "branch")),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProjectFiles:
-    """The files of a project for its egg."""
+    """All that an egg has of a project and its requirements."""
 
-    #: top-level name of the settings module
-    name: str
-    #: path inside the egg, with slashes -> content
-    files: dict[str, bytes]
-    #: paths in the project folder that were left out
-    left_out: tuple[str, ...]
+    settings_module: str  #: dotted name
+    files: Mapping[str, bytes] = field(repr=False)  #: path inside the egg, with slashes -> content
+    info: Mapping[str, bytes] = field(repr=False)  #: path -> content of the files below EGG-INFO
+    key: bytes | None = field(default=None, repr=False)  #: the Fernet key with which workers decrypt batches
+    left_out: tuple[str, ...] = ()  #: paths in the project folder that were left out
 
 
-def read_project(root: Path, settings_module: str, *, reserved: str | None = None) -> ProjectFiles:
+def read_project(root: Path, settings_module: str) -> ProjectFiles:
     """Read all packages of a project, including data files.
 
     Top-level modules are included only if the settings module is one of them.
@@ -42,7 +67,6 @@ def read_project(root: Path, settings_module: str, *, reserved: str | None = Non
     Args:
         root: the folder of scrapy.cfg.
         settings_module: dotted name of the settings module.
-        reserved: a top-level name that is left out because the egg has its own.
 
     Raises:
         ConfigError: there is no package or no such settings module, or a file is unreadable.
@@ -55,7 +79,7 @@ def read_project(root: Path, settings_module: str, *, reserved: str | None = Non
         )
     walk = _Walk(_base(root, parts[0]))
     try:
-        walk.top_level(settings_top=parts[0], reserved=reserved)
+        walk.top_level(parts[0])
     except OSError as error:
         raise ConfigError(
             f"Cannot build the egg of the project in {root}: {error}. Make the file readable, or move it out of the "
@@ -72,7 +96,9 @@ def read_project(root: Path, settings_module: str, *, reserved: str | None = Non
             f"scrapy.cfg in {root} names the settings module {settings_module}, but the packages beside it hold no "
             f"{path}.py. Correct the line below [settings], or put the package beside scrapy.cfg."
         )
-    return ProjectFiles(name=parts[0], files=walk.files, left_out=tuple(sorted(walk.left_out)))
+    info = {f"{INFO}PKG-INFO": f"Metadata-Version: 1.1\nName: {parts[0]}\nVersion: 0\n".encode()}
+    left_out = tuple(sorted(walk.left_out))
+    return ProjectFiles(settings_module=settings_module, files=walk.files, info=info, left_out=left_out)
 
 
 def _base(root: Path, top: str) -> Path:
@@ -88,14 +114,15 @@ class _Walk:
     files: dict[str, bytes] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
-    def top_level(self, *, settings_top: str, reserved: str | None) -> None:
+    def top_level(self, settings_top: str) -> None:
         loose_modules = (self.root / f"{settings_top}.py").is_file() and not (self.root / settings_top).is_dir()
         for entry in sorted(self.root.iterdir()):
             name = entry.name
             if entry.is_dir():
-                if not (name == settings_top or _is_package(entry)) or name in _BUILD_FOLDERS:
+                package = name.isidentifier() and (entry / "__init__.py").is_file()
+                if not (name == settings_top or package) or name in _BUILD_FOLDERS:
                     continue
-                if name == reserved:
+                if name == OWN_PACKAGE:
                     self.left_out.append(name)
                 else:
                     self._take(entry, (self.root.resolve(),))
@@ -134,13 +161,113 @@ class _Walk:
         return entry.relative_to(self.root).as_posix().encode(errors="backslashreplace").decode()
 
 
-def _is_package(folder: Path) -> bool:
-    return folder.name.isidentifier() and (folder / "__init__.py").is_file()
-
-
 def _is_text(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def run_setup_py(root: Path, settings_module: str) -> ProjectFiles:
+    """Build an egg with the project's setup.py, and return what is in it.
+
+    Args:
+        root: the folder of scrapy.cfg and setup.py.
+        settings_module: used if setup.py has no `[scrapy] settings` entry point.
+
+    Raises:
+        ConfigError: there is no setup.py, or it builds no egg.
+    """
+    if not (root / "setup.py").is_file():
+        raise ConfigError(f"--use-setup-py needs {root / 'setup.py'}, which is not there.")
+    with tempfile.TemporaryDirectory(prefix="sdist-") as folder:
+        copy = Path(folder) / root.name
+        _copy(root, copy)
+        with zipfile.ZipFile(_run(root, copy, Path(folder) / "eggs")) as archive:
+            found = {name: archive.read(name) for name in sorted(archive.namelist()) if not name.endswith("/")}
+    info = {name: content for name, content in found.items() if name.startswith(INFO)}
+    entry_points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    entry_points.read_string(info.get(f"{INFO}entry_points.txt", b"").decode())
+    named = entry_points.get("scrapy", "settings", fallback="").strip()
+    # Compiled files differ from build to build, and are not needed.
+    files = {
+        name: content
+        for name, content in found.items()
+        if name not in info and not name.endswith((".pyc", ".pyo")) and "__pycache__" not in name
+    }
+    return ProjectFiles(settings_module=named or settings_module, files=files, info=info)
+
+
+def _copy(root: Path, copy: Path) -> None:
+    patterns = shutil.ignore_patterns(*_NOT_COPIED)
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        environments = {name for name in names if (Path(folder) / name / "pyvenv.cfg").exists()}
+        return patterns(folder, names) | environments
+
+    try:
+        shutil.copytree(root, copy, ignore=ignored, symlinks=True)
+    except (OSError, shutil.Error) as error:
+        raise ConfigError(f"Cannot copy the project in {root} for its setup.py: {error}.") from error
+
+
+def _run(root: Path, copy: Path, target: Path) -> Path:
+    command = [sys.executable, "setup.py", "--quiet", "bdist_egg", "--dist-dir", str(target)]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, capture_output=True, text=True, check=False, timeout=SETUP_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{root / 'setup.py'} did not end within {SETUP_TIMEOUT} seconds.") from None
+    eggs = sorted(target.glob("*.egg"))
+    if done.returncode == 0 and len(eggs) == 1 and eggs[0].is_file():
+        return eggs[0]
+    why = (done.stderr.strip().splitlines() or [f"it made {len(eggs)} eggs"])[-1].rstrip(".")
+    raise ConfigError(
+        f"{root / 'setup.py'} built no egg: {why}. It was run as `python setup.py bdist_egg`, which needs setuptools "
+        "in this environment. Without --use-setup-py no setup.py is needed."
+    )
+
+
+def describe(project_root: Path, kind: str) -> str:
+    """Name the current commit as scrapyd-client's `version = GIT` does: `git-v1-2-gabc1234-main`.
+
+    Raises:
+        ConfigError: git or Mercurial is not installed, or knows no commit of the project.
+    """
+    words, number, branch = _COMMANDS[kind]
+    text = _ask(project_root, words)
+    if not text:
+        count = _ask(project_root, number)
+        if not count:
+            raise ConfigError(
+                f"The version is to be named by {kind}, and {words[0]} knows no commit in {project_root}. Commit the "
+                "project, or give the version another name with --version."
+            )
+        text = f"r{count}"
+    return sanitised(f"{words[0]}-{text}-{_ask(project_root, branch) or 'HEAD'}")
+
+
+def is_dirty(project_root: Path) -> bool:
+    """Whether the project's git work tree has uncommitted changes; False without git."""
+    return bool(_ask(project_root, ("git", "status", "--porcelain", "--", ".")))
+
+
+def _ask(project_root: Path, command: tuple[str, ...]) -> str:
+    """Run a command in the project and return its output; empty if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=project_root,
+            capture_output=True,
+            check=False,
+            timeout=COMMIT_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+            # A read must not take the lock that a commit needs.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""

@@ -1,6 +1,8 @@
-"""Pure-Python requirements for the egg; rule: what is compiled, and what every node has, does not travel.
+"""Packages that travel in the egg besides the project: pure-Python requirements, and the Redis client.
 
-pip chooses and fetches them; what it installed is read by each distribution's own list of files.
+pip chooses and fetches the requirements; what it installed is read by each distribution's own list of files. Compiled
+packages, and those that every node has, do not travel. An egg comes last on Python's path, so a Redis client installed
+on the node is preferred.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +23,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.store.address import is_url
+
+from .egg import package_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 REQUIREMENTS = "requirements.txt"
-#: seconds for pip, which may have to fetch over a slow line
+#: timeout of pip in seconds
 PIP_TIMEOUT = 600
 
 _COMPILED = (".so", ".pyd", ".dylib", ".dll")
@@ -33,6 +41,37 @@ _OTHER_FILE = re.compile(r"(-r|-c|--requirement|--constraint)[ =]*(\S+)")
 _METADATA = {"METADATA", "entry_points.txt", "top_level.txt"}
 #: what a node has, with all that these bring
 _ON_EVERY_NODE = ("scrapy", "scrapyd", "scrapyd-dist", "setuptools", "pip")
+#: Before Python 3.11.3 the Redis client imports async-timeout for its asyncio half, which no worker uses.
+_STAND_IN_NAME = "async_timeout/__init__.py"
+_STAND_IN = b'''"""Stands in for async-timeout, which redis imports on old Pythons and a worker never calls."""
+
+
+def timeout(delay):
+    raise NotImplementedError
+'''
+
+
+def redis_client(where: str) -> dict[str, bytes]:
+    """Return the installed Redis client, with its licence, for a store at this address: path inside the egg -> content.
+
+    It is empty unless the address is a Redis URL.
+
+    Raises:
+        ConfigError: the client is not installed here.
+    """
+    if not is_url(where):
+        return {}
+    if find_spec("redis") is None:
+        raise ConfigError(
+            "The workers of a crawl whose store is a Redis server need the package redis, and it is not installed here:"
+            " pip install 'scrapyd-dist[redis]'."
+        )
+    found = {**dict(package_files(files("redis"), "redis", (".py",))), _STAND_IN_NAME: _STAND_IN}
+    with suppress(PackageNotFoundError):
+        for path in distribution("redis").files or ():
+            if path.name.upper().startswith("LICEN"):
+                found[f"redis/{path.name}"] = path.read_binary()
+    return found
 
 
 def read_requirements(project_root: Path) -> dict[str, bytes]:

@@ -1,25 +1,24 @@
-"""A thread pool with a thread per node, which does not wait for silent nodes after an interrupt."""
+"""The deployment of one egg to many nodes at the same time."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
 
-from scrapyd_dist.errors import ConfigError, NodeError
-from scrapyd_dist.scrapyd import api
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import hash_in, is_crawls, later_than, made_at, newest, version_name
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .kept_eggs import find_egg, save_egg
-from .node_upload import NodeResult, NodeUpload, Step, UploadStep
+from .node_upload import NodeResult, NodeUpload, RollOutRequest, Step
+from .node_versions import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.nodes import Node
@@ -27,33 +26,10 @@ if TYPE_CHECKING:
 
     from .egg import Egg
 
-#: maximum number of nodes called concurrently
-MAX_THREADS = 64
-
-
-@contextmanager
-def threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
-    """A context manager for a pool with a thread per node, at most `MAX_THREADS`.
-
-    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
-    """
-    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, nodes)))
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
 #: DISTRIBUTED_DEPLOY
 Mode = Literal["if-missing", "never"]
-
-
 #: steps after which a node may have the egg
 _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
-
-
 #: seconds for all calls to one node
 NODE_TIMEOUT = 60.0
 
@@ -105,26 +81,6 @@ class RollOutInterrupted(KeyboardInterrupt):
         self.steps, self.version = steps, version
 
 
-@dataclass(frozen=True, kw_only=True)
-class RollOutRequest:
-    """Options of a deployment."""
-
-    #: name of the commit, for the name of a new version
-    label: str = ""
-    #: whether it is for a crawl, so that it must not become a node's default beside a deployment
-    for_crawl: bool = False
-    #: node name -> version name there, instead of one chosen by time and content
-    given: Mapping[str, str] = field(default_factory=dict)
-    #: whether a node that has the given name is skipped, instead of uploading again
-    only_missing: bool = False
-    #: whether all uploads are undone if one node fails
-    atomic: bool = False
-    #: maximum retries of a call after a transient failure
-    retries: int = 0
-    #: whether nothing is uploaded; results have `planned` instead
-    dry_run: bool = False
-
-
 def ensure(
     nodes: Sequence[Node],
     project: str,
@@ -136,7 +92,7 @@ def ensure(
     dirty: bool = False,
     now: datetime | None = None,
     timeout: float = NODE_TIMEOUT,
-    wish: RollOutRequest = RollOutRequest(),
+    wish: RollOutRequest | None = None,
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
@@ -160,6 +116,7 @@ def ensure(
         ConfigError: there is no node, or no egg in mode "if-missing".
         RollOutInterrupted: Ctrl-C during the upload.
     """
+    wish = wish or RollOutRequest()
     if not nodes:
         raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
     if egg is None and mode != "never":
@@ -167,67 +124,55 @@ def ensure(
     with ExitStack() as stack:
         sender = transport or stack.enter_context(closing(RequestsTransport()))
         tell = _one_at_a_time(progress)
-        line = UploadStep(timeout=timeout, tell=tell, transport=sender, retries=wish.retries, undoable=wish.atomic)
-        talks = [
-            NodeUpload(node=node, project=node.project or project, egg=egg, spider=spider, line=line) for node in nodes
-        ]
-        pool = stack.enter_context(threads(len(talks)))
-        list(pool.map(NodeUpload.ask, talks))
+        uploads = [
+            NodeUpload(
+                node=node, project=node.project or project, egg=egg, spider=spider, wish=wish, timeout=timeout,
+                tell=tell, transport=sender,
+            )
+            for node in nodes
+        ]  # fmt: skip
+        pool = stack.enter_context(threads(len(uploads)))
+        list(pool.map(NodeUpload.ask, uploads))
         if egg is None or mode == "never":
-            return _rolled_out(pool.map(lambda talk: talk.take_what_is_there(wish.given.get(talk.node.name)), talks))
-        moment = later_than(now or datetime.now(timezone.utc), [name for talk in talks for name in talk.versions])
-        fresh = version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
-        there = [talk.versions for talk in talks if talk.answered]
-        saved = find_egg(state, project, egg.content_hash) if state is not None else None
-        kept = saved.version if saved and not wish.for_crawl else None
-        common = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=kept) or fresh
+            return _rolled_out(pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads))
+        common = _common_version(uploads, project, egg, wish, state, dirty=dirty, now=now)
+        names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
         if wish.dry_run:
-            return _rolled_out(pool.map(lambda talk: talk.lacks(wish.given.get(talk.node.name, common)), talks))
+            return _rolled_out(pool.map(lambda one: one.lacks(names[one.node.name]), uploads))
         try:
-            result = _bring(pool, talks, egg, common, wish)
+            result = _rolled_out(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
+            if wish.atomic and result.failed:
+                result = _rolled_out(pool.map(NodeUpload.undo, uploads, result.results))
         except KeyboardInterrupt:
-            steps = {talk.node.name: talk.step for talk in talks}
-            sent = {wish.given.get(name, common) for name, step in steps.items() if step in _SENT}
-            _keep(state, project, sent, egg)
+            steps = {one.node.name: one.step for one in uploads}
+            _keep(state, project, egg, {names[name] for name, step in steps.items() if step in _SENT})
             raise RollOutInterrupted(steps, common) from None
-    _keep(state, project, {found.version for found in result.results if found.uploaded}, egg)
+    _keep(state, project, egg, {one.version for one in result.results if one.uploaded and one.version is not None})
     return result
 
 
-def _keep(state: Path | None, project: str, names: Iterable[str | None], egg: Egg) -> None:
-    for name in names:
-        if state is not None and name is not None:
-            save_egg(state, project, name, egg.data)
+def _keep(state: Path | None, project: str, egg: Egg, versions: set[str]) -> None:
+    if state is not None:
+        for version in versions:
+            save_egg(state, project, version, egg.data)
 
 
-def _bring(
-    pool: ThreadPoolExecutor, talks: Sequence[NodeUpload], egg: Egg, common: str, wish: RollOutRequest
-) -> RollOut:
-    def one(talk: NodeUpload) -> NodeResult:
-        name = wish.given.get(talk.node.name)
-        again = name is not None and not wish.only_missing
-        return talk.bring(name or common, egg.data, again=again)
-
-    result = _rolled_out(pool.map(one, talks))
-    if wish.atomic and result.failed:
-        return _rolled_out(pool.map(NodeUpload.undo, talks, result.results))
-    return result
-
-
-def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | None]:
-    """Return node name -> its versions in Scrapyd's order; None if the node does not answer."""
-    if not nodes:
-        return {}
-    sender = RequestsTransport()
-
-    def look(node: Node) -> tuple[str, ...] | None:
-        try:
-            return sender.send(node, api.listversions(node.project or project))
-        except NodeError:
-            return None
-
-    with threads(len(nodes)) as pool:
-        return dict(zip((node.name for node in nodes), pool.map(look, nodes), strict=True))
+def _common_version(
+    uploads: Sequence[NodeUpload],
+    project: str,
+    egg: Egg,
+    wish: RollOutRequest,
+    state: Path | None,
+    *,
+    dirty: bool,
+    now: datetime | None,
+) -> str:
+    """Return the version's name on nodes without a given one: an existing or a new one."""
+    there = [one.versions for one in uploads if one.answered]
+    saved = find_egg(state, project, egg.content_hash) if state is not None and not wish.for_crawl else None
+    found = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
+    moment = later_than(now or datetime.now(timezone.utc), [name for one in uploads for name in one.versions])
+    return found or version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
 
 
 def _rolled_out(results: Iterable[NodeResult]) -> RollOut:

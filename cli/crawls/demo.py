@@ -152,7 +152,7 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
 
 def _stop_crawls(project: Path) -> None:
     """End producers that still run: a crawl outlives the command that watched it."""
-    from scrapyd_dist.deploy.processes import Leader, stop
+    from scrapyd_dist.deploy.local_nodes import Leader, stop
 
     from ..project_store import maybe_store
     from .producer_process import lives

@@ -39,8 +39,7 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
     """
     if wanted is None:
         return None
-    from scrapyd_dist.deploy.kept_eggs import all_eggs
-    from scrapyd_dist.deploy.rollback import choose
+    from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
     from scrapyd_dist.config import load, state_dir
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapyd_dist.deploy.egg import Egg
-    from scrapyd_dist.deploy.rollout import RollOut, RollOutRequest
+    from scrapyd_dist.deploy.node_upload import RollOutRequest
+    from scrapyd_dist.deploy.rollout import RollOut
 
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
@@ -139,25 +140,28 @@ def _deploy(targets: Sequence[str] | None, asked: DeployOptions) -> None:
 def _egg(found: ProjectConfig, project: str, state: Path, asked: DeployOptions) -> tuple[Egg, str | None]:
     """What is sent, and the name that it has already."""
     from scrapyd_dist.deploy import egg as eggs
-    from scrapyd_dist.deploy import project_setup, requirements
+    from scrapyd_dist.deploy import requirements
     from scrapyd_dist.deploy.key import state_key
-    from scrapyd_dist.deploy.rollback import egg_of
 
     if asked.only_missing:
         saved = _last_sent(project, state, asked.version)
-        return egg_of(saved), saved.version
+        return saved.read(), saved.version
     extra = _store_client(found.root)
     if asked.include_dependencies:
         extra.update(requirements.read_requirements(found.root))
-    key = state_key(state)
-    if asked.use_setup_py:
-        return project_setup.build(found.root, found.settings_module, key=key, requirements=extra), None
-    return eggs.build(found.root, found.settings_module, key=key, requirements=extra), None
+    egg = eggs.build(
+        found.root,
+        found.settings_module,
+        key=state_key(state),
+        requirements=extra,
+        use_setup_py=asked.use_setup_py,
+    )
+    return egg, None
 
 
 def _store_client(root: Path) -> dict[str, bytes]:
     """What the workers of a crawl need to reach its store, as files for the egg."""
-    from scrapyd_dist.deploy.redis_client import redis_client
+    from scrapyd_dist.deploy.requirements import redis_client
 
     from scrapyd_dist.errors import ConfigError
 
@@ -170,8 +174,7 @@ def _store_client(root: Path) -> dict[str, bytes]:
 
 
 def _last_sent(project: str, state: Path, version: str | None) -> Any:
-    from scrapyd_dist.deploy.kept_eggs import kept_eggs
-    from scrapyd_dist.deploy.rollback import choose
+    from scrapyd_dist.deploy.kept_eggs import choose, kept_eggs
 
     from scrapyd_dist.errors import NothingMatched
 
@@ -187,15 +190,15 @@ def _last_sent(project: str, state: Path, version: str | None) -> Any:
 
 
 def _wish(found: ProjectConfig, nodes: Sequence[Node], asked: DeployOptions, kept_name: str | None) -> RollOutRequest:
-    from scrapyd_dist.deploy import kept_eggs
-    from scrapyd_dist.deploy.rollout import RollOutRequest
+    from scrapyd_dist.deploy.node_upload import RollOutRequest
+    from scrapyd_dist.deploy.project_files import describe
 
     from scrapyd_dist.scrapyd.versions import sanitised
 
     names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
     kinds = {name for name in names.values() if name in {"GIT", "HG"}}
     return RollOutRequest(
-        label=kept_eggs.describe(found.root, min(kinds)) if kinds else "",
+        label=describe(found.root, min(kinds)) if kinds else "",
         given={node: sanitised(name) for node, name in names.items() if name and name not in kinds},
         only_missing=asked.only_missing,
         atomic=asked.atomic,
@@ -216,12 +219,13 @@ def roll_out(
     progress: bool,
 ) -> RollOut:
     """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
-    from scrapyd_dist.deploy import kept_eggs, rollout
+    from scrapyd_dist.deploy import rollout
+    from scrapyd_dist.deploy.project_files import is_dirty
 
     from . import deploy_result
     from .deploy_result import bar
 
-    dirty = not wish.only_missing and kept_eggs.is_dirty(found.root)
+    dirty = not wish.only_missing and is_dirty(found.root)
     try:
         with bar(len(nodes), shown=progress) as note:
             return rollout.ensure(

@@ -11,9 +11,9 @@ from ..target_nodes import exit_code
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from scrapyd_dist.deploy.node_upload import NodeResult, Step
+    from scrapyd_dist.deploy.node_upload import NodeResult, RollOutRequest, Step
     from scrapyd_dist.deploy.node_versions import NodeVersions
-    from scrapyd_dist.deploy.rollout import RollOut, RollOutInterrupted, RollOutRequest
+    from scrapyd_dist.deploy.rollout import RollOut, RollOutInterrupted
 
     from scrapyd_dist.nodes import Node
 

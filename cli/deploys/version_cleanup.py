@@ -11,8 +11,7 @@ from ..selectors import Json, Nodes, Project
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scrapyd_dist.deploy.node_versions import NodeVersions
-    from scrapyd_dist.deploy.rollback import Pruning
+    from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning
     from scrapyd_dist.deploy.rollout import RollOut
 
 #: a dry run found something to do
@@ -48,8 +47,8 @@ def rollback(
 
     Example: sdist rollback
     """
-    from scrapyd_dist.deploy import node_versions, rollback
-    from scrapyd_dist.deploy.kept_eggs import all_eggs, kept_eggs
+    from scrapyd_dist.deploy import node_versions
+    from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
 
     from scrapyd_dist.config import load, state_dir
 
@@ -68,8 +67,8 @@ def rollback(
         raise error
     known = known_times(found.root, nodes, name)
     kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
-    saved = rollback.choose(kept, version, _current(seen, known), folder=state / "eggs")
-    egg = rollback.egg_of(saved)
+    saved = choose(kept, version, _current(seen, known), folder=state / "eggs")
+    egg = saved.read()
     there = all(_runs(entry, egg.content_hash, known) for entry in seen)
     wish = _again(nodes, egg.content_hash, [name for entry in seen for name in entry.versions], dry_run=dry_run)
     if there:
@@ -103,7 +102,7 @@ def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> 
 def _again(nodes: Sequence[Any], content_hash: str, there: Sequence[str], *, dry_run: bool) -> Any:
     from datetime import datetime, timezone
 
-    from scrapyd_dist.deploy.rollout import RollOutRequest
+    from scrapyd_dist.deploy.node_upload import RollOutRequest
 
     from scrapyd_dist.scrapyd.versions import later_than, version_name
 
@@ -143,7 +142,7 @@ def prune(
 
     Example: sdist prune --keep 5
     """
-    from scrapyd_dist.deploy import node_versions, rollback
+    from scrapyd_dist.deploy import node_versions
 
     from scrapyd_dist.config import load
 
@@ -155,11 +154,11 @@ def prune(
     version_of = version_lookup(found)
     seen = node_versions.look(nodes, name, timeout=timeout)
     known = known_times(found.root, nodes, name)
-    plans = [rollback.plan(entry, keep, version_of, known) for entry in seen]
+    plans = [node_versions.plan(entry, keep, version_of, known) for entry in seen]
     doomed = sum(len(entry.versions) for entry in plans)
     if doomed and not dry_run:
         _ask(plans, doomed, yes=yes, table=not as_json)
-        plans = list(rollback.delete(plans, version_of, timeout=timeout))
+        plans = list(node_versions.delete(plans, version_of, timeout=timeout))
     _tell(plans, name, as_json=as_json, dry_run=dry_run)
     if dry_run and doomed:
         raise typer.Exit(WOULD_CHANGE)

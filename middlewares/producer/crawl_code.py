@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy.kept_eggs import all_eggs, egg_of_version, folder_of, write_egg
 from scrapyd_dist.deploy.key import state_key
-from scrapyd_dist.deploy.redis_client import redis_client
-from scrapyd_dist.deploy.repacking import Unpacked, unpack
+from scrapyd_dist.deploy.requirements import redis_client
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
@@ -28,6 +27,7 @@ from scrapyd_dist.scrapyd.versions import hash_in
 
 if TYPE_CHECKING:
     from scrapyd_dist.deploy.egg import Egg
+    from scrapyd_dist.deploy.project_files import ProjectFiles
 
     from scrapyd_dist.batches import Crawl
 
@@ -43,7 +43,7 @@ class CrawlCode:
     egg: Egg | None = None  #: None: that of the working tree
     key: bytes | None = None  #: with which that egg's workers read
     settings_module: str = ""  #: of that egg
-    files: Unpacked | None = None  #: the project in that egg
+    files: ProjectFiles | None = None  #: the project in that egg
     before: str | None = None  #: the version that the crawl has run so far
     new: bool = False  #: today's was asked for in place of that
     note: str = ""  #: what is to be said of it
@@ -86,10 +86,10 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
     kept = None
     if saved is not None:
         with suppress(OSError, zipfile.BadZipFile, ConfigError):
-            kept = unpack(saved.path.read_bytes())
+            kept = eggs.unpack(saved.path.read_bytes())
     if kept is None:
         raise ConfigError(_gone(row.id, version, crawl) if before is not None else _not_kept(version))
-    egg = kept.pack()
+    egg = eggs.pack(kept)
     if egg.content_hash != content:  # our own part of it is of another scrapyd-dist
         name = None
     if egg.content_hash == today:
@@ -153,7 +153,7 @@ def import_from(code: CrawlCode, crawl: Path, root: Path) -> None:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         growing = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
-        code.files.write(growing)
+        eggs.unpack_to(code.files, growing)
         try:
             growing.rename(folder)
         except OSError:  # another process was faster

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.crawler import Crawler
 from scrapy.spiderloader import SpiderLoader
-from scrapyd_dist.deploy.rollout import common_name, present
+from scrapyd_dist.deploy.node_versions import present
+from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import describe as describe_payload

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.deploy import egg as eggs
-from scrapyd_dist.deploy import kept_eggs, local_nodes, rollout
+from scrapyd_dist.deploy import local_nodes, rollout
 from scrapyd_dist.deploy.key import state_key
-from scrapyd_dist.deploy.redis_client import redis_client
+from scrapyd_dist.deploy.node_upload import RollOutRequest
+from scrapyd_dist.deploy.project_files import is_dirty
+from scrapyd_dist.deploy.requirements import redis_client
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import (
@@ -253,8 +255,8 @@ def roll_out(
         egg,
         spider=spider,
         mode="never" if options.deploy == "never" else "if-missing",
-        dirty=dirty and kept_eggs.is_dirty(project.root),
-        wish=rollout.RollOutRequest(
+        dirty=dirty and is_dirty(project.root),
+        wish=RollOutRequest(
             for_crawl=True, given={node.name: version for node in nodes} if version else {}, only_missing=True
         ),
     )

@@ -15,7 +15,6 @@ from rig.projects import Project
 from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
-from scrapyd_dist.deploy import egg
 
 SHOP = """
 import scrapy
@@ -106,8 +105,7 @@ ASTRAY = {
 
 def deploy_plain(it: Project, node: ScrapydNode) -> None:
     """As any other tool would: the project alone."""
-    made = egg.build(it.path, f"{it.name}.settings", worker_half=False)
-    assert node.add_version(it.name, "r1", made.data)["status"] == "ok"
+    assert node.add_version(it.name, "r1", it.plain_egg())["status"] == "ok"
 
 
 @pytest.fixture(scope="module")

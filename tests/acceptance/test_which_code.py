@@ -15,7 +15,6 @@ from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
-from scrapyd_dist.deploy.egg import build
 
 from scrapyd_dist.batches import CrawlState
 
@@ -150,7 +149,7 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     # As scrapyd-deploy does it, with other code.
     it.spider("plain", NEWS.replace('"news"', '"plain"'))
     theirs = str(int(time.time()))
-    node.add_version("small", theirs, build(it.path, "small.settings", worker_half=False).data)
+    node.add_version("small", theirs, it.plain_egg())
     assert "plain" in node.api("listspiders.json", project="small")["spiders"]
     change(it, "second")
     assert run_cli(it, "crawl", "news", "-O", "items.jl").code == 0
@@ -160,7 +159,7 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     # What sdist deploys is the newest until scrapyd-deploy is used again; so it is beside a name that sorts last.
     ours = run_cli(it, "deploy-all", "--json").json()["version"]
     assert versions(node)[-1] == ours
-    node.add_version("small", "r9-main", build(it.path, "small.settings", worker_half=False).data)
+    node.add_version("small", "r9-main", it.plain_egg())
     job = run_cli(it, "schedule", "news", "--json")
     assert job.json()["version"] == ours, said(job)
     said_ = run_cli(it, "versions").err

@@ -107,7 +107,7 @@ def test_an_old_broken_copy_on_the_node(
     # The copy is really in the way: an egg without the boot module finds it.
     made = facts_project()
     made.spider("other", "import scrapyd_dist\n")
-    answer = node.add_version("plain", "1", build(made.path, "facts.settings", worker_half=False).data)
+    answer = node.add_version("plain", "1", made.plain_egg())
     assert "the old copy" in answer["message"]
 
 

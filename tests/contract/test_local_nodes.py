@@ -20,8 +20,7 @@ from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.deploy.local_nodes import down, running, up
-from scrapyd_dist.deploy.processes import Leader, is_alive, started, stop
+from scrapyd_dist.deploy.local_nodes import Leader, down, is_alive, running, started, stop, up
 from scrapyd_dist.deploy.rollout import ensure
 
 from scrapyd_dist.errors import ConfigError, DistError

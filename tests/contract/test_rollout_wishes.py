@@ -12,11 +12,11 @@ import pytest
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.waiting import wait_for
-from scrapyd_dist.deploy import node_versions, rollback
+from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
-from scrapyd_dist.deploy.node_upload import Step
-from scrapyd_dist.deploy.rollout import RollOutRequest, ensure
+from scrapyd_dist.deploy.node_upload import RollOutRequest, Step
+from scrapyd_dist.deploy.rollout import ensure
 
 from scrapyd_dist.errors import ConnectionLost
 from scrapyd_dist.nodes import Node
@@ -274,9 +274,9 @@ class TestPrune:
         for number in range(4):
             ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
         names = versions(clean[0])
-        plans = [rollback.plan(seen, 1, lambda _job: None) for seen in node_versions.look(nodes, "p")]
+        plans = [node_versions.plan(seen, 1, lambda _job: None) for seen in node_versions.look(nodes, "p")]
         assert [plan.versions for plan in plans] == [tuple(names[:3])] * 2
         start(clean[1], names[1], "c.b1.a1")
-        done = rollback.delete(plans, {"c.b1.a1": names[1]}.get)
+        done = node_versions.delete(plans, {"c.b1.a1": names[1]}.get)
         assert [plan.versions for plan in done] == [tuple(names[:3]), (names[0], names[2])]
         assert (versions(clean[0]), versions(clean[1])) == (names[3:], [names[1], names[3]])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -50,6 +52,17 @@ class Project:
             project.spider(module, source)
         project.targets([])
         return project
+
+    def plain_egg(self) -> bytes:
+        """The egg that another tool would upload: the package alone, without a worker half."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for path in self.package.rglob("*"):
+                if "__pycache__" not in path.parts:
+                    archive.write(path, path.relative_to(self.path))
+            archive.writestr("EGG-INFO/PKG-INFO", f"Metadata-Version: 1.1\nName: {self.name}\nVersion: 0\n")
+            archive.writestr("EGG-INFO/entry_points.txt", f"[scrapy]\nsettings = {self.name}.settings\n")
+        return buffer.getvalue()
 
     def targets(self, nodes: Iterable[ScrapydNode], extra: str = "") -> None:
         """Write scrapy.cfg anew, with one [deploy:NAME] section per node and `extra` behind it."""

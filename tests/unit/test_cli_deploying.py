@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.deploys import deploy_result
 from scrapyd_dist.cli.selectors import chosen
-from scrapyd_dist.deploy.node_upload import BrokenEggError, NodeResult, Step
-from scrapyd_dist.deploy.rollout import RollOut, RollOutRequest
+from scrapyd_dist.deploy.node_upload import BrokenEggError, NodeResult, RollOutRequest, Step
+from scrapyd_dist.deploy.rollout import RollOut
 
 from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, DistError, NothingMatched

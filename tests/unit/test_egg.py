@@ -3,7 +3,6 @@
 import ast
 import io
 import os
-import stat
 import subprocess
 import sys
 import zipfile
@@ -15,10 +14,10 @@ from typing import Any
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.kept_eggs import KEPT_EGGS, find_egg, is_dirty, save_egg
+from scrapyd_dist.deploy.node_upload import why
 
 import scrapyd_dist.store
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ApiRefused, ConfigError
 from scrapyd_dist.scrapyd.versions import hash_in, later_than, version_name
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
@@ -77,6 +76,17 @@ class TestContents:
         write(tmp_path, {"scrapy.cfg": "", "shop/settings.py": "", "shop/spiders/one.py": ""})
         assert carried(build(tmp_path, "shop.settings")) == {"shop/settings.py", "shop/spiders/one.py"}
 
+    def test_packages_below_src(self, tmp_path: Path) -> None:
+        files = {"shop/__init__.py", "shop/settings.py", "shop/data/x.json", "common/__init__.py"}
+        write(
+            tmp_path, dict.fromkeys(["scrapy.cfg", "setup.py", "tests/__init__.py", *(f"src/{f}" for f in files)], "")
+        )
+        assert carried(build(tmp_path, "shop.settings")) == files
+
+    def test_what_stands_beside_goes_before_src(self, shop: Path) -> None:
+        write(shop, {"src/shop/__init__.py": "", "src/shop/settings.py": ""})
+        assert carried(build(shop, "shop.settings")) == SHOP
+
     def test_what_tools_and_people_hide_stays(self, shop: Path) -> None:
         hidden = [".git/config", ".sdist/eggs/x.egg", "build/__init__.py", "dist/__init__.py", "shop.egg-info/PKG-INFO"]
         hidden += ["shop/__pycache__/a.pyc", "shop/old.pyc", "shop/node_modules/x/index.js", "shop/CVS/Root", "shop/a~"]
@@ -106,21 +116,12 @@ class TestContents:
         assert len(egg.left_out) == 1
         egg.left_out[0].encode()
 
-    def test_names_of_modules(self, shop: Path) -> None:
-        write(shop, {"shop/not-a-module.py": "", "shop/data/table.csv": ""})
-        egg = build(shop, "shop.settings", worker_half=False)
-        assert egg.modules == ("shop", "shop.settings", "shop.spiders", "shop.spiders.one")
-
     def test_a_copy_of_us_in_the_project_gives_way(self, shop: Path) -> None:
         write(shop, {"scrapyd_dist/__init__.py": "raise RuntimeError", "scrapyd_dist/mine.py": ""})
         egg = build(shop, "shop.settings")
         assert egg.left_out == ("scrapyd_dist",)
         assert contents(egg)["scrapyd_dist/__init__.py"] == worker_files()["scrapyd_dist/__init__.py"]
-        assert "scrapyd_dist/mine.py" in carried_plain(shop)
-
-
-def carried_plain(root: Path) -> set[str]:
-    return set(contents(build(root, "shop.settings", worker_half=False)))
+        assert "scrapyd_dist/mine.py" not in contents(egg)
 
 
 class TestInfo:
@@ -131,20 +132,12 @@ class TestInfo:
         assert files["EGG-INFO/entry_points.txt"].decode() == f"[scrapy]\nsettings = {boot}\n"
         assert files["EGG-INFO/top_level.txt"].decode().split() == [boot, "scrapyd_dist", "shop"]
         assert "Name: shop\n" in files["EGG-INFO/PKG-INFO"].decode()
-        assert boot in egg.modules
-
-    def test_plain_egg_names_the_settings(self, shop: Path) -> None:
-        files = contents(build(shop, "shop.settings", worker_half=False))
-        assert files["EGG-INFO/entry_points.txt"] == b"[scrapy]\nsettings = shop.settings\n"
-        assert {name.partition("/")[0] for name in files} == {"EGG-INFO", "shop"}
 
     def test_key(self, shop: Path) -> None:
         without, with_key, other = (build(shop, "shop.settings", key=key) for key in (None, b"k1", b"k2"))
         assert f"scrapyd_dist/{KEY_NAME}" not in contents(without)
         assert contents(with_key)[f"scrapyd_dist/{KEY_NAME}"] == b"k1"
         assert len({without.content_hash, with_key.content_hash, other.content_hash}) == 3
-        with pytest.raises(ValueError, match="worker half"):
-            build(shop, "shop.settings", key=b"k1", worker_half=False)
 
     def test_hash_is_in_no_danger_of_a_shifted_border(self, tmp_path: Path) -> None:
         hashes = set()
@@ -169,7 +162,7 @@ class TestSameBytes:
         assert again.data == first.data
 
     def test_nothing_is_compiled_for_an_egg_that_stays_here(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(egg_module, "compiled", lambda *_: pytest.fail("compiled"))
+        monkeypatch.setattr(egg_module, "_compiled", lambda *_: pytest.fail("compiled"))
         build(shop, "shop.settings")
 
     @pytest.mark.parametrize(
@@ -195,6 +188,7 @@ class TestRefused:
             ({"notes.txt": ""}, "shop.settings", "no folder beside scrapy.cfg is a Python package"),
             ({"other/__init__.py": ""}, "shop.settings", "hold no shop/settings.py"),
             ({"shop/__init__.py": ""}, "shop.settings", "hold no shop/settings.py"),
+            ({"src/other/__init__.py": ""}, "shop.settings", "nothing to deploy"),
             ({"shop/__init__.py": ""}, "../shop", "no dotted Python name"),
             ({"shop/__init__.py": ""}, "", "no dotted Python name"),
         ],
@@ -323,7 +317,6 @@ def later():
         compiled = {name for name in files if name.endswith(".pyc")}
         assert compiled == {f"{name}c" for name in worker_files() if name.endswith(".py")}
         assert "scrapyd_dist/payload.pyc" in compiled
-        assert not any(name.endswith(".pyc") for name in contents(build(shop, "shop.settings", worker_half=False)))
 
     def test_has_the_whole_store(self) -> None:
         store = Path(scrapyd_dist.store.__file__).parent
@@ -455,62 +448,6 @@ class TestVersions:
         assert later_than(NOON, ahead) == NOON + timedelta(hours=1, seconds=1)
 
 
-class TestKeptEggs:
-    def test_newest_with_this_content(self, tmp_path: Path) -> None:
-        for hour, content in enumerate([HASH, "ff" * 6, HASH]):
-            save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"%d" % hour)
-        found = find_egg(tmp_path, "shop", HASH)
-        assert found
-        assert (found.version, found.path.read_bytes()) == (version_name(HASH, NOON + timedelta(hours=2)), b"2")
-        assert find_egg(tmp_path, "shop", "00" * 6) is None
-        assert find_egg(tmp_path, "other", HASH) is None
-
-    def test_only_the_last_ones_are_kept(self, tmp_path: Path) -> None:
-        names = [version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(KEPT_EGGS + 3)]
-        for name in names:
-            save_egg(tmp_path, "shop", name, b"")
-        assert sorted(path.stem for path in (tmp_path / "eggs/shop").iterdir()) == names[3:]
-
-    def test_only_the_owner_can_read_them(self, tmp_path: Path) -> None:
-        path = save_egg(tmp_path, "shop", version_name(HASH, NOON), b"")
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-    @pytest.mark.parametrize("project", ["..", ".", "a/b", "../../x"])
-    def test_a_projects_name_is_no_path(self, tmp_path: Path, project: str) -> None:
-        path = save_egg(tmp_path, project, version_name(HASH, NOON), b"x")
-        assert path.resolve().parent.parent == (tmp_path / "eggs").resolve()
-        assert find_egg(tmp_path, project, HASH)
-
-
-class TestDirty:
-    @staticmethod
-    def git(root: Path, *arguments: str) -> None:
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
-        subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
-
-    def test_follows_the_work_tree(self, shop: Path) -> None:
-        self.git(shop, "init")
-        assert is_dirty(shop)
-        self.git(shop, "add", ".")
-        self.git(shop, "commit", "-m", "all")
-        assert not is_dirty(shop)
-        write(shop, {"shop/settings.py": "A = 1\n"})
-        assert is_dirty(shop)
-
-    def test_changes_beside_the_project_do_not_count(self, shop: Path) -> None:
-        self.git(shop.parent, "init")
-        self.git(shop.parent, "add", ".")
-        self.git(shop.parent, "commit", "-m", "all")
-        (shop.parent / "other.txt").touch()
-        assert not is_dirty(shop)
-
-    def test_without_a_repository_or_git(self, shop: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-        assert not is_dirty(shop)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        assert not is_dirty(shop)
-
-
 def test_a_folder_without_init_can_be_imported_from_the_zip(shop: Path, tmp_path: Path) -> None:
     write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
     path = tmp_path / "x.egg"
@@ -518,3 +455,22 @@ def test_a_folder_without_init_can_be_imported_from_the_zip(shop: Path, tmp_path
     code = f"import sys; sys.path.append({str(path)!r}); from shop.plain.script import WORD; print(WORD)"
     done: Any = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "found\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("No module named 'helper'", "helper.py lies beside the packages"),
+        ("No module named 'helper.sub'", "helper.py lies beside the packages"),
+        ("No module named 'numpy'", "Install what is missing on the node"),
+        ("No module named 'pkg_resources'", "the setuptools on the node is too new"),
+        ("SyntaxError: invalid syntax", "Correct the project"),
+    ],
+)
+def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
+    write(shop, {"helper.py": ""})
+    error = ApiRefused("node: refused")
+    error.said = said
+    told = why(error, build(shop, "shop.settings"))
+    assert text in told
+    assert said in told

@@ -5,8 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from scrapyd_dist.cli.selectors import versions_by_job
-from scrapyd_dist.deploy.node_versions import NodeVersions, in_use
-from scrapyd_dist.deploy.rollback import plan
+from scrapyd_dist.deploy.node_versions import NodeVersions, in_use, plan
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id
 from scrapyd_dist.batches import job_id as attempt_id

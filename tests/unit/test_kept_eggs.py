@@ -1,25 +1,32 @@
-"""Names of versions that somebody chose, and which kept egg a roll-back means."""
+"""The eggs in the state folder, the one that a rollback means, and the commit in a version's name."""
 
 import os
+import stat
 import subprocess
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.deploy.egg import Egg, build, pack
-from scrapyd_dist.deploy.kept_eggs import all_eggs, describe, find_egg, kept_eggs, save_egg, write_egg
-from scrapyd_dist.deploy.repacking import unpack
-from scrapyd_dist.deploy.rollback import choose, egg_of
+from rig.projects import Project
+from scrapyd_dist.deploy.egg import Egg, build, pack, unpack, unpack_to
+from scrapyd_dist.deploy.kept_eggs import KEPT_EGGS, all_eggs, choose, find_egg, kept_eggs, save_egg, write_egg
+from scrapyd_dist.deploy.project_files import ProjectFiles, describe, is_dirty
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised, version_name
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
+HASH = "0123456789ab"
 
 
 def some_egg(word: str) -> Egg:
+    return pack(shop_files({"shop/__init__.py": b"", "shop/settings.py": word.encode()}))
+
+
+def shop_files(files: dict[str, bytes], key: bytes | None = None) -> ProjectFiles:
     info = {"EGG-INFO/PKG-INFO": b"Name: shop\nVersion: 0\n"}
-    return pack({"shop/__init__.py": b"", "shop/settings.py": word.encode()}, info, "shop.settings")
+    return ProjectFiles(settings_module="shop.settings", files=files, info=info, key=key)
 
 
 def keep(state: Path, word: str, *, hour: int = 0, name: str = "") -> str:
@@ -41,18 +48,18 @@ def test_a_label_stands_behind_the_hash_and_does_not_hide_it() -> None:
     assert sanitised(name) == name
 
 
-class TestDescribe:
-    @staticmethod
-    def git(root: Path, *arguments: str) -> None:
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
-        subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+def git(root: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
 
+
+class TestCommit:
     def test_number_of_commits_then_tag(self, tmp_path: Path) -> None:
-        self.git(tmp_path, "init")
-        self.git(tmp_path, "commit", "--allow-empty", "-m", "one")
-        self.git(tmp_path, "commit", "--allow-empty", "-m", "two")
+        git(tmp_path, "init")
+        git(tmp_path, "commit", "--allow-empty", "-m", "one")
+        git(tmp_path, "commit", "--allow-empty", "-m", "two")
         assert describe(tmp_path, "GIT") == "git-r2-main"
-        self.git(tmp_path, "tag", "-m", "x", "v1.2")
+        git(tmp_path, "tag", "-m", "x", "v1.2")
         assert describe(tmp_path, "GIT") == "git-v1_2-main"
 
     @pytest.mark.parametrize("kind", ["GIT", "HG"])
@@ -60,6 +67,26 @@ class TestDescribe:
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
         with pytest.raises(ConfigError, match="knows no commit"):
             describe(tmp_path, kind)
+
+    def test_follows_the_work_tree(self, tmp_path: Path) -> None:
+        shop = tmp_path / "shop"
+        shop.mkdir()
+        (shop / "settings.py").touch()
+        git(tmp_path, "init")
+        assert is_dirty(shop)
+        git(shop, "add", ".")
+        git(shop, "commit", "-m", "all")
+        assert not is_dirty(shop)
+        (tmp_path / "beside.txt").touch()
+        assert not is_dirty(shop)
+        (shop / "settings.py").write_text("A = 1\n")
+        assert is_dirty(shop)
+
+    def test_without_a_repository_or_git(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+        assert not is_dirty(tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert not is_dirty(tmp_path)
 
 
 class TestKept:
@@ -75,7 +102,7 @@ class TestKept:
         keep(tmp_path, "a", name="1.10")
         (saved,) = kept_eggs(tmp_path, "shop")
         assert saved.content_hash == some_egg("a").content_hash
-        assert egg_of(saved).data == some_egg("a").data
+        assert saved.read().data == some_egg("a").data
         # Under such a name a node may have other code by now.
         assert find_egg(tmp_path, "shop", some_egg("a").content_hash) is None
 
@@ -83,13 +110,38 @@ class TestKept:
         save_egg(tmp_path, "shop", "old", b"no zip")
         (saved,) = kept_eggs(tmp_path, "shop")
         with pytest.raises(NothingMatched, match="no egg that this program has built"):
-            egg_of(saved)
+            saved.read()
 
     def test_pack_gives_what_build_gives(self, tmp_path: Path) -> None:
         (tmp_path / "shop").mkdir()
         (tmp_path / "shop/__init__.py").write_bytes(b"")
         (tmp_path / "shop/settings.py").write_bytes(b"a")
         assert build(tmp_path, "shop.settings").content_hash == some_egg("a").content_hash
+
+    def test_newest_with_this_content(self, tmp_path: Path) -> None:
+        for hour, content in enumerate([HASH, "ff" * 6, HASH]):
+            save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"%d" % hour)
+        found = find_egg(tmp_path, "shop", HASH)
+        assert found
+        assert (found.version, found.path.read_bytes()) == (version_name(HASH, NOON + timedelta(hours=2)), b"2")
+        assert find_egg(tmp_path, "shop", "00" * 6) is None
+        assert find_egg(tmp_path, "other", HASH) is None
+
+    def test_only_the_last_ones_are_kept(self, tmp_path: Path) -> None:
+        names = [version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(KEPT_EGGS + 3)]
+        for name in names:
+            save_egg(tmp_path, "shop", name, b"")
+        assert sorted(path.stem for path in (tmp_path / "eggs/shop").iterdir()) == names[3:]
+
+    def test_only_the_owner_can_read_them(self, tmp_path: Path) -> None:
+        path = save_egg(tmp_path, "shop", version_name(HASH, NOON), b"")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    @pytest.mark.parametrize("project", ["..", ".", "a/b", "../../x"])
+    def test_a_projects_name_is_no_path(self, tmp_path: Path, project: str) -> None:
+        path = save_egg(tmp_path, project, version_name(HASH, NOON), b"x")
+        assert path.resolve().parent.parent == (tmp_path / "eggs").resolve()
+        assert find_egg(tmp_path, project, HASH)
 
 
 class TestChoose:
@@ -126,23 +178,21 @@ class TestChoose:
             choose(kept_eggs(tmp_path, "shop"), "17951", None, folder=tmp_path)
 
 
-class TestTakenApart:
+class TestUnpacked:
     def test_what_was_packed_comes_out_again(self, tmp_path: Path) -> None:
-        info = {"EGG-INFO/PKG-INFO": b"Name: shop\nVersion: 0\n"}
         files = {"shop/__init__.py": b"", "shop/settings.py": b"a", "shop/data/x.csv": b"1", "redis/__init__.py": b""}
-        egg = pack(files, info, "shop.settings", key=b"k")
-        taken = unpack(egg.data)
-        assert (taken.files, taken.settings_module, taken.key) == (files, "shop.settings", b"k")
-        assert taken.pack() == egg
-        assert taken.pack().data == egg.data
-        taken.write(tmp_path)
+        egg = pack(shop_files(files, key=b"k"))
+        found = unpack(egg.data)
+        assert (found.files, found.settings_module, found.key) == (files, "shop.settings", b"k")
+        assert pack(found) == egg
+        assert pack(found).data == egg.data
+        unpack_to(found, tmp_path)
         names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
         assert names == {"shop/__init__.py", "shop/settings.py", "shop/data/x.csv"}
 
-    def test_another_egg_is_refused(self) -> None:
-        plain = pack({"shop/settings.py": b""}, {"EGG-INFO/PKG-INFO": b"Name: s\n"}, "shop.settings", worker_half=False)
+    def test_another_egg_is_refused(self, project: Callable[..., Project]) -> None:
         with pytest.raises(ConfigError, match="no worker half"):
-            unpack(plain.data)
+            unpack(project(spiders={}).plain_egg())
 
 
 def test_the_eggs_of_crawls_are_found_but_never_rolled_back_to(tmp_path: Path) -> None:

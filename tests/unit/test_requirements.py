@@ -1,12 +1,14 @@
-"""Requirements that travel in the egg, and a setup.py that builds it; pip and setuptools run, nothing is fetched."""
+"""Requirements and the Redis client in the egg, and a setup.py that builds it; pip runs, nothing is fetched."""
 
 import io
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.deploy import egg, project_setup
-from scrapyd_dist.deploy.requirements import read_requirements
+from scrapyd_dist.deploy import egg, requirements
+from scrapyd_dist.deploy.requirements import read_requirements, redis_client
 
 from scrapyd_dist.errors import ConfigError
 
@@ -57,7 +59,9 @@ class TestRequirements:
             "tinydep-1.0.dist-info/METADATA", "tinydep/__init__.py", "tinydep/data.txt",
         ]  # fmt: skip
         built = egg.build(shop, "shop.settings", requirements=found)
-        assert {"tinydep", "other", "shop.settings"} <= set(built.modules)
+        with zipfile.ZipFile(io.BytesIO(built.data)) as archive:
+            assert {*found, "shop/settings.py"} <= set(archive.namelist())
+            assert {"tinydep", "other", "shop"} <= set(archive.read("EGG-INFO/top_level.txt").decode().split())
         assert built.content_hash != egg.build(shop, "shop.settings").content_hash
         assert built.data == egg.build(shop, "shop.settings", requirements=read_requirements(shop)).data
         assert sorted(path.name for path in shop.iterdir()) == ["more.txt", "requirements.txt", "shop", "wheels"]
@@ -93,7 +97,7 @@ class TestSetupPy:
         (shop / "shop/words.txt").write_text("words", "utf-8")
         (shop / "shop/words.csv").write_text("not asked for", "utf-8")
         before = sorted(shop.rglob("*"))
-        built = project_setup.build(shop, "ignored")
+        built = egg.build(shop, "ignored", use_setup_py=True)
         assert sorted(shop.rglob("*")) == before
         with zipfile.ZipFile(io.BytesIO(built.data)) as archive:
             names = set(archive.namelist())
@@ -104,13 +108,49 @@ class TestSetupPy:
         assert f"settings = _sdist_boot_{built.content_hash}" in entries
         assert "[shop.plugins]\na = shop:a" in entries
         assert f"Version: 0+{built.content_hash}" in about
-        assert project_setup.build(shop, "ignored").data == built.data
+        assert egg.build(shop, "ignored", use_setup_py=True).data == built.data
 
     def test_it_fails(self, shop: Path) -> None:
         (shop / "setup.py").write_text("raise SystemExit('no way')\n", "utf-8")
         with pytest.raises(ConfigError, match="built no egg: no way"):
-            project_setup.build(shop, "shop.settings")
+            egg.build(shop, "shop.settings", use_setup_py=True)
 
     def test_there_is_none(self, shop: Path) -> None:
         with pytest.raises(ConfigError, match=r"setup\.py, which is not there"):
-            project_setup.build(shop, "shop.settings")
+            egg.build(shop, "shop.settings", use_setup_py=True)
+
+
+class TestRedisClient:
+    URL = "redis://host/0"
+
+    def test_a_store_in_a_file_needs_none(self) -> None:
+        assert redis_client("/folder/store.db") == {}
+
+    def test_it_is_whole_and_has_its_licence(self) -> None:
+        files = redis_client(self.URL)
+        assert {"redis/__init__.py", "redis/retry.py", "redis/commands/core.py"} < files.keys()
+        assert b"Permission is hereby granted" in files["redis/LICENSE"]
+        assert {name.partition(".")[2] for name in files if "/" in name} == {"py", ""}
+
+    def test_without_one_here_it_is_said_how_to_get_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(requirements, "find_spec", lambda _: None)
+        with pytest.raises(ConfigError, match=r"scrapyd-dist\[redis\]"):
+            redis_client(self.URL)
+
+    @pytest.mark.parametrize("spoil", [False, True])
+    def test_a_python_without_one_imports_it(self, shop: Path, tmp_path: Path, spoil: bool) -> None:
+        built, again = (egg.build(shop, "shop.settings", requirements=redis_client(self.URL)) for _ in range(2))
+        assert built.data == again.data
+        assert built.content_hash != egg.build(shop, "shop.settings").content_hash
+        with zipfile.ZipFile(io.BytesIO(built.data)) as read, zipfile.ZipFile(tmp_path / "x.egg", "w") as written:
+            for name in read.namelist():
+                other = spoil and name.endswith(".pyc")  # as the byte code of another Python
+                written.writestr(name, b"\0\0\0\0" + read.read(name)[4:] if other else read.read(name))
+        code = (
+            "import sys\n"
+            f"sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{str(tmp_path / 'x.egg')!r}]\n"
+            "import redis, redis.retry, redis.backoff, async_timeout\n"
+            "print(redis.__file__.rpartition('.')[2], 'async' in async_timeout.__doc__)"
+        )
+        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["py" if spoil else "pyc", "True"], done.stderr

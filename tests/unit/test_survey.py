@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls
-from scrapyd_dist.deploy.rollback import plan
+from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.errors import ConnectionRefused
