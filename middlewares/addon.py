@@ -97,7 +97,7 @@ class Distributed:
 
             return PushWorker.from_crawler(crawler)
         if is_filler(crawler.settings):
-            from .frontier.filler import Filler
+            from .producer.filler import Filler
 
             return Filler.from_crawler(crawler)
         if is_producer(crawler.settings):

@@ -272,7 +272,7 @@ def _manage(
     root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
 ) -> int:
     """Run the manager in this process; its exit code."""
-    from scrapyd_dist.middlewares.frontier.consume_process import ConsumeProcess, ConsumeRequest
+    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
 
     from ..crawls.wait_line import waiting
     from ..project_store import SETTING, where

@@ -24,7 +24,7 @@ from .frontier_names import FrontierName, settings_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapyd_dist.middlewares.frontier.worklist_import import AnyWorklist, ImportResult
+    from scrapyd_dist.middlewares.producer.worklist_import import AnyWorklist, ImportResult
 
     from scrapyd_dist.frontier.producer_registration import FrontierProducer
     from scrapyd_dist.frontier.worklists import AnyRow
@@ -167,7 +167,7 @@ def _opened(stack: ExitStack, name: str) -> BinaryIO:
 
 
 def _worklist(settings: Any, key: bytes, callback: str | None, priority: int, *, arguments: bool) -> AnyWorklist:
-    from scrapyd_dist.middlewares.frontier.worklist_import import ArgumentImport, WorklistImport
+    from scrapyd_dist.middlewares.producer.worklist_import import ArgumentImport, WorklistImport
     from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 
     if arguments:
@@ -215,7 +215,7 @@ def _set_standing(store: Store, producer: FrontierProducer, standing: bool | Non
 
 def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
     """What has become of the rows, and whether somebody had enough of it."""
-    from scrapyd_dist.middlewares.frontier.worklist_import import ImportResult, fill
+    from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 
     from ..crawls.wait_line import waiting
 

@@ -42,8 +42,8 @@ from .crawl_request import (
     shards_of,
     template_of,
 )
+from .discovery import IndexWalk, OwnItems
 from .factory import check_mode, new_capture, new_coordinator, shared_settings, stop_code, worker_settings
-from .index_walk import IndexWalk, OwnItems
 from .preflight import find_project
 from .producer_options import ProducerOptions, read_options
 from .status_reporter import CrawlControl, StatusReporter, StatusSource, heeding
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.scheduling.batcher import BatchDraft, Demand
 
-    from .capture import Capture
     from .crawl_code import CrawlCode
+    from .discovery import Capture
     from .factory import AnyCoordinator
     from .preflight import Prepared
 

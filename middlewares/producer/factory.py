@@ -20,7 +20,7 @@ from ..slot_routing import SlotHome, SlotRouting
 from ..throttle.permit_store import options_of
 from ..throttle.throttle_options import SWITCH
 from ..throttle.throttle_options import given as throttle_given
-from .capture import Capture
+from .discovery import Capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..worker.request_ledger import judge
 from .crawl_run import CrawlRun
-from .index_walk import PAGE, SHARD
+from .discovery import PAGE, SHARD
 from .item_exporters import KEPT, exporter_for, exporters_of, with_format
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import CrawlState
 
-    from .capture import Capture
     from .crawl_repository import CrawlRepository
+    from .discovery import Capture, IndexWalk, OwnItems
     from .factory import AnyCoordinator
-    from .index_walk import IndexWalk, OwnItems
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from cryptography.fernet import Fernet
 from rig.waiting import wait_for
 from scrapy import Request
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.frontier import worklist_import as worklists
-from scrapyd_dist.middlewares.frontier.worklist_import import WorklistImport, fill
+from scrapyd_dist.middlewares.producer import worklist_import as worklists
+from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport, fill
 from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 
 from scrapyd_dist.batches import Miss

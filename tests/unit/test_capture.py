@@ -10,7 +10,7 @@ from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.classifier import LARGE, Disposition
 from scrapyd_dist.middlewares.codec import from_value
-from scrapyd_dist.middlewares.producer.capture import Capture
+from scrapyd_dist.middlewares.producer.discovery import Capture
 
 from scrapyd_dist.payload import BATCH_MAX_BYTES
 from scrapyd_dist.scheduling.batcher import Batcher

@@ -15,7 +15,7 @@ from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.classifier import Disposition, FoundRequests, RequestClassifier
 from scrapyd_dist.middlewares.codec import from_value, set_attributes
-from scrapyd_dist.middlewares.producer.capture import Capture
+from scrapyd_dist.middlewares.producer.discovery import Capture
 from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 from scrapyd_dist.middlewares.targets import find_target
 

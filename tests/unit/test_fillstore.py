@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import cast
 
 import pytest
-from scrapyd_dist.middlewares.frontier import filler
-from scrapyd_dist.middlewares.frontier.filler import FrontierWriter
+from scrapyd_dist.middlewares.producer import filler
+from scrapyd_dist.middlewares.producer.filler import FrontierWriter
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import StoreError

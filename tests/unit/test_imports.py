@@ -38,7 +38,6 @@ ORDER = (
     "scrapyd_dist.middlewares.worker",
     "scrapyd_dist.middlewares.pull",
     "scrapyd_dist.middlewares.producer",
-    "scrapyd_dist.middlewares.frontier",
     "scrapyd_dist.middlewares.addon",
     "scrapyd_dist.cli",
     "scrapyd_dist.cli.crawls",

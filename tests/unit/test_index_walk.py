@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scrapyd_dist.middlewares.producer.index_walk import IndexWalk
+from scrapyd_dist.middlewares.producer.discovery import IndexWalk
 
 from scrapyd_dist.batches import ShardState
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls

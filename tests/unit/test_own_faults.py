@@ -9,8 +9,7 @@ import pytest
 from rig.coordination import run as run_async
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.frontier import filler
-from scrapyd_dist.middlewares.producer import crawl_run
+from scrapyd_dist.middlewares.producer import crawl_run, filler
 from scrapyd_dist.middlewares.producer.crawl_end import ExitCode
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rig.waiting import wait_for
-from scrapyd_dist.middlewares.producer.index_walk import OwnItems
+from scrapyd_dist.middlewares.producer.discovery import OwnItems
 from scrapyd_dist.middlewares.worker import part as part_module
 from scrapyd_dist.middlewares.worker.part import PartFile, ReportFile, crawl_folder, free_bytes, remove_old
 

@@ -27,13 +27,13 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import Disposition, count_found
-from ..producer.capture import Capture
-from ..producer.crawl_end import exit_code as process_exit
-from ..producer.crawl_request import asked_for, check_parts, shards_of
-from ..producer.preflight import find_project, store_address
-from ..producer.producer_options import read_options
 from ..slot_routing import SlotHome, SlotRouting
 from ..targets import find_target
+from .crawl_end import exit_code as process_exit
+from .crawl_request import asked_for, check_parts, shards_of
+from .discovery import Capture
+from .preflight import find_project, store_address
+from .producer_options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Miss
     from scrapyd_dist.frontier.intake import FrontierIntake
 
-    from ..producer.preflight import PreparedProject
-    from ..producer.producer_options import ProducerOptions
     from ..targets import Target
+    from .preflight import PreparedProject
+    from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
 

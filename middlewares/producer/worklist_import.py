@@ -38,12 +38,20 @@ if TYPE_CHECKING:
 
 #: requests in one step of the store
 STEP = 2_000
+
+
 #: seconds after which what has come in is written, however little it is
 MAX_AGE = 2.0
+
+
 #: rows that are read ahead
 AHEAD = 5_000
+
+
 #: bad rows that are told one by one
 TOLD = 20
+
+
 #: characters from which a request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
 
