@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.batches import BatchState
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..option_groups import asks
+from ..output import complain, put, put_json, say
 from ..polling import poll_until
-from ..project_store import requests_in
-from .crawl import CrawlId, Detach, Json, NewCode, WatchOptions
+from ..project_store import existing_store, requests_in
+from ..tables import table
+from . import producer_process, watcher, wording
+from .crawl import CrawlId, Detach, Json, NewCode, WatchOptions, leave
 from .misses import told_doubles, try_again
+from .producer_process import lives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,11 +70,6 @@ def batches(
 
     Example: sdist batches easy-20260102T030405Z --state dead --urls
     """
-    from scrapyd_dist.config import load
-
-    from ..output import put, put_json
-    from ..project_store import existing_store
-
     root = load().root
     with closing(existing_store(root)) as store:
         store.crawl(crawl)
@@ -88,8 +89,6 @@ def batches(
 
 
 def _states(names: Sequence[str]) -> set[Any]:
-    from scrapyd_dist.batches import BatchState
-
     known = {state.value: state for state in BatchState}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -126,8 +125,6 @@ def _document(row: Batch, tries: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def _show(rows: Sequence[Batch], tries: dict[int, list[Attempt]]) -> None:
-    from ..tables import table
-
     def nodes(row: Batch) -> str:
         return ", ".join(dict.fromkeys(one.node for one in tries.get(row.number, [])))
 
@@ -157,13 +154,6 @@ def retry(
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
-    from scrapyd_dist.config import load
-
-    from ..output import complain, say
-    from ..project_store import existing_store
-    from . import producer_process, watcher, wording
-    from .crawl import leave
-
     manner = watched.manner()
     root = load().root
     with closing(existing_store(root)) as store:
@@ -210,8 +200,6 @@ def _give_new_attempts(
     Raises:
         NothingMatched: there is nothing to try again.
     """
-    from scrapyd_dist.batches import BatchState
-
     dead = [row.number for row in store.batches(crawl.id, {BatchState.DEAD}) if not numbers or row.number in numbers]
     requeued = store.requeue(crawl.id, dead) if dead else []
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
@@ -229,12 +217,6 @@ def pause(crawl: CrawlId) -> None:
 
     Example: sdist pause easy-20260102T030405Z
     """
-    from scrapyd_dist.config import load
-
-    from ..output import say
-    from ..project_store import existing_store
-    from .producer_process import lives
-
     root = load().root
     with closing(existing_store(root)) as store:
         row = store.crawl(crawl)

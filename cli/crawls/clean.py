@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.batches import check_crawl_name, home_of
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..candidates import crawls
+from ..output import ask, can_ask, put_json, say
+from ..project_store import existing_store, maybe_store
+from .producer_process import crawl_folder, lives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,11 +58,6 @@ def clean(
 
     Example: sdist clean --older-than 30
     """
-    from scrapyd_dist.config import load
-
-    from ..output import put_json, say
-    from ..project_store import existing_store, maybe_store
-
     if bool(crawl) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
     root = load().root
@@ -115,8 +115,6 @@ def _old(crawls: Sequence[Crawl], days: float) -> list[Crawl]:
 
 
 def _runs(crawl: Crawl) -> bool:
-    from .producer_process import lives
-
     return not crawl.state.ended and lives(crawl)
 
 
@@ -126,8 +124,6 @@ def check_idle(store: Store, row: Crawl) -> None:
     Raises:
         ConfigError: who that is.
     """
-    from .producer_process import lives
-
     if row.kind != "frontier":
         return
     backlog = store.backlog(row.id)
@@ -140,16 +136,12 @@ def check_idle(store: Store, row: Crawl) -> None:
 
 def remove(store: Store, root: Path, row: Crawl) -> None:
     """Remove a crawl, or a frontier: its folder, then everything in the store."""
-    from scrapyd_dist.batches import home_of
-
     _remove_folder(root, row.id)
     store.forget_pages([row.id, home_of(row.id, row.created)])
     store.forget(row.id)
 
 
 def _told(root: Path, row: Crawl) -> dict[str, Any]:
-    from .producer_process import crawl_folder
-
     folder = crawl_folder(root, row.id)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     return {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created, "bytes": size}
@@ -160,8 +152,6 @@ def _line(told: dict[str, Any]) -> str:
 
 
 def _confirm(told: Sequence[dict[str, Any]], *, yes: bool) -> None:
-    from ..output import ask, can_ask, say
-
     if yes:
         return
     count = f"{len(told)} crawl{'s' * (len(told) != 1)}"
@@ -173,10 +163,6 @@ def _confirm(told: Sequence[dict[str, Any]], *, yes: bool) -> None:
 
 
 def _remove_folder(root: Path, name: str) -> None:
-    from scrapyd_dist.batches import check_crawl_name
-
-    from .producer_process import crawl_folder
-
     folder = crawl_folder(root, check_crawl_name(name))  # others may write into a store that is shared
     if folder.exists():
         try:

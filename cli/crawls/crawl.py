@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.config import load
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress.summary import told
+
 from ..candidates import crawls as crawl_names
 from ..option_groups import asks
+from ..output import complain, put, put_json, say
+from ..project_store import maybe_store
+from ..tables import table
+from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, CrawlOrder
+from .kept_code import kept_code
+from .plan_view import show
+from .watcher import Display
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
@@ -51,8 +62,6 @@ class WatchOptions:
 
     def manner(self) -> Display:
         """The same for whoever watches."""
-        from .watcher import Display
-
         return Display(
             as_json=self.as_json,
             progress=not self.no_progress,
@@ -96,11 +105,6 @@ def crawl(asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach:
 
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
-    from scrapyd_dist.config import load
-
-    from . import producer_process, watcher
-    from .kept_code import kept_code
-
     manner = watched.manner()
     root = load().root
     order = asked.order(Path.cwd())
@@ -115,8 +119,6 @@ def crawl(asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach:
 
 def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions) -> None:
     """The crawl goes on without this command: say which one it is."""
-    from ..output import put, put_json, say
-
     process.returncode = 0  # it outlives this object, which would warn about that
     if watched.as_json:
         put_json({"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid})
@@ -134,12 +136,6 @@ def plan(asked: CrawlOptions, as_json: Json = False) -> None:
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """
-    from scrapyd_dist.config import load
-
-    from ..output import complain, put_json
-    from .kept_code import kept_code
-    from .plan_view import show
-
     root = load().root
     order = asked.order(Path.cwd())
     answer = _ask_for_plan(root, order, kept_code(root, order.version))
@@ -182,10 +178,6 @@ def resume(crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, det
 
     Example: sdist resume easy-20260102T030405Z
     """
-    from scrapyd_dist.config import load
-
-    from . import producer_process, watcher
-
     manner = watched.manner()
     root = load().root
     if not new_code and producer_process.go_on(root, crawl):  # it rests: its process is there
@@ -202,14 +194,6 @@ def crawls(as_json: Json = False) -> None:
 
     Example: sdist crawls
     """
-    from scrapyd_dist.config import load
-    from scrapyd_dist.progress.summary import told
-
-    from ..output import put_json, say
-    from ..project_store import maybe_store
-    from ..tables import table
-    from . import watcher, wording
-
     store, rows = maybe_store(load().root), []
     if store is not None:
         with closing(store):
@@ -243,8 +227,6 @@ def seconds(option: str, text: str | None) -> float | None:
     Raises:
         ConfigError: it is none, or not more than zero.
     """
-    from scrapyd_dist.errors import ConfigError
-
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from scrapyd_dist.errors import ConfigError
+
 from ..candidates import nodes, placements, spiders
 
 if TYPE_CHECKING:
@@ -230,8 +232,6 @@ def pairs(option: str, texts: list[str] | tuple[()]) -> dict[str, str]:
     Raises:
         ConfigError: one is not of that form.
     """
-    from scrapyd_dist.errors import ConfigError
-
     found = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -242,16 +242,12 @@ def pairs(option: str, texts: list[str] | tuple[()]) -> dict[str, str]:
 
 
 def _readable(path: Path) -> str:
-    from scrapyd_dist.errors import ConfigError
-
     if not path.is_file():
         raise ConfigError(f"The file of start addresses (--start-urls) {path} is not there.")
     return str(path.resolve())
 
 
 def _refuse_password(url: str) -> None:
-    from scrapyd_dist.errors import ConfigError
-
     try:
         password = urlsplit(url).password
     except ValueError:
@@ -270,7 +266,6 @@ def output_of(folder: Path, text: str, *, overwrite: bool) -> dict[str, Any]:
     Raises:
         ConfigError: the format is not known, or the file is there.
     """
-    from scrapyd_dist.errors import ConfigError
     from scrapyd_dist.items.merging import ItemOutput
 
     name, _, kind = text.rpartition(":")

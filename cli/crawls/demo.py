@@ -19,6 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from scrapyd_dist.deploy import local_nodes
+from scrapyd_dist.deploy.local_nodes import Leader, stop
+from scrapyd_dist.examples.pages import Site
+
+from scrapyd_dist.config import load, state_dir
+from scrapyd_dist.errors import ConfigError, DistError
+
+from ..output import put, say
+from ..project_store import maybe_store
+from .producer_process import lives
+from .wording import clock, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,8 +67,6 @@ def demo(
 
     Example: sdist demo --nodes 2
     """
-    from ..output import say
-
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     began = time.monotonic()
@@ -83,9 +92,6 @@ def make_project(folder: Path) -> Path:
     Raises:
         ConfigError: the folder holds something else, or shared configuration names nodes.
     """
-    from scrapyd_dist.config import load
-    from scrapyd_dist.errors import ConfigError
-
     folder = folder.absolute()
     if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(
@@ -106,10 +112,6 @@ def make_project(folder: Path) -> Path:
 @contextmanager
 def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
     """The demo site; what it says of itself. It ends with its standard input, so also when this process is killed."""
-    from scrapyd_dist.errors import DistError
-
-    from ..output import say
-
     command = [sys.executable, "-m", "scrapyd_dist.examples.site", "--items", str(items), "--until-eof"]
     # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
     # which lacks what a regular install has in it.
@@ -131,12 +133,6 @@ def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _nodes(project: Path, count: int) -> Iterator[None]:
     """Local nodes, which end with all that runs for this project."""
-    from scrapyd_dist.deploy import local_nodes
-
-    from scrapyd_dist.config import state_dir
-
-    from ..output import say
-
     state = state_dir(project)
     _echo(project, "nodes", "up", str(count))
     try:
@@ -152,11 +148,6 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
 
 def _stop_crawls(project: Path) -> None:
     """End producers that still run: a crawl outlives the command that watched it."""
-    from scrapyd_dist.deploy.local_nodes import Leader, stop
-
-    from ..project_store import maybe_store
-    from .producer_process import lives
-
     store = maybe_store(project)
     if store is None:
         return
@@ -174,8 +165,6 @@ def _crawl(site: dict[str, Any]) -> list[str]:
 
 
 def _echo(project: Path, *arguments: str) -> None:
-    from ..output import say
-
     say(f"\n{project.name}$ {shlex.join(['sdist', *arguments])}")
 
 
@@ -223,13 +212,6 @@ def _same(row: dict[str, Any], item: dict[str, str] | None) -> bool:
 
 def _judge(project: Path, items: int, nodes: int, took: float) -> None:
     """Say what came home; an error if that is not what the site has."""
-    from scrapyd_dist.examples.pages import Site
-
-    from scrapyd_dist.errors import DistError
-
-    from ..output import put
-    from .wording import clock, counted
-
     path = project / OUTPUT
     with path.open(encoding="utf-8") as file:
         wrong = differences(Site(items=items), map(json.loads, file))
@@ -243,8 +225,6 @@ def _judge(project: Path, items: int, nodes: int, took: float) -> None:
 
 
 def _stay(project: Path, site: dict[str, Any]) -> None:
-    from ..output import say
-
     say(
         f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"
         f"  cd {project} && sdist nodes\n"

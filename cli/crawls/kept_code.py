@@ -6,8 +6,13 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
+
+from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
+
+from ..target_nodes import project_name, quick_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,12 +44,6 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
     """
     if wanted is None:
         return None
-    from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
-
-    from scrapyd_dist.config import load, state_dir
-
-    from ..target_nodes import project_name, quick_project
-
     found, state = load(root), state_dir(root)
     name = quick_project(found) or project_name(found, (), None)
     try:

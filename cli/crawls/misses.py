@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import AttemptState, BatchState, Miss
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.items.replaced import places
+from scrapyd_dist.payload import REPLACES, fit
 
-from ..project_store import key_of, requests_in
+from ..output import put, put_json
+from ..project_store import existing_store, key_of, requests_in
 from ..selectors import Json
+from ..tables import table
 from .crawl import CrawlId
 
 if TYPE_CHECKING:
@@ -72,14 +77,6 @@ def misses(
 
     Example: sdist misses easy-20260102T030405Z --kind dead
     """
-    from dataclasses import asdict
-
-    from scrapyd_dist.config import load
-
-    from ..output import put, put_json
-    from ..project_store import existing_store
-    from ..tables import table
-
     root = load().root
     with closing(existing_store(root)) as store:
         store.crawl(crawl)
@@ -96,8 +93,6 @@ def misses(
 
 def _all(store: Store, root: Path, crawl: str) -> Iterator[Miss]:
     """Those that are written down, and the requests of dead batches."""
-    from scrapyd_dist.batches import BatchState, Miss
-
     yield from store.misses(crawl)
     for batch in store.batches(crawl, {BatchState.DEAD}):
         try:
@@ -150,9 +145,6 @@ def told_doubles(tried: Sequence[Again]) -> str:
 
 
 def _retry(store: Store, root: Path, crawl: str, number: int, missed: list[Miss], report: Mapping[str, Any]) -> Again:
-    from scrapyd_dist.items.replaced import places
-    from scrapyd_dist.payload import REPLACES, fit
-
     known = places(report)
 
     by_url: dict[str, list[Miss]] = {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.store.address import STORE_FILE, VARIABLE
 
 from ..project_store import SETTING, existing_store, project_store, where
@@ -195,8 +196,6 @@ def check_is_crawl(row: Crawl) -> None:
 
 def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
-    from scrapyd_dist.pidfile import note_pid
-
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", crawl]
@@ -219,8 +218,6 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
 
 def lives(crawl: Crawl) -> bool:
     """Whether the producer's process runs: by its process id, or on another machine by its heartbeat."""
-    from scrapyd_dist.pidfile import started_at
-
     if not _is_here(crawl):
         return crawl.pid is not None and time.time() - (crawl.beat or crawl.created) < FRESH
     if crawl.pid is None:
@@ -239,8 +236,6 @@ def _is_here(crawl: Crawl) -> bool:
 
 def interrupt(root: Path, crawl: Crawl) -> None:
     """Tell the producer to stop in good order: send what is captured, and say how to resume."""
-    from scrapyd_dist.pidfile import noted_pid
-
     noted = noted_pid(crawl_folder(root, crawl.id))
     if crawl.pid is not None and crawl.pid == noted and _is_here(crawl) and lives(crawl):
         with suppress(ProcessLookupError):

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from scrapyd_dist.config import load
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.report import NodeNow, document, gather, page
+
 from ..candidates import crawls
+from ..output import put, put_json
+from ..project_store import existing_store
+from ..target_nodes import chosen_nodes
+from .producer_process import latest, lives
 
 if TYPE_CHECKING:
     from scrapyd_dist.report import Facts, NodeNow
@@ -45,10 +53,6 @@ def report(
 
     Example: sdist report easy-20260102T030405Z -o easy.html
     """
-    from scrapyd_dist.report import document, page
-
-    from ..output import put, put_json
-
     facts = _facts(crawl)
     if ask_nodes:
         facts = replace(facts, nodes_now=_nodes_now(facts.crawl.project))
@@ -62,12 +66,6 @@ def report(
 
 
 def _facts(name: str | None) -> Facts:
-    from scrapyd_dist.config import load
-    from scrapyd_dist.report import gather
-
-    from ..project_store import existing_store
-    from .producer_process import latest, lives
-
     with closing(existing_store(load().root)) as store:
         row = store.crawl(name) if name else latest(store)
         running = not row.state.ended and lives(row)
@@ -77,19 +75,12 @@ def _facts(name: str | None) -> Facts:
 def _nodes_now(project: str) -> tuple[NodeNow, ...]:
     from scrapyd_dist.deploy.node_versions import look
 
-    from scrapyd_dist.config import load
-    from scrapyd_dist.report import NodeNow
-
-    from ..target_nodes import chosen_nodes
-
     seen = look(chosen_nodes(load(), None), project, timeout=PATIENCE)
     return tuple(NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen)
 
 
 def _write(where: Path, text: str) -> None:
     """Write the page beside its place, and put it there when it is whole."""
-    from scrapyd_dist.errors import ConfigError
-
     if where.is_dir():
         raise ConfigError(f"{where} is a folder. Name a file in it: -o {where / 'report.html'}")
     growing = where.with_name(f".{where.name}.part")

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 
+from ..output import ask, can_ask, put_json, say
+from ..project_store import project_store
 from .crawl import CrawlId, Json
 
 if TYPE_CHECKING:
@@ -35,11 +38,6 @@ def trust(
 
     Example: sdist trust easy-20260102T030405Z
     """
-    from scrapyd_dist.config import load
-
-    from ..output import ask, can_ask, put_json, say
-    from ..project_store import project_store
-
     with closing(project_store(load().root)) as store:
         row, options = store.crawl(crawl), store.unchecked(crawl)
         if not yes:

@@ -6,6 +6,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..output import on_terminal, one_line, say
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -18,8 +20,6 @@ def waiting(every: float, *, terminal_only: bool = False) -> Iterator[Callable[[
         every: seconds between two lines where there is no terminal; the first one comes at once.
         terminal_only: say nothing elsewhere.
     """
-    from ..output import on_terminal, one_line, say
-
     if on_terminal():
         from rich.console import Console
         from rich.status import Status

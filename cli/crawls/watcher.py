@@ -19,6 +19,7 @@ from scrapyd_dist.progress.summary import told
 from ..output import ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from ..project_store import existing_store
 from . import wording
+from .live_view import LiveView
 from .producer_process import crawl_folder, interrupt, last_words, lives
 
 if TYPE_CHECKING:
@@ -188,8 +189,6 @@ class Display:
         if self.quiet or not self.progress:
             return NoView()
         if on_terminal():
-            from .live_view import LiveView
-
             return LiveView()
         return PlainView()
 

@@ -6,10 +6,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from scrapyd_dist.deploy import egg as eggs
+from scrapyd_dist.deploy import requirements, rollout
+from scrapyd_dist.deploy.kept_eggs import choose, kept_eggs
+from scrapyd_dist.deploy.key import state_key
+from scrapyd_dist.deploy.node_upload import RollOutRequest
+from scrapyd_dist.deploy.project_files import describe, is_dirty
+from scrapyd_dist.deploy.requirements import redis_client
+
+from scrapyd_dist.config import load, state_dir
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..candidates import nodes
+from ..crawls.wording import counted
 from ..option_groups import asks
-from ..selectors import Json, Project
+from ..output import say
+from ..project_store import where
+from ..selectors import Json, Project, called, chosen, must_name
+from . import deploy_result
+from .deploy_result import bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,8 +118,6 @@ def deploy(
 
     Example: sdist deploy web1 'eu-*'
     """
-    from ..selectors import must_name
-
     must_name(targets, "deploy to", "For all of them: sdist deploy-all.")
     _deploy(targets, asked)
 
@@ -120,11 +134,6 @@ def deploy_all(asked: DeployOptions) -> None:
 
 
 def _deploy(targets: Sequence[str] | None, asked: DeployOptions) -> None:
-    from scrapyd_dist.config import load, state_dir
-
-    from ..selectors import called, chosen
-    from . import deploy_result
-
     found = load()
     name, nodes = called(chosen(found, targets), found, asked.project)
     state = state_dir(found.root)
@@ -139,10 +148,6 @@ def _deploy(targets: Sequence[str] | None, asked: DeployOptions) -> None:
 
 def _egg(found: ProjectConfig, project: str, state: Path, asked: DeployOptions) -> tuple[Egg, str | None]:
     """What is sent, and the name that it has already."""
-    from scrapyd_dist.deploy import egg as eggs
-    from scrapyd_dist.deploy import requirements
-    from scrapyd_dist.deploy.key import state_key
-
     if asked.only_missing:
         saved = _last_sent(project, state, asked.version)
         return saved.read(), saved.version
@@ -161,12 +166,6 @@ def _egg(found: ProjectConfig, project: str, state: Path, asked: DeployOptions) 
 
 def _store_client(root: Path) -> dict[str, bytes]:
     """What the workers of a crawl need to reach its store, as files for the egg."""
-    from scrapyd_dist.deploy.requirements import redis_client
-
-    from scrapyd_dist.errors import ConfigError
-
-    from ..project_store import where
-
     try:
         return redis_client(where(root))
     except ConfigError:  # an address that the settings compute: the crawl itself brings the code that it needs
@@ -174,10 +173,6 @@ def _store_client(root: Path) -> dict[str, bytes]:
 
 
 def _last_sent(project: str, state: Path, version: str | None) -> Any:
-    from scrapyd_dist.deploy.kept_eggs import choose, kept_eggs
-
-    from scrapyd_dist.errors import NothingMatched
-
     kept = kept_eggs(state, project)
     if version is not None:
         return choose(kept, version, None, folder=state / "eggs")
@@ -190,11 +185,6 @@ def _last_sent(project: str, state: Path, version: str | None) -> Any:
 
 
 def _wish(found: ProjectConfig, nodes: Sequence[Node], asked: DeployOptions, kept_name: str | None) -> RollOutRequest:
-    from scrapyd_dist.deploy.node_upload import RollOutRequest
-    from scrapyd_dist.deploy.project_files import describe
-
-    from scrapyd_dist.scrapyd.versions import sanitised
-
     names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
     kinds = {name for name in names.values() if name in {"GIT", "HG"}}
     return RollOutRequest(
@@ -219,12 +209,6 @@ def roll_out(
     progress: bool,
 ) -> RollOut:
     """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
-    from scrapyd_dist.deploy import rollout
-    from scrapyd_dist.deploy.project_files import is_dirty
-
-    from . import deploy_result
-    from .deploy_result import bar
-
     dirty = not wish.only_missing and is_dirty(found.root)
     try:
         with bar(len(nodes), shown=progress) as note:
@@ -237,8 +221,5 @@ def roll_out(
 
 
 def _say_what(project: str, egg: Egg, nodes: Sequence[Node], asked: DeployOptions) -> None:
-    from ..crawls.wording import counted
-    from ..output import say
-
     done = "Took the kept egg of" if asked.only_missing else "Built"
     say(f"{done} {project}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..output import complain, on_terminal, put_json, say
+from ..tables import table
 from ..target_nodes import exit_code
 
 if TYPE_CHECKING:
@@ -165,8 +166,6 @@ def _row(result: NodeResult, project: str) -> dict[str, Any]:
 
 
 def _show(result: RollOut, project: str) -> None:
-    from ..tables import table
-
     names = ("name", "state", "version", "spiders", "url")
     table(names, [tuple(_row(entry, project)[name] for name in names) for entry in result.results])
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from scrapyd_dist.deploy import node_versions
+from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
+from scrapyd_dist.deploy.node_upload import RollOutRequest
 
-from ..selectors import Json, Nodes, Project
+from scrapyd_dist.config import load, state_dir
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
+
+from ..crawls.wording import counted
+from ..output import ask, can_ask, complain, put_json, say
+from ..selectors import Json, Nodes, Project, called, chosen, known_times, version_lookup
+from ..tables import table
+from ..target_nodes import exit_code, nobody_answered
+from . import deploy_result
+from .deploy import roll_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,17 +61,6 @@ def rollback(
 
     Example: sdist rollback
     """
-    from scrapyd_dist.deploy import node_versions
-    from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
-
-    from scrapyd_dist.config import load, state_dir
-
-    from ..output import say
-    from ..selectors import called, chosen, known_times
-    from ..target_nodes import nobody_answered
-    from . import deploy_result
-    from .deploy import roll_out
-
     found = load()
     name, nodes = called(chosen(found, None), found, project)
     state = state_dir(found.root)
@@ -85,35 +88,23 @@ def rollback(
 
 def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
     """The newest deployment of most nodes."""
-    from scrapyd_dist.scrapyd.versions import current
-
     found = [name for entry in seen if (name := current(entry.versions, known)) is not None]
     return max(found, key=lambda name: (found.count(name), name)) if found else None
 
 
 def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> bool:
     """Whether this code was deployed last on a node, and runs there by default."""
-    from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls
-
     names = (seen.default, current(seen.versions, known))
     return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
 
 
 def _again(nodes: Sequence[Any], content_hash: str, there: Sequence[str], *, dry_run: bool) -> Any:
-    from datetime import datetime, timezone
-
-    from scrapyd_dist.deploy.node_upload import RollOutRequest
-
-    from scrapyd_dist.scrapyd.versions import later_than, version_name
-
     name = version_name(content_hash, later_than(datetime.now(timezone.utc), there))
     return RollOutRequest(given={node.name: name for node in nodes}, retries=RETRIES, dry_run=dry_run)
 
 
 def _not_current(result: RollOut) -> int:
     """3 where jobs that name no version would still run another one."""
-    from ..output import complain
-
     wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
     if wrong:
         complain(
@@ -142,13 +133,6 @@ def prune(
 
     Example: sdist prune --keep 5
     """
-    from scrapyd_dist.deploy import node_versions
-
-    from scrapyd_dist.config import load
-
-    from ..selectors import called, chosen, known_times, version_lookup
-    from ..target_nodes import exit_code
-
     found = load()
     name, nodes = called(chosen(found, node), found, project)
     version_of = version_lookup(found)
@@ -167,11 +151,6 @@ def prune(
 
 def _ask(plans: Sequence[Pruning], doomed: int, *, yes: bool, table: bool) -> None:
     """Go on only when somebody says yes."""
-    from scrapyd_dist.errors import ConfigError
-
-    from ..crawls.wording import counted
-    from ..output import ask, can_ask, say
-
     if yes:
         return
     where = sum(bool(entry.versions) for entry in plans)
@@ -190,9 +169,6 @@ def _ask(plans: Sequence[Pruning], doomed: int, *, yes: bool, table: bool) -> No
 
 
 def _tell(plans: Sequence[Pruning], project: str, *, as_json: bool, dry_run: bool) -> None:
-    from ..output import complain, put_json, say
-    from ..tables import table
-
     if as_json:
         put_json({"project": project, "dry_run": dry_run, "nodes": [_row(entry) for entry in plans]})
     else:
@@ -208,8 +184,6 @@ def _tell(plans: Sequence[Pruning], project: str, *, as_json: bool, dry_run: boo
 
 
 def _say_held(entry: Pruning) -> None:
-    from ..output import say
-
     for version, jobs in entry.use.jobs.items():
         say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
     if entry.use.unknown:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from scrapyd_dist.deploy import node_versions
+from scrapyd_dist.deploy.node_versions import in_use
 
-from ..selectors import Json, Nodes, Project
+from scrapyd_dist.config import load
+from scrapyd_dist.scrapyd.versions import current
+
+from ..output import complain, put, put_json, say
+from ..selectors import Json, Nodes, Project, called, chosen, known_times, version_lookup
+from ..tables import table
+from ..target_nodes import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,14 +54,6 @@ def versions(
 
     Example: sdist versions --check
     """
-    from scrapyd_dist.deploy import node_versions
-
-    from scrapyd_dist.config import load
-
-    from ..output import complain, put_json
-    from ..selectors import called, chosen, known_times, version_lookup
-    from ..target_nodes import exit_code
-
     found = load()
     name, nodes = called(chosen(found, node), found, project)
     seen = node_versions.look(nodes, name, timeout=timeout)
@@ -74,10 +74,6 @@ def versions(
 
 
 def _row(seen: NodeVersions, version_of: Callable[[str], str | None], known: Mapping[str, float]) -> dict[str, Any]:
-    from scrapyd_dist.deploy.node_versions import in_use
-
-    from scrapyd_dist.scrapyd.versions import current
-
     use = in_use(seen, version_of)
     return {
         "name": seen.node.name,
@@ -95,9 +91,6 @@ def _row(seen: NodeVersions, version_of: Callable[[str], str | None], known: Map
 def _show_versions(
     seen: Sequence[NodeVersions], project: str, version_of: Callable[[str], str | None], known: Mapping[str, float]
 ) -> None:
-    from ..output import put, say
-    from ..tables import table
-
     answered = [entry for entry in seen if entry.error is None]
     names = sorted({name for entry in answered for name in entry.versions}, key=lambda name: _order(name, answered))
     if not names and answered:
@@ -122,8 +115,6 @@ def _order(name: str, seen: Sequence[NodeVersions]) -> tuple[int, str]:
 
 
 def _cell(seen: NodeVersions, name: str, version_of: Callable[[str], str | None]) -> str:
-    from scrapyd_dist.deploy.node_versions import in_use
-
     if name not in seen.versions:
         return "-"
     jobs = len(in_use(seen, version_of).jobs.get(name, ()))
@@ -149,14 +140,6 @@ def spiders(
 
     Example: sdist spiders --json
     """
-    from scrapyd_dist.deploy import node_versions
-
-    from scrapyd_dist.config import load
-
-    from ..output import put_json
-    from ..selectors import called, chosen, known_times
-    from ..target_nodes import exit_code
-
     found = load()
     name, nodes = called(chosen(found, node), found, project)
     known = known_times(found.root, nodes, name)
@@ -186,9 +169,6 @@ def _spider_row(entry: SpiderList) -> dict[str, Any]:
 
 
 def _show_spiders(rows: Sequence[dict[str, Any]], good: Sequence[SpiderList]) -> None:
-    from ..output import say
-    from ..tables import table
-
     if not good:
         return
     table(
@@ -203,7 +183,5 @@ def _show_spiders(rows: Sequence[dict[str, Any]], good: Sequence[SpiderList]) ->
 
 
 def _complain_once(errors: Sequence[DistError]) -> None:
-    from ..output import complain
-
     for text in dict.fromkeys(map(str, errors)):
         complain(text)

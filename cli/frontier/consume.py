@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments
+from scrapyd_dist.progress.summary import told
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 
 from ..candidates import frontiers, nodes, spiders
+from ..crawls import wording
+from ..crawls.crawl import seconds
 from ..crawls.crawl_options import output_of, pairs
+from ..crawls.producer_process import lives
+from ..crawls.wait_line import waiting
+from ..crawls.watcher import misses_of
 from ..option_groups import asks
+from ..output import complain, put, put_json
+from ..project_store import SETTING, where
 from .frontier_count import slots_in
 from .frontier_names import opened, settings_of, with_prefix
 
@@ -114,10 +124,6 @@ class ConsumeOptions:
 
     def scaling(self) -> ScalingPolicy:
         """How many workers there may be, and where."""
-        from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-
-        from ..crawls.crawl import seconds
-
         return ScalingPolicy(
             most=self.max_running,
             per_slot=self.per_slot,
@@ -145,8 +151,6 @@ class ConsumeOptions:
 
     def settings(self) -> dict[str, Any]:
         """What else is asked for, as settings of ours."""
-        from ..crawls.crawl import seconds
-
         asked = {
             "DISTRIBUTED_MAX_BATCHES": self.max_batches,
             "DISTRIBUTED_MAX_REQUESTS": self.max_requests,
@@ -210,12 +214,6 @@ def consume(wanted: ConsumeOptions) -> None:
 
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls import wording
-    from ..crawls.watcher import misses_of
-    from ..output import put, put_json
-
     root = load().root
     outputs = wanted.outputs()
     with opened(root, wanted.frontier) as (store, row):
@@ -228,8 +226,6 @@ def consume(wanted: ConsumeOptions) -> None:
     with opened(root, wanted.frontier) as (_, row):
         ended = row
     if wanted.as_json:
-        from scrapyd_dist.progress.summary import told
-
         put_json(told(ended))
     else:
         for line in wording.closing(ended, misses_of(root, ended.id)):
@@ -243,8 +239,6 @@ def _check_free(row: Crawl) -> None:
     Raises:
         ConfigError: which one that is.
     """
-    from ..crawls.producer_process import lives
-
     if row.kind != "frontier":
         raise ConfigError(
             f"{row.id} is a crawl: its own process keeps its workers running, and `sdist resume {row.id}` starts that"
@@ -273,9 +267,6 @@ def _manage(
 ) -> int:
     """Run the manager in this process; its exit code."""
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
-
-    from ..crawls.wait_line import waiting
-    from ..project_store import SETTING, where
 
     given = pairs("-s", wanted.setting or [])
     if SETTING in given:
@@ -307,8 +298,6 @@ def _manage(
 
 
 def _line(frontier: str, summary: dict[str, Any]) -> str:
-    from ..crawls import wording
-
     number, nodes = wording.number, summary.get("nodes") or ()
     pieces = [
         wording.counted(sum(node.get("running", 0) for node in nodes), "worker"),
@@ -340,6 +329,4 @@ class _Announcer(logging.Handler):
     """A log record as a line for people."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from ..output import complain
-
         complain(record.getMessage())

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Optional
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import check_frontier_name, open_frontier
+from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier.worklists import format_of, rows
 
-from ..project_store import key_of
+from ..crawls.wait_line import waiting
+from ..crawls.wording import counted
+from ..output import complain, put_json, say
+from ..project_store import key_of, project_store
 from ..selectors import Json
 from .frontier_names import FrontierName, settings_of
 
@@ -116,10 +122,6 @@ def add(
 
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
     """
-    from scrapyd_dist.config import load
-
-    from ..project_store import project_store
-
     asked = {
         "DISTRIBUTED_SLOTS": slots,
         "DISTRIBUTED_SLOT_PREFIX": prefix,
@@ -149,8 +151,6 @@ def add(
 def _rows(
     stack: ExitStack, name: str, format_: Format | None, column: str | None, *, arguments: bool
 ) -> Iterator[AnyRow]:
-    from scrapyd_dist.frontier.worklists import format_of, rows
-
     kind = format_.value if format_ else format_of(name)
     return rows(_opened(stack, name), kind=kind, column=column, arguments=arguments)
 
@@ -187,8 +187,6 @@ def _producer(
 ) -> FrontierProducer:
     from scrapyd_dist.middlewares.producer.producer_options import read_options
 
-    from scrapyd_dist.frontier.producer_registration import FrontierProducer
-
     return FrontierProducer(
         store=store,
         frontier=check_frontier_name(frontier),
@@ -217,8 +215,6 @@ def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyR
     """What has become of the rows, and whether somebody had enough of it."""
     from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 
-    from ..crawls.wait_line import waiting
-
     account, begun = ImportResult(), time.monotonic()
     with waiting(TELL) as show, closing(fill(producer, worklist, rows)) as filling:
         try:
@@ -231,9 +227,6 @@ def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyR
 
 
 def _tell(frontier: str, account: ImportResult, *, interrupted: bool, as_json: bool) -> None:
-    from ..crawls.wording import counted
-    from ..output import complain, put_json, say
-
     for row in account.told:
         complain(f"line {row.line}: {row.reason}.")
     if account.bad > len(account.told):

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import SlotCount
 
+from ..output import put, put_json, say
 from ..project_store import requests_in
 from ..selectors import Json
+from ..tables import table
 from .frontier_names import FrontierName, Prefix, matching, opened, slot_of, with_prefix
 
 if TYPE_CHECKING:
@@ -74,11 +77,6 @@ def count(
 
     Example: sdist frontier count shop --prefix p
     """
-    from scrapyd_dist.config import load
-
-    from ..output import put_json, say
-    from ..tables import table
-
     if regex is not None and (prefix is not None or num_slots is not None):
         raise ConfigError("--regex stands alone: leave --prefix and --num-slots out, or write them into it.")
     with opened(load().root, frontier) as (store, _):
@@ -138,10 +136,6 @@ def dump(
 
     Example: sdist frontier dump shop p0 --num-requests 10
     """
-    from scrapyd_dist.config import load
-
-    from ..output import put, put_json, say
-
     root = load().root
     with opened(root, frontier) as (store, _):
         slot_of(slots_in(store, frontier), frontier, slot)

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scrapyd_dist.batches import OUT, BatchState
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 
+from ..crawls.clean import check_idle, remove
+from ..crawls.wording import counted
+from ..output import ask, can_ask, put_json, say
 from ..selectors import Json
 from .frontier_count import batches_of, slot_document, slots_in, total_of
 from .frontier_move import walk
@@ -41,8 +45,6 @@ def delete(
 
     Example: sdist frontier delete shop --prefix old-
     """
-    from scrapyd_dist.config import load
-
     if (prefix is None) is not all_:
         raise ConfigError("Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two.")
     if prefix == "":
@@ -58,9 +60,6 @@ def delete(
 
 
 def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], *, as_json: bool) -> None:
-    from ..crawls.wording import counted
-    from ..output import put_json, say
-
     slots = {count.slot for count in counts}
     # What was cut has given all it had to its pieces, which may lie elsewhere.
     states = set(BatchState) - {BatchState.SPLIT}
@@ -78,9 +77,6 @@ def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], *, as_json:
 
 
 def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, as_json: bool) -> None:
-    from ..crawls.clean import check_idle, remove
-    from ..output import put_json, say
-
     if row.kind != "frontier":
         raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
     check_idle(store, row)
@@ -97,9 +93,6 @@ def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, as_json: boo
 
 
 def _confirm(frontier: str, counts: Sequence[SlotCount], *, yes: bool) -> None:
-    from ..crawls.wording import counted
-    from ..output import ask, can_ask, say
-
     if yes:
         return
     slots, total = counted(len(counts), "slot"), total_of(counts)

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.config import load
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress.summary import told
+
 from ..candidates import frontiers
+from ..crawls import wording
+from ..crawls.producer_process import lives
+from ..output import put, put_json, say
+from ..project_store import maybe_store
 from ..selectors import Json
+from ..tables import table
 from .frontier_count import slot_document, slots_in, total_of
 from .frontier_names import opened
 
@@ -38,11 +47,6 @@ def list_(
 
     Example: sdist frontier list
     """
-    from scrapyd_dist.config import load
-    from scrapyd_dist.errors import ConfigError
-
-    from ..output import put, put_json
-
     root = load().root
     if frontier is not None:
         if all_:
@@ -61,8 +65,6 @@ def list_(
 
 
 def _entries(root: Any) -> list[_Entry]:
-    from ..project_store import maybe_store
-
     store = maybe_store(root)
     if store is None:
         return []
@@ -89,8 +91,6 @@ class _Entry:
     @property
     def manager(self) -> str:
         """Who keeps workers running here, in words; empty for nobody."""
-        from ..crawls.producer_process import lives
-
         return f"process {self.row.pid} on {self.row.host}" if self.row.pid and lives(self.row) else ""
 
     def cells(self) -> tuple[object, ...]:
@@ -112,11 +112,6 @@ class _Entry:
 
 def status(store: Store, row: Crawl, *, as_json: bool) -> None:
     """Say how a frontier stands, and what its workers have done."""
-    from scrapyd_dist.progress.summary import told
-
-    from ..crawls import wording
-    from ..output import put, put_json
-
     entry = _Entry(store, row)
     if as_json:
         put_json({**told(row), **entry.document()})
@@ -134,9 +129,6 @@ def status(store: Store, row: Crawl, *, as_json: bool) -> None:
 
 
 def _show(entries: Sequence[_Entry], *, slots: bool) -> None:
-    from ..output import say
-    from ..tables import table
-
     if not entries:
         say("There are no frontiers yet. `sdist frontier add FRONTIER FILE` makes one.")
     elif slots:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, BatchState
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
 
 from ..crawls.watcher import looked_out_for
-from ..output import say
+from ..crawls.wording import counted
+from ..output import put_json, say
 from ..project_store import key_of, requests_in
 from ..selectors import Json
 from .frontier_count import slots_in
@@ -174,11 +176,6 @@ def move(
 
 
 def _move_slots(frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, as_json: bool) -> None:
-    from scrapyd_dist.config import load
-
-    from ..crawls.wording import counted
-    from ..output import put_json, say
-
     root = load().root
     with opened(root, frontier) as (store, _):
         found = with_prefix(slots_in(store, frontier), frontier, prefix)
@@ -255,10 +252,6 @@ def _stand_in(value: RequestValue) -> bytes:
 
 def _put_alone(frontier: str, number: int, slot: str, *, as_json: bool) -> None:
     """Put one batch, waiting or dead, into a slot under a new number."""
-    from scrapyd_dist.config import load
-
-    from ..output import put_json, say
-
     check_slot_name(slot)
     with opened(load().root, frontier) as (store, _):
         row = _movable(store, frontier, number)

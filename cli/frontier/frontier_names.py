@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -14,6 +14,7 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.frontier.intake import check_frontier_name
 
 from ..candidates import frontiers
+from ..project_store import maybe_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,10 +46,6 @@ def opened(root: Path, name: str) -> Iterator[tuple[Store, Crawl]]:
         ConfigError: nothing can be called so.
         NothingMatched: nothing is.
     """
-    from contextlib import closing
-
-    from ..project_store import maybe_store
-
     check_frontier_name(name)
     store = maybe_store(root)
     if store is None:

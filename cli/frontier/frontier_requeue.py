@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from scrapyd_dist.batches import BatchState
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import NothingMatched
 
+from ..crawls.misses import told_doubles, try_again
+from ..crawls.wording import counted
+from ..output import complain, put_json, say
 from ..selectors import Json
 from .frontier_names import FrontierName, opened
 
@@ -34,12 +38,6 @@ def requeue(
 
     Example: sdist frontier requeue shop 7 9
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls.misses import told_doubles, try_again
-    from ..crawls.wording import counted
-    from ..output import complain, put_json, say
-
     root, kinds = load().root, {"dead", "failed"} if failed_urls else {"dead"}
     with opened(root, frontier) as (store, _):
         dead = store.batches(frontier, {BatchState.DEAD})

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.items.download import DownloadedFile, DownloadState
+from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
 from ..jobs.job_list import TIMEOUT, Json, Nodes, Timeout
+from ..output import put_json, say
+from ..tables import table
+from ..target_nodes import exit_code
+from .item_sources import stored
+from .pull_requests import ItemPuller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,11 +53,6 @@ def pull(
 
     Example: sdist items pull easy-20260102T030405Z -d backup
     """
-    from scrapyd_dist.config import load
-
-    from .item_sources import stored
-    from .pull_requests import ItemPuller
-
     found = load()
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file, and -d names a folder.")
@@ -67,10 +70,6 @@ def pull(
 
 def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedFile]]:
     """Fetch everything, several files at once; in the order of the wishes."""
-    from scrapyd_dist.scrapyd.sweep import sweep
-
-    from ..output import say
-
     done: dict[int, DownloadedFile] = {}
     told = time.monotonic()
     for answer in sweep(range(len(wishes)), lambda at: _one(wishes[at]), threads=THREADS):
@@ -83,8 +82,6 @@ def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedF
 
 
 def _one(wish: PullRequest) -> DownloadedFile:
-    from scrapyd_dist.items.download import DownloadedFile, DownloadState
-
     try:
         return wish.bring()
     except NodeError as error:
@@ -96,9 +93,6 @@ def _size(count: int) -> str:
 
 
 def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], *, as_json: bool) -> None:
-    from ..output import put_json, say
-    from ..tables import table
-
     items = sum(pulled.items for _, pulled in results)
     if as_json:
         files = [_row(wish, pulled) for wish, pulled in results]
@@ -141,10 +135,6 @@ def _why(pulled: DownloadedFile) -> str:
 
 def _exit_code(results: Sequence[tuple[PullRequest, DownloadedFile]], unlisted: Sequence[NodeError]) -> int:
     """0 when all that there is came home, 3 when some did not, 4, 5 or 6 when none did."""
-    from scrapyd_dist.items.download import DownloadState
-
-    from ..target_nodes import exit_code
-
     good = {DownloadState.GROWING, DownloadState.WAITING}
     wrong = [pulled for _, pulled in results if pulled.reason and pulled.state not in good]
     if not wrong:

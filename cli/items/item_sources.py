@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from scrapyd_dist.batches import AttemptState, CrawlState, home_of
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts
+from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts, read_back
 from scrapyd_dist.items.replaced import left_out
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
@@ -82,8 +82,6 @@ class Stored:
 
     def feeds(self) -> tuple[list[tuple[Path, Runs]], list[str]]:
         """The accepted feeds read back, each with what of it counts no more; a warning for each that could not be."""
-        from scrapyd_dist.items.delivery import read_back
-
         if not any(attempt.report.get("feeds") and not attempt.part for attempt in self.accepted):
             return [], []
         feed_url = self._feed_url()

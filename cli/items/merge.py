@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.items.merging import merge as write
 
 from ..candidates import crawls
+from ..crawls.crawl_options import output_of
 from ..jobs.job_list import Json
+from ..output import complain, put_json, say
+from .item_sources import stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,9 +66,6 @@ def merge(
 
     Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
     """
-    from scrapyd_dist.items.json_lines import Items
-    from scrapyd_dist.items.merging import merge as write
-
     outputs = _outputs(output or (), overwrite or ())
     crawls, files, problems = _asked(name)
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
@@ -84,10 +88,6 @@ class _File:
 
 
 def _outputs(new: Sequence[str], over: Sequence[str]) -> list[ItemOutput]:
-    from scrapyd_dist.items.merging import ItemOutput
-
-    from ..crawls.crawl_options import output_of
-
     if not new and not over:
         raise ConfigError("Name the file that the items go to: -o items.jl, or -O to replace one that is there.")
     asked = [output_of(Path.cwd(), text, overwrite=False) for text in new]
@@ -97,10 +97,6 @@ def _outputs(new: Sequence[str], over: Sequence[str]) -> list[ItemOutput]:
 
 def _asked(names: Sequence[str]) -> tuple[list[Stored], list[_File], list[str]]:
     """The crawls and the files behind the names, in their order, and what is wrong with some."""
-    from scrapyd_dist.config import load
-
-    from .item_sources import stored
-
     wanted = [name for name in names if not Path(name).is_file()]
     crawls = stored(load().root, wanted) if wanted else {}
     files: list[_File] = []
@@ -148,8 +144,6 @@ def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
 
 
 def _tell(one: Stored) -> None:
-    from ..output import say
-
     crawl = one.crawl
     if not crawl.state.ended:
         home = f"these are the items of {len(one.accepted):,} batches so far"
@@ -195,8 +189,6 @@ def _torn(found: Sequence[FoundItem]) -> Iterator[str]:
 def _show(
     count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str], *, as_json: bool
 ) -> None:
-    from ..output import complain, put_json, say
-
     duplicates, torn = sum(one.duplicates for one in found), list(_torn(found))
     for text in [*torn[:_SHOWN], *([f"and {len(torn) - _SHOWN:,} more torn files"] if len(torn) > _SHOWN else [])]:
         say(text)

@@ -16,7 +16,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from ..crawls.producer_process import crawl_folder
 from ..jobs.job_list import Listed, ask_jobs, make_sender, named
 from ..jobs.jobs_table import Judge, kept_of
-from ..target_nodes import chosen_nodes
+from ..target_nodes import chosen_nodes, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,8 +63,6 @@ class ItemPuller:
         Raises:
             NothingMatched: a name is none of a job, or a pattern fits no node.
         """
-        from ..target_nodes import nodes_of
-
         project = self._project
         nodes = chosen_nodes(project, patterns) if names or patterns else nodes_of(project)
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from scrapyd_dist.config import load
+from scrapyd_dist.errors import DistError
+from scrapyd_dist.items.json_lines import item_in
+
 from ..candidates import crawls
-from ..jobs.job_list import TIMEOUT, Timeout
+from ..crawls.producer_process import crawl_folder, latest, lives
+from ..jobs.job_list import TIMEOUT, Timeout, make_sender
+from ..output import put_values, say
+from ..project_store import existing_store
+from ..target_nodes import nodes_of
+from .item_sources import ItemStreams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,15 +53,6 @@ def tail(
 
     Example: sdist items tail -f easy-20260102T030405Z | jq .price
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls.producer_process import crawl_folder, latest
-    from ..jobs.job_list import make_sender
-    from ..output import say
-    from ..project_store import existing_store
-    from ..target_nodes import nodes_of
-    from .item_sources import ItemStreams
-
     found = load()
     with closing(existing_store(found.root)) as store:
         row = store.crawl(crawl) if crawl is not None else latest(store)
@@ -79,8 +79,6 @@ class Show:
 
     def lines(self, stream: ItemStream, lines: Sequence[bytes]) -> None:
         """Print items of one job."""
-        from ..output import put_values, say
-
         if not lines:
             return
         self.count += len(lines)
@@ -94,8 +92,6 @@ class Show:
 
 
 def _marked(stream: ItemStream, line: bytes) -> str:
-    from scrapyd_dist.items.json_lines import item_in
-
     item = item_in(line)
     if item is None:
         return line.decode("utf-8", "replace")
@@ -108,10 +104,6 @@ def _follow(store: Store, crawl: str, streams: ItemStreams, show: Show) -> None:
     Raises:
         DistError: its process is gone.
     """
-    from scrapyd_dist.errors import DistError
-
-    from ..crawls.producer_process import lives
-
     seen_alive = time.monotonic()
     while True:
         row = store.crawl(crawl)
