@@ -1,10 +1,10 @@
-"""`sdist clean`: crawls that are over are removed, from the store and from the state folder.
+"""`sdist clean` and `trust`: removes crawls that are over, and signs those that the store has from elsewhere.
 
-Rule: none that runs, none that was not named; a crawl's name goes last, so that what was broken off can be repeated.
-"""
+A crawl that runs, or was not named, is never removed. Its name goes last, so that an interrupted clean can be repeated."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from contextlib import closing
@@ -18,24 +18,22 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..candidates import crawls
 from ..output import ask, can_ask, put_json, say
-from ..project_store import existing_store, maybe_store
+from ..project_store import existing_store, maybe_store, project_store
+from .crawl import CrawlId, Json
 from .producer_process import crawl_folder, lives
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.batches import Crawl
     from scrapyd_dist.store import Store
 
 DAY = 86400.0
+
+
 #: days for which the throttle remembers a domain that nobody asks for
 DOMAINS_STAY = 90.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("clean")(clean)
 
 
 def clean(
@@ -172,3 +170,38 @@ def _remove_folder(root: Path, name: str) -> None:
                 f"The folder {folder} of the crawl {name} cannot be removed: {error.strerror}. The crawl is still in"
                 " the store: make the folder writable and clean it again."
             ) from error
+
+
+def trust(
+    crawl: CrawlId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Believe what the store says of a crawl or frontier, and sign it with this project's key.
+
+    For one that an older sdist left on a Redis server, or that another copy of
+    the project made, with a key that is lost. It shows what the row says: read
+    it, since `sdist resume` does all of that, commands too. Its batches are
+    signed as they are.
+
+    Example: sdist trust easy-20260102T030405Z
+    """
+    with closing(project_store(load().root)) as store:
+        row, options = store.crawl(crawl), store.unchecked(crawl)
+        if not yes:
+            for line in _lines({"spider": row.spider, "project": row.project, "version": row.version, **options}):
+                say(line)
+            if not can_ask():
+                raise ConfigError(f"`sdist trust {crawl}` asks for confirmation, and this is no terminal. Add --yes.")
+            if not ask(f"Do you know all of this, and shall {crawl} be believed?"):
+                raise typer.Exit(130)
+        batches = store.trust(crawl)
+    if as_json:
+        put_json({"crawl": crawl, "batches": batches, "options": options})
+    else:
+        say(f"{crawl} is signed with this project's key, with {batches:,} batches. Go on with: sdist resume {crawl}")
+
+
+def _lines(options: Mapping[str, Any]) -> list[str]:
+    """What the row says, in lines that a terminal cannot take for anything else."""
+    return [f"  {json.dumps(str(name))[1:-1]} = {json.dumps(value)}" for name, value in options.items()]

@@ -1,4 +1,4 @@
-"""`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on; and the options of all that watch one."""
+"""A plan on standard output: shards, nodes, code, batches, and what to know before the start."""
 
 from __future__ import annotations
 
@@ -19,23 +19,112 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.summary import told
 
 from ..candidates import crawls as crawl_names
-from ..option_groups import asks
 from ..output import complain, put, put_json, say
 from ..project_store import maybe_store
 from ..tables import table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, CrawlOrder
-from .kept_code import kept_code
-from .plan_view import show
+from .producer_process import kept_code
 from .watcher import Display
+from .wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from scrapyd_dist.batches import Crawl
 
-    from .kept_code import KeptCode
+    from .producer_process import KeptCode
     from .watcher import Display
 
+#: of a longer list of shards, so many from its beginning are shown
+_FIRST = 4
+
+
+def show(plan: Mapping[str, Any]) -> None:
+    """Print the plan."""
+    for line in heading(plan):
+        put(line)
+    shards: Sequence[Mapping[str, Any]] = plan.get("shards") or ()
+    if shards:
+        put(f"\n{counted(len(shards), 'shard')}:")
+        table(("shard", "pages", "starts at"), shard_rows(shards))
+    nodes: Sequence[Mapping[str, Any]] = plan.get("nodes") or ()
+    put(f"\n{counted(len(nodes), 'node')}:")
+    table(("node", "state", "slots", "code", "url", ""), node_rows(plan, nodes))
+    for warning in (*(plan.get("code") or ()), *(plan.get("warnings") or ())):
+        put(f"\nNote: {warning}")
+
+
+def heading(plan: Mapping[str, Any]) -> list[str]:
+    """The first lines."""
+    batch = counted(int(plan.get("batch_size") or 0), "request")
+    return [
+        f"Spider {plan.get('spider')} of the project {plan.get('project')}; nothing is started by this command.",
+        f"To the nodes go: {plan.get('target')}",
+        *_limit(plan.get("limit")),
+        f"Batches: up to {batch}{_bytes(plan.get('bytes_per_batch'))}",
+        f"Items: {_output(plan.get('output'))}",
+        *_rules(plan.get("throttle")),
+    ]
+
+
+def _limit(limit: object) -> list[str]:
+    return [f"Limited to the first {counted(int(str(limit)), 'target request')}"] if limit else []
+
+
+def _rules(throttle: object) -> list[str]:
+    """Which processes would heed the rules of the throttle; nothing where there are none."""
+    if not isinstance(throttle, dict) or not throttle.get("rules"):
+        return []
+    who = "every process heeds them" if throttle.get("heeded") else f"heeded by none: {throttle.get('reason')}"
+    return [f"Throttle: {counted(int(throttle['rules']), 'rule')} in the store; {who}"]
+
+
+def _bytes(estimate: object) -> str:
+    """How a full batch of ordinary addresses would travel."""
+    if not isinstance(estimate, dict):
+        return ""
+    size, each = int(estimate.get("bytes") or 0), estimate.get("per_url")
+    return f", about {size:,} bytes each on the way ({estimate.get('form')}, {each} bytes per URL)"
+
+
+def _output(output: object) -> str:
+    if not output:
+        return "no file was named; give -o items.jl"
+    if not isinstance(output, list):
+        return str(output)
+    return ", ".join(str(entry.get("path") if isinstance(entry, dict) else entry) for entry in output)
+
+
+def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The first shards and the last one."""
+    rows = [_shard_row(shard) for shard in shards]
+    if len(rows) <= _FIRST + 2:
+        return rows
+    return [*rows[:_FIRST], ("…", f"{len(rows) - _FIRST - 1} more", ""), rows[-1]]
+
+
+def _shard_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
+    first, last = shard.get("first_page"), shard.get("last_page")
+    return str(shard.get("number")), "-" if first is None else f"{first}-{last}", str(shard.get("url"))
+
+
+def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    """One row per node: whether it takes part, and whether it would get the code."""
+    to_deploy = set(plan.get("deploy") or ())
+    rows: list[tuple[object, ...]] = []
+    for node in nodes:
+        code = f"would get {plan.get('version') or 'it'}" if node.get("name") in to_deploy else "has it"
+        remark = node.get("reason") or ("" if node.get("logs", True) else "serves no /logs/: needs --feed")
+        up = node.get("state") == "up"
+        rows.append(
+            (node.get("name"), node.get("state"), node.get("slots"), code if up else "-", node.get("url"), remark)
+        )
+    return rows
+
+
 _WATCH = "Watching"
+
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 
@@ -74,25 +163,23 @@ class WatchOptions:
 Name = Annotated[
     Optional[str], typer.Option("--name", help="Name of the crawl; made from spider and time if left out.")
 ]
+
+
 Detach = Annotated[
     bool,
     typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=_WATCH),
 ]
+
+
 NewCode = Annotated[
     bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
 ]
+
+
 CrawlId = Annotated[
     str,
     typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="The crawl's name, as `sdist crawls` lists it."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("crawl")(asks(crawl))
-    app.command("plan")(asks(plan))
-    app.command("resume")(asks(resume))
-    app.command("crawls")(crawls)
 
 
 def crawl(asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False) -> None:

@@ -47,11 +47,6 @@ GRACE = 10.0
 _SHOWN = 5
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("demo")(demo)
-
-
 def demo(
     items: Annotated[int, typer.Option(help="Properties on the demo site.", min=1)] = 3000,
     nodes: Annotated[int, typer.Option(help="Local Scrapyd nodes.", min=1)] = 3,

@@ -1,7 +1,4 @@
-"""The producer's process, seen from outside: its name, its start, whether it lives, its stop.
-
-The rule it keeps: a crawl is in the store before its process is started, so that none runs unknown.
-"""
+"""The kept egg of a version that a crawl is to run in place of the working tree's code."""
 
 from __future__ import annotations
 
@@ -13,34 +10,85 @@ import subprocess
 import sys
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
+
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
-from scrapyd_dist.config import STATE_FOLDER
+from scrapyd_dist.config import STATE_FOLDER, load, state_dir
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
+from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store.address import STORE_FILE, VARIABLE
 
 from ..project_store import SETTING, existing_store, project_store, where
+from ..target_nodes import project_name, quick_project
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scrapyd_dist.store import Store
 
     from .crawl_options import CrawlOrder
-    from .kept_code import KeptCode
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptCode:
+    """A version, and where its egg is."""
+
+    version: str
+    egg: Path | None = None  #: None: the working tree may have that code; the producer finds out
+
+    def told(self) -> dict[str, Any]:
+        """What a plan is told of it."""
+        return {"version": self.version, "egg": str(self.egg) if self.egg is not None else None}
+
+    def lay_into(self, folder: Path) -> None:
+        """Copy the egg into a crawl's folder."""
+        if self.egg is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.egg, folder)
+
+
+def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
+    """The version that is meant; None for None.
+
+    Raises:
+        NothingMatched: none that is kept is called so, or several are.
+    """
+    if wanted is None:
+        return None
+    found, state = load(root), state_dir(root)
+    name = quick_project(found) or project_name(found, (), None)
+    try:
+        saved = choose(all_eggs(state, name), wanted, None, folder=state)
+    except NothingMatched:
+        if hash_in(sanitised(wanted)) is None:
+            raise
+        return KeptCode(version=sanitised(wanted))
+    return KeptCode(version=saved.version, egg=saved.path)
+
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0
+
+
 #: seconds without a sign of life after which a process on another machine is taken for dead
 _SILENCE = 60.0
+
+
 #: seconds for which a producer on another machine counts as alive after its last sign of life
 FRESH = 20.0
+
+
 #: how many of the producer's last words explain its death
 _LOG_LINES = 12
+
+
 _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("report")(report)
-
-
 def report(
     crawl: Annotated[
         Optional[str],

@@ -20,7 +20,6 @@ from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..candidates import nodes
 from ..crawls.wording import counted
-from ..option_groups import asks
 from ..output import say
 from ..project_store import where
 from ..selectors import Json, Project, called, chosen, must_name
@@ -97,12 +96,6 @@ class DeployOptions:
     @property
     def progress(self) -> bool:
         return not (self.no_progress or self.quiet)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("deploy")(asks(deploy))
-    app.command("deploy-all")(asks(deploy_all))
 
 
 def deploy(

@@ -1,40 +1,45 @@
-"""`sdist versions` and `sdist spiders`: what the nodes have, and where they differ."""
+"""`sdist versions`, `spiders`, `prune` and `rollback`: what the nodes have, where they differ, and the way back."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from scrapyd_dist.deploy import node_versions
+from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
+from scrapyd_dist.deploy.node_upload import RollOutRequest
 from scrapyd_dist.deploy.node_versions import in_use
 
-from scrapyd_dist.config import load
-from scrapyd_dist.scrapyd.versions import current
+from scrapyd_dist.config import load, state_dir
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
-from ..output import complain, put, put_json, say
+from ..crawls.wording import counted
+from ..output import ask, can_ask, complain, put, put_json, say
 from ..selectors import Json, Nodes, Project, called, chosen, known_times, version_lookup
 from ..tables import table
-from ..target_nodes import exit_code
+from ..target_nodes import exit_code, nobody_answered
+from . import deploy_result
+from .deploy import RETRIES, roll_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scrapyd_dist.deploy.node_versions import NodeVersions, SpiderList
+    from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, SpiderList
+    from scrapyd_dist.deploy.rollout import RollOut
 
     from scrapyd_dist.errors import DistError
 
 #: `--check` found a difference
 DIFFERS = 10
-#: seconds that a node gets for each question
+#: a dry run found something to do
+WOULD_CHANGE = 10
+#: seconds that a node gets for each question, and for one that makes it import the project
 TIMEOUT, SLOW_TIMEOUT = 15.0, 60.0
 #: with more nodes, a table of versions tells numbers and names in place of a column for each node
 _COLUMNS = 8
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("versions")(versions)
-    app.command("spiders")(spiders)
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.")]
 
 
 def versions(
@@ -185,3 +190,166 @@ def _show_spiders(rows: Sequence[dict[str, Any]], good: Sequence[SpiderList]) ->
 def _complain_once(errors: Sequence[DistError]) -> None:
     for text in dict.fromkeys(map(str, errors)):
         complain(text)
+
+
+def rollback(
+    version: Annotated[
+        Optional[str], typer.Argument(metavar="VERSION", help="Its name or how it begins; otherwise the one before.")
+    ] = None,
+    project: Project = None,
+    dry_run: DryRun = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Make an earlier version current on all nodes.
+
+    Its kept egg is sent again under a new name, since Scrapyd runs what sorts
+    last. The last ten eggs that were deployed from here are kept. Twice in a row
+    comes back to where it was. A crawl takes the code that is here all the same,
+    and says so; `sdist crawl --version` takes another one.
+
+    Example: sdist rollback
+    """
+    found = load()
+    name, nodes = called(chosen(found, None), found, project)
+    state = state_dir(found.root)
+    seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
+    error = nobody_answered(len(seen), [entry.error for entry in seen if entry.error is not None])
+    if error is not None:
+        raise error
+    known = known_times(found.root, nodes, name)
+    kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
+    saved = choose(kept, version, _current(seen, known), folder=state / "eggs")
+    egg = saved.read()
+    there = all(_runs(entry, egg.content_hash, known) for entry in seen)
+    wish = _again(nodes, egg.content_hash, [name for entry in seen for name in entry.versions], dry_run=dry_run)
+    if there:
+        say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
+        if as_json:
+            deploy_result.tell_present(seen, name)
+        raise typer.Exit
+    if not quiet:
+        say(f"Sending {saved.version} again as {next(iter(wish.given.values()))} …")
+    result = roll_out(found, name, nodes, egg, state, timeout, wish, progress=not quiet)
+    deploy_result.tell(result, name, wish, as_json=as_json, quiet=quiet)
+    raise typer.Exit(deploy_result.exit_code_of(result) or _not_current(result))
+
+
+def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
+    """The newest deployment of most nodes."""
+    found = [name for entry in seen if (name := current(entry.versions, known)) is not None]
+    return max(found, key=lambda name: (found.count(name), name)) if found else None
+
+
+def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> bool:
+    """Whether this code was deployed last on a node, and runs there by default."""
+    names = (seen.default, current(seen.versions, known))
+    return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
+
+
+def _again(nodes: Sequence[Any], content_hash: str, there: Sequence[str], *, dry_run: bool) -> Any:
+    name = version_name(content_hash, later_than(datetime.now(timezone.utc), there))
+    return RollOutRequest(given={node.name: name for node in nodes}, retries=RETRIES, dry_run=dry_run)
+
+
+def _not_current(result: RollOut) -> int:
+    """3 where jobs that name no version would still run another one."""
+    wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
+    if wrong:
+        complain(
+            f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
+            f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
+        )
+    return 3 if wrong else 0
+
+
+def prune(
+    keep: Annotated[
+        int, typer.Option("--keep", help="How many versions stay on each node.", min=1, show_default=False)
+    ],
+    project: Project = None,
+    node: Nodes = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)] = TIMEOUT,
+    as_json: Json = False,
+) -> None:
+    """Delete old versions of the project from the nodes.
+
+    The oldest by time go first, deployments and what crawls brought alike. What a
+    job runs or waits for stays, and so do the newest deployment and the default.
+    Where a job runs whose version Scrapyd does not tell, nothing is deleted.
+
+    Example: sdist prune --keep 5
+    """
+    found = load()
+    name, nodes = called(chosen(found, node), found, project)
+    version_of = version_lookup(found)
+    seen = node_versions.look(nodes, name, timeout=timeout)
+    known = known_times(found.root, nodes, name)
+    plans = [node_versions.plan(entry, keep, version_of, known) for entry in seen]
+    doomed = sum(len(entry.versions) for entry in plans)
+    if doomed and not dry_run:
+        _ask(plans, doomed, yes=yes, table=not as_json)
+        plans = list(node_versions.delete(plans, version_of, timeout=timeout))
+    _tell(plans, name, as_json=as_json, dry_run=dry_run)
+    if dry_run and doomed:
+        raise typer.Exit(WOULD_CHANGE)
+    raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans if entry.error is not None]))
+
+
+def _ask(plans: Sequence[Pruning], doomed: int, *, yes: bool, table: bool) -> None:
+    """Go on only when somebody says yes."""
+    if yes:
+        return
+    where = sum(bool(entry.versions) for entry in plans)
+    if not can_ask():
+        raise ConfigError(
+            f"Nobody is there to ask whether {counted(doomed, 'version')} may be deleted from "
+            f"{counted(where, 'node')}. Say it with --yes, or look first with --dry-run."
+        )
+    if table:
+        for entry in plans:
+            if entry.versions:
+                say(f"{entry.node.name}: {', '.join(entry.versions)}")
+    if not ask(f"Delete {counted(doomed, 'version')} from {counted(where, 'node')}?"):
+        say("Nothing was deleted.")
+        raise typer.Exit
+
+
+def _tell(plans: Sequence[Pruning], project: str, *, as_json: bool, dry_run: bool) -> None:
+    if as_json:
+        put_json({"project": project, "dry_run": dry_run, "nodes": [_pruned_row(entry) for entry in plans]})
+    else:
+        rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
+        if rows:
+            table(("node", "would be deleted" if dry_run else "deleted"), rows)
+        elif not any(entry.error for entry in plans):
+            say("There is nothing to delete.")
+        for entry in plans:
+            _say_held(entry)
+    for text in dict.fromkeys(str(entry.error) for entry in plans if entry.error is not None):
+        complain(text)
+
+
+def _say_held(entry: Pruning) -> None:
+    for version, jobs in entry.use.jobs.items():
+        say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
+    if entry.use.unknown:
+        say(
+            f"{entry.node.name}: everything stays; of {', '.join(entry.use.unknown)}, which runs there, Scrapyd does "
+            "not tell the version. Run this again when it has ended."
+        )
+
+
+def _pruned_row(entry: Pruning) -> dict[str, Any]:
+    return {
+        "name": entry.node.name,
+        "url": entry.node.url,
+        "project": entry.project,
+        "deleted": list(entry.versions),
+        "in_use": {version: list(jobs) for version, jobs in entry.use.jobs.items()},
+        "jobs_of_unknown_version": list(entry.use.unknown),
+        "reason": str(entry.error or ""),
+    }

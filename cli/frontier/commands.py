@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from . import frontier_add, frontier_count, frontier_delete, frontier_list, frontier_move, frontier_requeue
+from ..commands import add
+from .frontier_add import add as add_rows
+from .frontier_list import count, dump, list_
+from .frontier_move import delete, move, requeue
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of these modules."""
-    group = typer.Typer(help="List, fill, count, move and empty the slots of crawl frontiers.")
-    group.command("list")(frontier_list.list_)
-    group.command("count")(frontier_count.count)
-    group.command("dump")(frontier_count.dump)
-    group.command("add")(frontier_add.add)
-    group.command("move")(frontier_move.move)
-    group.command("requeue")(frontier_requeue.requeue)
-    group.command("delete")(frontier_delete.delete)
-    app.add_typer(group, name="frontier")
+frontier = typer.Typer(help="List, fill, count, move and empty the slots of crawl frontiers.")
+_VERBS = {
+    "list": list_, "count": count, "dump": dump, "add": add_rows, "move": move, "requeue": requeue, "delete": delete,
+}  # fmt: skip
+for _name, _verb in _VERBS.items():
+    add(frontier, _name, _verb)

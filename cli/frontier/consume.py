@@ -24,10 +24,9 @@ from ..crawls.crawl_options import output_of, pairs
 from ..crawls.producer_process import lives
 from ..crawls.wait_line import waiting
 from ..crawls.watcher import misses_of
-from ..option_groups import asks
 from ..output import complain, put, put_json
 from ..project_store import SETTING, where
-from .frontier_count import slots_in
+from .frontier_list import slots_in
 from .frontier_names import opened, settings_of, with_prefix
 
 if TYPE_CHECKING:
@@ -192,11 +191,6 @@ class ConsumeOptions:
 
 #: seconds between two lines where there is no terminal
 LINE_EVERY = 30.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("consume")(asks(consume))
 
 
 def consume(wanted: ConsumeOptions) -> None:

@@ -1,4 +1,4 @@
-"""`sdist frontier move`: requests change their slots, batch by batch; each step is atomic."""
+"""`sdist frontier move`, `requeue` and `delete`: batches change their slot, wait again, or are removed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_nam
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
 
+from ..crawls.batch_commands import told_doubles, try_again
+from ..crawls.clean import check_idle, remove
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
-from ..output import put_json, say
+from ..output import ask, can_ask, complain, put_json, say
 from ..project_store import key_of, requests_in
 from ..selectors import Json
-from .frontier_count import slots_in
-from .frontier_names import FrontierName, check_own_slot, opened, with_prefix
+from .frontier_list import batches_of, slot_document, slots_in, total_of
+from .frontier_names import FrontierName, Prefix, Yes, check_own_slot, opened, with_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.batches import Batch, Crawl
+    from scrapyd_dist.frontier.backlog import SlotCount
     from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
 
@@ -287,3 +290,142 @@ def _holder(store: Store, frontier: str, number: int) -> str:
     out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
     attempts = [one for one in store.attempts(frontier, out) if one.batch == number]
     return f"the job {attempts[-1].worker or attempts[-1].job} on {attempts[-1].node}" if attempts else "a worker"
+
+
+def requeue(
+    frontier: FrontierName,
+    batch: Annotated[
+        Optional[list[int]], typer.Argument(metavar="BATCH", help="Numbers of batches; all of them if left out.")
+    ] = None,
+    failed_urls: Annotated[
+        bool, typer.Option("--failed-urls", help="What failed in batches that are done waits again, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
+
+    Dead is a batch that no worker could bring to its end, and a request for a
+    callback that the spider did not have. `sdist misses FRONTIER --kind dead`
+    lists them, with the reasons.
+
+    Example: sdist frontier requeue shop 7 9
+    """
+    root, kinds = load().root, {"dead", "failed"} if failed_urls else {"dead"}
+    with opened(root, frontier) as (store, _):
+        dead = store.batches(frontier, {BatchState.DEAD})
+        missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
+        _check(frontier, {one.number for one in dead} | missed, batch or [])
+        wanted = [one for one in dead if not batch or one.number in batch]
+        back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
+        tried = try_again(store, root, frontier, kinds, numbers=batch or ())
+    urls = sum(one.requests for one in tried)
+    if doubles := told_doubles(tried):
+        complain(doubles)
+    again = [one for one in wanted if one.number in back]
+    requests = sum(one.size for one in again)
+    if as_json:
+        numbers = [one.number for one in again]
+        put_json({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls})
+        return
+    told = [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"] if again else []
+    told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
+    say(f"{' and '.join(told) or 'Nothing'} waits again in {frontier}.")
+
+
+def _check(frontier: str, there: Collection[int], numbers: Collection[int]) -> None:
+    """Refuse batches that have nothing that was given up.
+
+    Raises:
+        NothingMatched: a batch that was named is one of these, or all are.
+    """
+    others = sorted(set(numbers) - set(there))
+    if others:
+        raise NothingMatched(
+            f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; nothing was done."
+            f" `sdist batches {frontier} --state dead` lists those that are."
+        )
+    if not there:
+        raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")
+
+
+#: slots that are shown before the question
+_SHOWN = 20
+
+
+def delete(
+    frontier: FrontierName,
+    prefix: Prefix = None,
+    all_: Annotated[bool, typer.Option("--all", help="The whole frontier, and all that came home of it.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete slots of a frontier, with what they remember: their requests can come again.
+
+    What workers have now is left, and told. With --all the frontier itself goes,
+    as by `sdist clean`: nobody may be working on it then. The item files that
+    were merged stay.
+
+    Example: sdist frontier delete shop --prefix old-
+    """
+    if (prefix is None) is not all_:
+        raise ConfigError("Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two.")
+    if prefix == "":
+        raise ConfigError("An empty --prefix fits every slot. If that is meant, say --all.")
+    root = load().root
+    with opened(root, frontier) as (store, row):
+        if all_:
+            _everything(store, root, row, yes=yes, as_json=as_json)
+            return
+        counts = with_prefix(slots_in(store, frontier), frontier, prefix or "")
+        _confirm(frontier, counts, yes=yes)
+        _slots(store, frontier, counts, as_json=as_json)
+
+
+def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], *, as_json: bool) -> None:
+    slots = {count.slot for count in counts}
+    # What was cut has given all it had to its pieces, which may lie elsewhere.
+    states = set(BatchState) - {BatchState.SPLIT}
+    batches = [batch for batch in store.batches(frontier, states) if batch.slot in slots]
+    idle = [batch for batch in batches if batch.state not in OUT]
+    made = walk(idle, lambda batch: store.drop_batch(frontier, batch.number, forget=True), "deleted")
+    made.left += [batch for batch in batches if batch.state in OUT]
+    if as_json:
+        put_json({"frontier": frontier, "slots": [slot_document(count) for count in counts], **made.document()})
+    else:
+        what = f"{counted(made.requests, 'request')} in {counted(len(made.done), 'batch', 'batches')}"
+        say(f"Deleted {what}, of {counted(len(counts), 'slot')} of {frontier}.")
+    made.complain()
+    raise typer.Exit(made.exit_code)
+
+
+def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, as_json: bool) -> None:
+    if row.kind != "frontier":
+        raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
+    check_idle(store, row)
+    counts = slots_in(store, row.id)
+    _confirm(row.id, counts, yes=yes)
+    remove(store, root, row)
+    requests = sum(total_of(counts).values())
+    if as_json:
+        batches = sum(sum(batches_of(count).values()) for count in counts)
+        made = {"batches": batches, "requests": requests, "left": [], "interrupted": False}
+        put_json({"frontier": row.id, "slots": [slot_document(count) for count in counts], **made})
+    else:
+        say(f"Deleted the frontier {row.id} and all that was kept of it.")
+
+
+def _confirm(frontier: str, counts: Sequence[SlotCount], *, yes: bool) -> None:
+    if yes:
+        return
+    slots, total = counted(len(counts), "slot"), total_of(counts)
+    told = ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number) or "no requests"
+    if not can_ask():
+        raise ConfigError(
+            f"{slots} of {frontier} would be deleted ({told}), and nobody is here to be asked. Add --yes to do it."
+        )
+    for count in counts[:_SHOWN]:
+        say(f"  {count.slot}: {counted(sum(batches_of(count).values()), 'batch', 'batches')}")
+    if len(counts) > _SHOWN:
+        say(f"  and {len(counts) - _SHOWN:,} more")
+    if not ask(f"Delete {slots} of {frontier} for good ({told})?"):
+        raise typer.Exit(130)

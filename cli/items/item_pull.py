@@ -1,37 +1,226 @@
-"""`sdist items pull`: the items of jobs come home as files. Rule: what came home earlier is not fetched again."""
+"""`sdist items pull`: fetches the items of jobs as files. What was fetched earlier is not fetched again."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.items.download import DownloadedFile, DownloadState
+from scrapyd_dist.items.delivery import PARTS
+from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
+from scrapyd_dist.items.download import pull as fetch
+from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
-from ..jobs.job_list import TIMEOUT, Json, Nodes, Timeout
+from ..crawls.producer_process import crawl_folder
+from ..jobs.job_list import TIMEOUT, Json, Listed, Nodes, Timeout, ask_jobs, make_sender, named
+from ..jobs.jobs_table import Judge, kept_of
 from ..output import put_json, say
 from ..tables import table
-from ..target_nodes import exit_code
+from ..target_nodes import chosen_nodes, exit_code, nodes_of
 from .item_sources import stored
-from .pull_requests import ItemPuller
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
+    from scrapyd_dist.batches import Attempt
+    from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.items.download import DownloadedFile
+    from scrapyd_dist.nodes import Node
 
-    from .pull_requests import PullRequest
+    from ..jobs.job_list import JobList
+    from .item_sources import Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullRequest:
+    """One file that shall come home."""
+
+    job: str
+    node: str
+    bring: Callable[[], DownloadedFile]  #: raises NodeError
+
+
+class ItemPuller:
+    """Finds out what there is to fetch.
+
+    Args:
+        project: whose nodes and store are asked.
+        folder: where the files go.
+        crawls: those that were named.
+        timeout: seconds that a node may be silent.
+    """
+
+    def __init__(self, *, project: ProjectConfig, folder: Path, crawls: Sequence[Stored], timeout: float) -> None:
+        self._project, self._folder, self._crawls, self._timeout = project, folder, crawls, timeout
+        self._sender = make_sender()
+        self._judge = Judge(sender=self._sender, timeout=timeout)
+        self._nodes: dict[str, Node] = {}
+        self._rows: tuple[Listed, ...] = ()
+        self._some = False  #: whether only some nodes are meant
+
+    def look(self, names: Sequence[str], patterns: Sequence[str] | None) -> JobList | None:
+        """Ask the nodes for the jobs of these names; None where there is no name to ask for.
+
+        Raises:
+            NothingMatched: a name is none of a job, or a pattern fits no node.
+        """
+        project = self._project
+        nodes = chosen_nodes(project, patterns) if names or patterns else nodes_of(project)
+        self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
+        listed = None
+        if names:
+            listed = ask_jobs(self._sender, nodes, timeout=self._timeout)
+            self._rows = named(listed, names, {})
+        rows = [self._row(one, attempt) for one in self._crawls for attempt in one.attempts]
+        kept = kept_of(project.root, [*(row for row in rows if row is not None), *self._rows])
+        self._judge = Judge(sender=self._sender, kept=kept, timeout=self._timeout)
+        return listed
+
+    def wishes(self) -> list[PullRequest]:
+        """Of crawls what counts and what is out, of jobs whatever there is."""
+        return [*self._of_crawls(), *(self._of_job(row) for row in self._rows)]
+
+    def _of_crawls(self) -> Iterator[PullRequest]:
+        for one in self._crawls:
+            for path in () if self._some else one.own:
+                target = self._folder / one.crawl.id / path.name
+                yield PullRequest(job=path.stem, node="producer", bring=_bind(copy_home, path, target))
+            for attempt in [*one.accepted, *one.open]:
+                if not self._some or attempt.url in self._nodes:
+                    yield self._of_attempt(one, attempt)
+
+    def _of_attempt(self, one: Stored, attempt: Attempt) -> PullRequest:
+        target, part = self._folder / one.crawl.id / f"{attempt.job}.jl", one.part(attempt)
+        row = self._row(one, attempt)
+        if part is not None and part.is_file():
+            bring = _bind(copy_home, part, target)
+        elif part is None and attempt.state is AttemptState.ACCEPTED:
+            bring = _bind(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
+        elif row is None:
+            bring = _absent
+        else:
+            bring = _bind(self._bring_ours, row, target, over=attempt.state is AttemptState.ACCEPTED)
+        return PullRequest(job=attempt.job, node=attempt.node, bring=bring)
+
+    def _row(self, one: Stored, attempt: Attempt) -> Listed | None:
+        """The attempt as a job of a node; None where its node is none of those that were chosen."""
+        node = self._nodes.get(attempt.url)
+        if node is None:
+            return None
+        place = Place(node=node, project=one.crawl.project, spider=one.crawl.spider, job=attempt.job)
+        return Listed(place=place, state=JobState.RUNNING)
+
+    def _of_job(self, row: Listed) -> PullRequest:
+        place, over, kept = row.place, row.state is JobState.FINISHED, self._judge.of_store(row)
+        attempt = kept.attempt if kept is not None else None
+        if attempt is not None and place.crawl is not None:
+            target = self._folder / place.crawl / f"{place.job}.jl"
+            home = crawl_folder(self._project.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
+            accepted = attempt.state is AttemptState.ACCEPTED and home.is_file()
+            bring = _bind(copy_home, home, target) if accepted else _bind(self._bring_ours, row, target, over=over)
+        else:
+            # Names of jobs and nodes are foreign: none of them may lead out of the folder.
+            target = self._folder / file_name(place.node.name) / f"{file_name(place.job)}.jl"
+            bring = _bind(self._bring_plain, row, target, over=over)
+        return PullRequest(job=place.job, node=place.node.name, bring=bring)
+
+    def _bring_ours(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+        """The part of a job that carries our worker half."""
+        pulled = self._part_of(row, target, over=over)
+        missed = pulled.state in {DownloadState.NONE, DownloadState.WAITING}
+        return self._part_of(row, target, over=over) if missed else pulled  # it may have got its final name just now
+
+    def _part_of(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+        kept, report = self._judge.of_store(row), self._judge.report(row)
+        if kept is None:
+            return _absent()
+        if report is not None and report.ended and report.part is None:
+            return _elsewhere(report.feeds)
+        path, part = part_path(kept.home, row.place.job), report.part if report is not None else None
+        wanted = WantedFile(
+            node=row.place.node,
+            path=path if part is not None else f"{path}.part",
+            target=target,
+            part=part,
+            over=over or part is not None,
+        )
+        return _explained(
+            fetch(self._sender, wanted, silence=self._timeout), wanted.over, "there is nothing of it there"
+        )
+
+    def _bring_plain(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+        """What Scrapyd keeps of any job."""
+        place = row.place
+        path = f"items/{place.project}/{place.spider}/{place.job}.jl"
+        wanted = WantedFile(node=place.node, path=path, target=target, over=over)
+        pulled = fetch(self._sender, wanted, silence=self._timeout)
+        why = "no items of it are there: no items_dir in the node's scrapyd.conf, or jobs_to_keep removed them"
+        if place.crawl is not None:
+            why = "its crawl is not in this project's store, which alone knows where its part is"
+        return self._counted(row, _explained(pulled, over, why))
+
+    def _counted(self, row: Listed, pulled: DownloadedFile) -> DownloadedFile:
+        """The same, with what is wrong where the job's log counts other items."""
+        if pulled.state is not DownloadState.WHOLE:
+            return pulled
+        counted = self._judge.judge(row).verdict.items
+        if counted is None or counted == pulled.items:
+            return pulled
+        return replace(pulled, reason=f"its log counts {counted:,} items, and the file has {pulled.items:,}")
+
+
+def file_name(text: str) -> str:
+    """A foreign name as one of a file; different ones stay different."""
+    quoted = quote(text, safe=" ")
+    return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
+
+
+def _bind(function: Callable[..., DownloadedFile], *values: Any, **more: Any) -> Callable[[], DownloadedFile]:
+    return lambda: function(*values, **more)
+
+
+def _explained(pulled: DownloadedFile, over: bool, why: str) -> DownloadedFile:
+    """A file that is not there, with the reason."""
+    if pulled.state is not DownloadState.NONE:
+        return pulled
+    if not over:
+        return replace(pulled, state=DownloadState.WAITING, reason="it has written no items yet")
+    return replace(pulled, reason=why)
+
+
+def _absent() -> DownloadedFile:
+    return DownloadedFile(
+        state=DownloadState.LOST, reason="its node is none of those that were chosen, or of scrapy.cfg"
+    )
+
+
+def _elsewhere(feeds: Sequence[str]) -> DownloadedFile:
+    told = (
+        f"it wrote to {', '.join(feeds)}; `sdist items merge` reads that back" if feeds else "its worker wrote no part"
+    )
+    return DownloadedFile(state=DownloadState.NONE, reason=told)
+
 
 #: files that are fetched at the same time
 THREADS = 16
+
+
 #: seconds between two lines about how far it is
 TELL = 10.0
+
+
 FOLDER = Path("items")
 
 

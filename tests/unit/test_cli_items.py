@@ -10,7 +10,7 @@ import pytest
 import typer
 from scrapyd_dist.cli.crawls.producer_process import crawl_folder, store_path
 from scrapyd_dist.cli.items import item_pull, merge, tail
-from scrapyd_dist.cli.items.pull_requests import file_name
+from scrapyd_dist.cli.items.item_pull import file_name
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched

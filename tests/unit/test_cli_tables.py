@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from scrapyd_dist.cli import tables, target_nodes
-from scrapyd_dist.cli.crawls import demo, plan_view
+from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.crawls.crawl import seconds
 from scrapyd_dist.examples.pages import Site
 
@@ -44,7 +44,7 @@ def test_into_a_pipe_columns_are_as_wide_as_they_must_be() -> None:
 
 
 def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    plan_view.show(PLAN)
+    crawl.show(PLAN)
     said = capsys.readouterr()
     for expected in (
         "rule 1",
@@ -60,19 +60,19 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_long_list_of_shards_shows_its_ends() -> None:
-    rows = plan_view.shard_rows(PLAN["shards"])
+    rows = crawl.shard_rows(PLAN["shards"])
     assert [row[0] for row in rows] == ["0", "1", "2", "3", "…", "8"]
     assert rows[4][1] == "4 more"
     assert rows[-1] == ("8", "40-44", "http://w/8")
-    assert [row[0] for row in plan_view.shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
+    assert [row[0] for row in crawl.shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
 
 
 def test_a_shard_of_a_list_has_no_pages() -> None:
-    assert plan_view.shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
+    assert crawl.shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
 
 
 def test_the_plan_says_which_node_would_get_the_code() -> None:
-    rows = plan_view.node_rows(PLAN, PLAN["nodes"])
+    rows = crawl.node_rows(PLAN, PLAN["nodes"])
     assert [row[3] for row in rows] == ["has it", "would get v1", "-"]
     assert [row[5] for row in rows] == ["", "serves no /logs/: needs --feed", "refused"]
 

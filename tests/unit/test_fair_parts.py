@@ -16,7 +16,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
-from scrapyd_dist.cli.frontier.frontier_count import SCREEN, fullest
+from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
 from scrapyd_dist.middlewares.assignment import PullAssignment
 from scrapyd_dist.middlewares.producer.factory import worker_settings
