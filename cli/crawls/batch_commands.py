@@ -1,7 +1,8 @@
 """`sdist batches`, `misses`, `retry` and `pause`: what became of batches and URLs, and what to do about it.
 
 A request to a running crawl is written into the store, where its producer reads it. A crawl that has ended gets a new
-producer process. A miss is forgotten in the same step that lets its request wait again."""
+producer process. A miss is forgotten in the same step that lets its request wait again.
+"""
 
 from __future__ import annotations
 

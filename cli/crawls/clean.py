@@ -1,6 +1,7 @@
 """`sdist clean` and `trust`: removes crawls that are over, and signs those that the store has from elsewhere.
 
-A crawl that runs, or was not named, is never removed. Its name goes last, so that an interrupted clean can be repeated."""
+A crawl that runs, or was not named, is never removed. Its name goes last: an interrupted clean can be repeated.
+"""
 
 from __future__ import annotations
 
