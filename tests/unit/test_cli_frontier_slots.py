@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.fernet import Fernet
-from scrapyd_dist.cli import main, output, project_store
+from scrapyd_dist.cli import main, project_store
 from scrapyd_dist.cli.frontier import frontier_move
 from scrapyd_dist.deploy.key import state_key
 
@@ -424,7 +424,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
     store: Store, sdist: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     put(store, "p0", 1, 2)
-    monkeypatch.setattr(output, "can_ask", lambda: True)
+    monkeypatch.setattr(frontier_move, "can_ask", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     _, _, err = sdist("delete", "shop", "--prefix", "p")
     assert "1 slot" in err
