@@ -55,8 +55,10 @@ def test_while_it_finds(
     start_scrapy: Callable[..., Command],
     run_cli: Callable[..., Result],
 ) -> None:
-    # 30 index pages, one after the other: far from its end when the first batch is home. No batch ends with a page.
-    pages = site(300, "--latency=0.25", per_page=10)
+    # 30 index pages, one after the other, most of them slow: far from its end when the first batch is home. No batch
+    # ends with a page.
+    pages = site(300, per_page=10)
+    pages.behave({pages.site.index_path(page): "slow:3" for page in range(8, 30)})
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 37})
     command = start_scrapy(it, *arguments("scrapy", pages))
     wait_accepted(it)
@@ -65,6 +67,7 @@ def test_while_it_finds(
     sealed = sum(batch.size for batch in batches(it))
     assert 37 <= sealed < 300, "it was interrupted too late to show anything"
     assert sealed % 37, "what was captured last is not sealed"
+    pages.behave({})
     done = run_cli(it, "resume", name, "--json", timeout=180)
     assert_resumed(done, it, pages)
     assert set(pages.item_hits().values()) == {1}

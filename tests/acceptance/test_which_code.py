@@ -82,9 +82,10 @@ def news(
 def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     news: Callable[..., Any], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
 ) -> None:
-    it, nodes, the_site = news(80, "--latency=0.4", per_page=4)
+    it, nodes, the_site = news(80, per_page=4)
     failing = {the_site.site.detail_path(number): "fail" for number in (3, 4)}
-    the_site.behave(failing)
+    # Far from its end when the first batch is at work.
+    the_site.behave({**failing, **{the_site.site.index_path(page): "slow:3" for page in range(4, 20)}})
     command = start_cli(it, "crawl", "news", "-o", "items.jl")
     wait_for(the_site.item_hits, 60, "a job at work")
     begun = crawls(it)[0]
@@ -92,6 +93,8 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     assert command.wait(60).code == 130
     wait_state(it, CrawlState.STOPPED)
     assert the_site.hits().get(the_site.site.index_path(19), 0) == 0, "the index was walked before the stop"
+    the_site.behave(failing)
+    wait_for(lambda: nodes[0].jobs() == [], 60, "the jobs under way end: Scrapy reads their source file")
     began_with = crawls(it)[0].version
 
     # The working tree changes, the version goes from the node, and another node joins.

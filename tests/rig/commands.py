@@ -57,7 +57,7 @@ class Command:
         folder: where its output is kept; has to exist.
         home: its private HOME.
         env: more environment variables.
-        fork: whether it may be a fork of a process that has all modules: for arguments that begin with SDIST or SCRAPY.
+        fork: whether a `python -m …` may be a fork of a process that has all modules.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Command:
         self._home = home
         environment = private_environment(home, env)
         self._process: RunningProgram
-        if fork and not env:
+        if fork and not env and list(arguments[:2]) == [sys.executable, "-m"]:
             self._out.touch()
             self._err.touch()
             self._process = fork_program(
