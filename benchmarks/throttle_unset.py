@@ -104,15 +104,15 @@ async def a_look(place: Path, rounds: int) -> float:
     with closing(open_store(place, durable=False)) as store:
         gate = Gate.of(Side(place).crawler)
         gate.open(store)
-        talk: Any = gate._talk  # noqa: SLF001 - nothing else looks when it is told to
+        client: Any = gate._client  # noqa: SLF001 - nothing else looks when it is told to
 
         async def looks() -> None:
             for _ in range(LOOKS):
-                talk.look()
-                await talk._talking  # noqa: SLF001 - likewise
+                client.look()
+                await client._talking  # noqa: SLF001 - likewise
 
         took = [await microseconds(looks, LOOKS) for _ in range(max(3, rounds // 10))]
-        await talk.end(1.0)
+        await client.end(1.0)
     return median(took)
 
 

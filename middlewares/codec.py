@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy import FormRequest, Request, Spider
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 #: request meta that says how a request comes into a frontier
 SLOT_META = frozenset({"frontier_slot_prefix", "frontier_number_of_slots", "frontier_fingerprint"})
-#: request meta: the `throttle.passes.Pass` with which a request has left the queue; it means nothing in another process
+#: request meta: the `InFlightPermit` with which a request has left the queue; it means nothing in another process
 PERMIT = "distributed_permit"
 #: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own dont_filter
 AGAIN = "distributed_again"
@@ -46,6 +47,13 @@ _AS_THEY_ARE, _PACKED = ("method", "encoding", "priority", "dont_filter"), ("bod
 
 class WatchedDict(partial[Any]):
     """An errback of ours around a request's own, which is its last argument."""
+
+
+class PagesUsedUp(IgnoreRequest):
+    """The request is not made: its crawl has had all pages of this domain that it may have."""
+
+    def __init__(self, domain: str, pages: int) -> None:
+        super().__init__(f"the budget of {pages} pages of {domain} is used up")
 
 
 class CannotTravel(ValueError):

@@ -17,7 +17,7 @@ from scrapyd_dist.settings import SETTINGS, Travels, travelling
 
 from ..setting_reader import SettingReader, uploading_feeds
 from ..slot_routing import SlotHome, SlotRouting
-from ..throttle.permit_store import options_of
+from ..throttle.throttle_client import options_of
 from ..throttle.throttle_options import SWITCH
 from ..throttle.throttle_options import given as throttle_given
 from .discovery import Capture

@@ -1,15 +1,21 @@
-"""How a leasing worker's batches end and are reported: acked with their part, given back, or lost with their lease."""
+"""Parts of a frontier that are home leave their node: a frontier may never finish, and its files would grow for ever.
+
+The rule it keeps: only what the store says has been accepted, or will never be, is removed. Part of the worker half:
+imports the standard library only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.batches import BatchState
 from scrapyd_dist.finish_reasons import meaning, not_made
 from scrapyd_dist.version import PACKAGE_FILE, __version__
 
@@ -19,15 +25,55 @@ from .lease_client import StoreLost
 from .work_unit import LeasedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from pathlib import Path
 
     from scrapy.crawler import Crawler
+
+    from scrapyd_dist.batches import Batch
 
     from ..assignment import PullAssignment
     from ..worker.lease_renewer import HeldLease
     from .lease_client import LeaseClient, Notifier
     from .request_tracker import RequestTracker
     from .work_unit import WorkUnit
+
+logger = logging.getLogger(__name__)
+
+
+#: seconds between two sweeps, and files that are looked at in one
+EVERY, MOST = 300.0, 1_000
+
+
+_PART = re.compile(r"\.b(?P<batch>\d+)\.a(?P<attempt>\d+)\.jl")
+
+
+async def keep_sweeping(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> None:
+    """Sweep now, and then from time to time, until it is cancelled.
+
+    Args:
+        folder: the frontier's own, in the node's logs.
+        crawl: the frontier.
+        batch: gives the batch of a number as the store has it; None where it cannot tell.
+    """
+    while True:
+        removed = await sweep(folder, crawl, batch)
+        if removed:
+            logger.info("%d files whose items are home were removed from %s", removed, folder)
+        await asyncio.sleep(EVERY)
+
+
+async def sweep(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> int:
+    """Remove the parts that nobody needs here any more; how many."""
+    removed = 0
+    for path in (await asyncio.to_thread(lambda: sorted(folder.glob(f"{crawl}.b*.jl"))))[:MOST]:
+        found = _PART.fullmatch(path.name.removeprefix(crawl))
+        row = await batch(int(found["batch"])) if found else None
+        if found and row is not None and row.state is BatchState.DONE and int(found["attempt"]) <= row.attempts:
+            path.unlink(missing_ok=True)  # another worker of this node may sweep as well
+            removed += 1
+    return removed
+
 
 REPORT_SCHEMA = 1
 
@@ -118,9 +164,6 @@ class PullReport:
             "updated": time.time(),
             "code": {"version": __version__, "file": PACKAGE_FILE, "egg": self._job.version},
         }
-
-
-logger = logging.getLogger(__name__)
 
 
 class BatchAcker:

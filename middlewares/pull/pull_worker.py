@@ -27,11 +27,10 @@ from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
 from ..worker.lease_renewer import LeaseRenewer, guard
 from ..worker.part import FilesFolder, ReportFile, crawl_folder, remove_old
-from .batch_acker import BatchAcker, PullReport
+from .batch_acker import BatchAcker, PullReport, keep_sweeping
 from .handshake import introduce
 from .lease_client import LeaseClient, Notifier, StoreLost
 from .login import Login, LoginState
-from .part_cleanup import keep_sweeping
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
 from .work_unit import SESSION, mark_of

@@ -1,292 +1,480 @@
-"""All lines of one process: which may leave now, in turn; which want permits; which nobody needs any more.
+"""Requests that wait for permits: one queue for each domain, with its permits, its demand and its turn.
 
-The rule it keeps: domains take turns, and one that may not leave holds up no other. Part of the worker half: imports
-Scrapy and the standard library only.
+No IO. No permit is held that no request waits for, none is used after it has expired, and a domain that has to wait
+holds up no other. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import heapq
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy.exceptions import IgnoreRequest
 
 from scrapyd_dist.throttle.permits import ALL
 
-from .budgets import PagesUsedUp
-from .domain_queue import DomainQueue, DomainStatus, Waiter
-from .downloader_capacity import PermitQuota
-from .timers import Timers
+from ..codec import PagesUsedUp
+from .downloader_capacity import STALE, TimedPermit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from scrapyd_dist.throttle.permits import Permit
+    from scrapyd_dist.throttle.permits import Permit, PermitReply
 
-    from .domain_queue import QueueKey
     from .downloader_capacity import DownloaderCapacity
 
-#: seconds after which a line that nobody waits in is forgotten
+#: seconds ahead for which permits are requested: more than an answer of the store takes
+AHEAD = 0.25
+#: permits requested ahead, at most
+MOST_AHEAD = 50
+#: permits that are requested while their distance is unknown: two tell it
+FIRST = 2
+#: seconds after which an exhausted budget of pages is checked once more: other workers may have returned pages
+LAST_LOOK = 1.0
+#: seconds until an empty queue is forgotten
 LINGER = 10.0
-#: seconds for which a request beside the queues waits for a domain that is blocked or paused: it holds up all others
+#: seconds for which a request outside the scheduler waits for a blocked or paused domain: it holds up all others
 HELD_FOR = 60.0
-#: lines that are passed over at once, as the downloader is busy with their hosts
+#: queues that are passed over at once, as the downloader is busy with their hosts
 PASSED_OVER = 100
 
 
+class DomainStatus(str, Enum):
+    """What the store has said of a domain."""
+
+    LIMITED = "limited"  #: every request needs a permit; also before the first answer
+    FREE = "free"  #: no limit
+    OPEN = "open"  #: the store is not asked: no rule applies, or the request leaves for no site
+    HELD = "held"  #: blocked or paused
+    USED_UP = "used-up"  #: its budget of pages is exhausted
+
+
+class QueueKey(NamedTuple):
+    """Requests with the same key wait in the same queue."""
+
+    domain: str
+    address: str = ""  #: their own egress address; "" where they leave as all others do
+    pages: int | None = None  #: the budget of pages that they count in
+
+
+class Waiter(NamedTuple):
+    """A request that waits outside the scheduler; it gets a permit, or None where it needs none."""
+
+    answer: asyncio.Future[TimedPermit | None]
+    since: float
+
+
+@dataclass(eq=False, slots=True)
+class DomainQueue:
+    """The waiting requests of one key: in the scheduler's queues, or outside them as guests; and their permits."""
+
+    key: QueueKey
+    ruled: bool = True  #: the store is to be asked
+    waiting: int = 0  #: requests in the scheduler
+    slots: Counter[str] = field(default_factory=Counter)  #: the same by slot of the downloader
+    # Lists, though both are taken from in front: an empty deque is 600 bytes, and there is a queue for each domain.
+    guests: list[Waiter] = field(default_factory=list)  #: requests outside the scheduler
+    permits: list[TimedPermit] = field(default_factory=list)  #: in order of time
+    asked: int = 0  #: permits that the store is being asked for
+    standing: DomainStatus = DomainStatus.LIMITED
+    cramped: bool = False  #: permits expired, as no downloader slot was free
+    spacing: float | None = None  #: seconds between two of its permits, as far as is known
+    alarm: float | None = None  #: when it is looked at next, by our clock
+    since: float | None = None  #: since when its requests wait for a permit
+    patience: float | None = None  #: until then, a budget of pages that was found used up may have pages again
+    _latest: float | None = None  #: the moment of its latest permit, by our clock
+
+    def __post_init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what the store has said of the domain."""
+        self.standing = DomainStatus.LIMITED if self.ruled and self.key.domain else DomainStatus.OPEN
+        self.spacing = self.patience = self._latest = None
+
+    @property
+    def demand(self) -> int:
+        return self.waiting + len(self.guests)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its permits are likely to be good at once, so that they are requested only for free slots.
+
+        So are those of a queue that has had none yet, and of one whose last ones expired. All others wait for the
+        limit, and request ahead.
+        """
+        return self.standing is DomainStatus.LIMITED and (self.cramped or self._latest is None)
+
+    def missing(self, now: float, room: int) -> int:
+        """How many permits to request now; `room`: how many of its requests could leave at once."""
+        if self.standing is not DomainStatus.LIMITED or (self.patience is not None and now < self.patience):
+            return 0
+        have, most = len(self.permits) + self.asked, min(self.demand, self._ahead())
+        if self.bounded:
+            most = min(most, room + len(self.guests))
+        # Not one by one: a call for a dozen costs as much as one for one.
+        return max(0, most - have) if have <= most // 2 else 0
+
+    def _ahead(self) -> int:
+        if self.spacing is None:
+            return FIRST
+        return MOST_AHEAD if self.spacing * MOST_AHEAD <= AHEAD else 1 + int(AHEAD / self.spacing)
+
+    def receive(self, answer: PermitReply, ours: Callable[[float], float], now: float) -> None:
+        """The store's answer to a request of this queue; `ours` converts its moments to our clock."""
+        self.standing = DomainStatus.FREE if answer.free else DomainStatus.HELD if answer.held else DomainStatus.LIMITED
+        if not answer.permits:
+            self._go_without(used_up=answer.used_up, now=now)
+            return
+        self.patience = None
+        held = [TimedPermit(ours(permit.at), permit) for permit in answer.permits]
+        if held[0].due > now:
+            self.cramped = False  # the limit is what it waits for
+        moments = [one.due for one in held]
+        if self._latest is not None and len(moments) == 1:
+            moments.insert(0, self._latest)
+        if len(moments) > 1:
+            self.spacing = max(0.0, (moments[-1] - moments[0]) / (len(moments) - 1))
+        self._latest = moments[-1]
+        self.permits = sorted([*self.permits, *held], key=lambda one: one.due)
+
+    def _go_without(self, *, used_up: bool, now: float) -> None:
+        if not used_up:
+            self.patience = None
+        elif self.patience is None:
+            self.patience = now + LAST_LOOK
+        elif now >= self.patience:
+            self.standing = DomainStatus.USED_UP
+
+    def due(self, now: float) -> bool:
+        """Whether there is a permit that can be used now."""
+        return bool(self.permits) and self.permits[0].due <= now and self.permits[0].fresh(now)
+
+    def take_stale(self, now: float) -> list[Permit]:
+        """Give up the expired permits."""
+        stale = []
+        while self.permits and not self.permits[0].fresh(now):
+            stale.append(self.permits.pop(0).permit)
+        return stale
+
+    def take_surplus(self) -> list[Permit]:
+        """Give up the permits that no request waits for."""
+        return [self.permits.pop().permit for _ in range(len(self.permits) - self.demand)]
+
+    def withdraw(self, now: float) -> list[Permit]:
+        """The rules have changed: give up all permits ahead, and ask again; new rules refill no budget of pages."""
+        standing, patience = self.standing, self.patience
+        self._reset()
+        self.patience = patience
+        if standing is DomainStatus.USED_UP:
+            self.standing = standing
+        ahead = [held for held in self.permits if held.due > now]
+        self.permits = [held for held in self.permits if held.due <= now]
+        return [held.permit for held in ahead]
+
+    def next_look(self, now: float) -> float | None:
+        """When its next permit comes due or expires, or its budget is to be checked again; None for never."""
+        if self.permits:
+            return self.permits[0].due if self.permits[0].due > now else self.permits[0].due + STALE
+        return self.patience if self.patience is not None and now < self.patience else None
+
+
+class Timers:
+    """One alarm for each queue, the earliest that was set, on one timer of the event loop.
+
+    Args:
+        ring: is called with all queues whose moment has come.
+        clock: seconds, by the same clock as the moments.
+    """
+
+    def __init__(self, ring: Callable[[list[DomainQueue]], None], clock: Callable[[], float]) -> None:
+        self._ring, self._clock = ring, clock
+        self._heap: list[tuple[float, int, DomainQueue]] = []
+        self._numbers = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, queue: DomainQueue, moment: float | None) -> None:
+        """Look at the queue at this moment, if no earlier one is set."""
+        if moment is None or (queue.alarm is not None and queue.alarm <= moment):
+            return
+        queue.alarm = moment
+        heapq.heappush(self._heap, (moment, next(self._numbers), queue))
+        if self._heap[0][0] == moment:
+            self._set_timer()
+
+    def cancel(self) -> None:
+        """Ring no more."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0.0, self._heap[0][0] - self._clock())
+        self._timer = asyncio.get_event_loop().call_later(delay, self.look)
+
+    def look(self) -> None:
+        """Ring for what has come."""
+        now, due = self._clock(), []
+        while self._heap and self._heap[0][0] <= now:
+            moment, _, queue = heapq.heappop(self._heap)
+            if queue.alarm == moment:  # else it was set to an earlier one since, and has rung
+                queue.alarm = None
+                due.append(queue)
+        if self._heap:
+            self._set_timer()
+        if due:
+            self._ring(due)
+
+
 class QueueOwner(Protocol):
-    """Whose lines they are."""
+    """What the queues need of the gate, which says what each method does."""
 
-    def want(self) -> None:
-        """A line wants permits."""
-
-    def give_back(self, permits: Sequence[Permit]) -> None:
-        """These are not needed."""
-
-    def wake(self) -> None:
-        """A request may leave now."""
-
-    def is_ruled(self, domain: str) -> bool:
-        """Whether the store is to be asked for this domain."""
-
-    def count(self, name: str, number: float = 1) -> None:
-        """For the statistics."""
+    def want(self) -> None: ...
+    def give_back(self, permits: Sequence[Permit]) -> None: ...
+    def wake(self) -> None: ...
+    def is_ruled(self, domain: str) -> bool: ...
+    def count(self, name: str, number: float = 1) -> None: ...
 
 
 class DomainQueues:
-    """The lines, by kind."""
+    """All queues of one process, by key.
 
-    def __init__(self, owner: QueueOwner, room: DownloaderCapacity, clock: Callable[[], float]) -> None:
-        self._owner, self._room, self._clock = owner, room, clock
-        self._lines: dict[QueueKey, DomainQueue] = {}
-        self._places = PermitQuota(room, clock)
-        self._ready: dict[DomainQueue, None] = {}  #: whose turn it is comes first
-        self._due: set[DomainQueue] = set()  #: those of them with a permit, which grows old
+    Args:
+        owner: the gate.
+        capacity: of the downloader.
+        clock: seconds, never turned back.
+    """
+
+    def __init__(self, owner: QueueOwner, capacity: DownloaderCapacity, clock: Callable[[], float]) -> None:
+        self._owner, self._capacity, self._clock = owner, capacity, clock
+        self._queues: dict[QueueKey, DomainQueue] = {}
+        self._ready: dict[DomainQueue, None] = {}  #: the one whose turn it is comes first
+        self._due: set[DomainQueue] = set()  #: those of them with a permit, which expires
         self._wanting: dict[DomainQueue, None] = {}
-        self._bounded: dict[DomainQueue, None] = {}  #: those that want permits once there is room
-        self._asked = 0  #: permits that these are being given
+        self._bounded: dict[DomainQueue, None] = {}  #: those that want permits once slots are free
+        self._asked = 0  #: permits that are being requested for these
         self._idle: dict[DomainQueue, float] = {}  #: since when, by our clock
         self._alarms = Timers(self._rung, clock)
         self._away = False
 
-    def is_free(self, kind: QueueKey) -> bool:
-        """Whether this kind is known to have no limit."""
-        line = self._lines.get(kind)
-        if line is None or line.standing is DomainStatus.OPEN:
-            return not self._owner.is_ruled(kind.domain)
-        return line.standing is DomainStatus.FREE and not self._away
+    def is_free(self, key: QueueKey) -> bool:
+        """Whether this key is known to have no limit."""
+        queue = self._queues.get(key)
+        if queue is None or queue.standing is DomainStatus.OPEN:
+            return not self._owner.is_ruled(key.domain)
+        return queue.standing is DomainStatus.FREE and not self._away
 
-    def of(self, kind: QueueKey) -> DomainQueue:
-        """The line of this kind, made when it is not there."""
-        line = self._lines.get(kind)
-        if line is None:
-            line = self._lines[kind] = DomainQueue(kind, ruled=self._owner.is_ruled(kind.domain))
-            self._idle[line] = self._clock()
-        return line
+    def of(self, key: QueueKey) -> DomainQueue:
+        """The queue of this key, made when it is not there."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = DomainQueue(key, ruled=self._owner.is_ruled(key.domain))
+            self._idle[queue] = self._clock()
+        return queue
 
-    def enter(self, line: DomainQueue, slot: str, number: int = 1) -> None:
-        """So many requests of this slot of the downloader wait in this line from now on."""
-        line.waiting += number
-        line.slots[slot] += number
-        self.settle(line)
+    def enter(self, key: QueueKey, slot: str, number: int = 1) -> DomainQueue:
+        """So many requests of this slot of the downloader wait from now on, in the queue that is returned."""
+        queue = self.of(key)
+        queue.waiting += number
+        queue.slots[slot] += number
+        self.settle(queue)
+        return queue
 
-    def leave(self, line: DomainQueue, slot: str) -> None:
+    def leave(self, queue: DomainQueue, slot: str) -> None:
         """One of them waits no more; the other domains come first now."""
-        line.waiting -= 1
-        line.slots[slot] -= 1
-        if not line.slots[slot]:
-            del line.slots[slot]
-            self._room.forget(slot)
-        self._ready.pop(line, None)
-        self._places.saw()
-        self.settle(line)
+        queue.waiting -= 1
+        queue.slots[slot] -= 1
+        if not queue.slots[slot]:
+            del queue.slots[slot]
+            self._capacity.forget(slot)
+        self._ready.pop(queue, None)
+        self._capacity.departed()
+        self.settle(queue)
 
     def ready(self) -> Iterator[DomainQueue]:
-        """The lines whose requests may leave, in turn; the engine has room for some."""
-        self._ask_for_bounded()
+        """The queues whose requests may leave, in turn; the engine has room for some."""
+        self._want_for_bounded()
         now = self._clock()
-        return (line for line in self._ready if self._may_leave(line, now))
+        return (queue for queue in self._ready if self._may_leave(queue, now))
 
-    def _ask_for_bounded(self) -> None:
-        """Where there is room for some of them."""
-        if self._bounded and self._free_places():
+    def has_room(self, queue: DomainQueue, slot: str) -> bool:
+        """Whether a request of this slot could leave at once; without a limit, that is left to the downloader."""
+        return queue.standing is not DomainStatus.LIMITED or self._capacity.free(slot) > 0
+
+    def join(self, queue: DomainQueue, guest: Waiter) -> None:
+        """A request waits outside the scheduler."""
+        queue.guests.append(guest)
+        self.settle(queue)
+
+    def part(self, queue: DomainQueue, guest: Waiter) -> None:
+        """It waits no more."""
+        if guest in queue.guests:
+            queue.guests.remove(guest)
+        self.settle(queue)
+
+    # permits to request
+
+    def _quota(self) -> int:
+        return self._capacity.quota(self._asked + len(self._due))
+
+    def _want_for_bounded(self) -> None:
+        if self._bounded and self._quota():
             self._owner.want()
-
-    def _free_places(self) -> int:
-        return self._places.free(self._asked + len(self._due))
 
     def take_wanting(self, most: int) -> list[tuple[DomainQueue, int]]:
-        """The lines that want permits, and how many; they are being asked for from now on, until they are `heard`."""
+        """The queues that want permits, and how many; these are being requested until they are `heard`."""
         taken: list[tuple[DomainQueue, int]] = []
         while self._wanting and len(taken) < most:
-            line = next(iter(self._wanting))
-            del self._wanting[line]
-            self._take(line, taken)
-        self._take_bounded(taken, most)
-        return taken
-
-    def _take_bounded(self, taken: list[tuple[DomainQueue, int]], most: int) -> None:
-        """As many as there are places for, of the lines that have room, in turn."""
-        free = self._free_places()
-        for _ in range(min(len(self._bounded), free + PASSED_OVER) if free else 0):
-            if self._asked >= free or len(taken) >= most:
+            queue = next(iter(self._wanting))
+            del self._wanting[queue]
+            self._take(queue, taken)
+        quota = self._quota()
+        for _ in range(min(len(self._bounded), quota + PASSED_OVER) if quota else 0):
+            if self._asked >= quota or len(taken) >= most:
                 break
-            line = next(iter(self._bounded))
-            del self._bounded[line]
-            number = self._take(line, taken)
+            queue = next(iter(self._bounded))
+            del self._bounded[queue]
+            number = self._take(queue, taken)
             self._asked += number
             if not number:
-                self._bounded[line] = None  # its turn comes again
+                self._bounded[queue] = None  # its turn comes again
+        return taken
 
-    def _take(self, line: DomainQueue, taken: list[tuple[DomainQueue, int]]) -> int:
-        missing = self._missing(line)
+    def _take(self, queue: DomainQueue, taken: list[tuple[DomainQueue, int]]) -> int:
+        missing = queue.missing(self._clock(), self._free(queue) if queue.bounded else 0)
         if missing:
-            line.asked += missing
-            taken.append((line, missing))
+            queue.asked += missing
+            taken.append((queue, missing))
         return missing
 
-    def heard(self, asked: Sequence[tuple[DomainQueue, int]], took: float | None) -> None:
-        """There was an answer to all that were taken, within so many seconds; or there will be none (None)."""
-        self._asked = 0
-        if took is not None:
-            self._places.took(took)
-        for line, number in asked:
-            line.asked -= number
-
-    def join(self, line: DomainQueue, guest: Waiter) -> None:
-        """A request waits beside the queues."""
-        line.guests.append(guest)
-        self.settle(line)
-
-    def part(self, line: DomainQueue, guest: Waiter) -> None:
-        """It waits no more."""
-        if guest in line.guests:
-            line.guests.remove(guest)
-        self.settle(line)
-
-    def withdraw(self, changed: Collection[str]) -> None:
-        """The rules of these domains have changed, or, with `ALL` among them, of all: what lies ahead is asked anew."""
-        now, is_all = self._clock(), ALL in changed
-        for line in [line for line in self._lines.values() if is_all or line.kind.domain in changed]:
-            line.ruled = self._owner.is_ruled(line.kind.domain)
-            self._owner.give_back(line.withdraw(now))
-            self.settle(line)
-
-    def set_away(self, away: bool) -> None:
-        """While the store is away, even what has no limit waits: nobody can tell that it still has none."""
-        self._away = away
-        for line in list(self._lines.values()):
-            self.settle(line)
-
-    def settle(self, line: DomainQueue) -> None:
-        """Something has become of a line: serve its guests, and see whether its requests may leave."""
-        now = self._clock()
-        stale = line.take_stale(now)
-        line.cramped = line.cramped or bool(stale)
-        self._serve_guests(line, now)
-        self._owner.give_back([*stale, *line.take_surplus()])
-        self._place(line, now)
-        self._want(line)
-        self._alarms.set(line, line.next_look(now))
-        self._note_idle(line, now)
-
-    def _place(self, line: DomainQueue, now: float) -> None:
-        """Among those that are ready, or not."""
-        is_ready = line.waiting > 0 and self._may_leave(line, now)
-        if is_ready:
-            self._ready.setdefault(line)
-        else:
-            self._ready.pop(line, None)
-        if is_ready and line.standing is DomainStatus.LIMITED:
-            self._due.add(line)
-        else:
-            self._due.discard(line)
-        self._note_wait(line, now, ends=is_ready or not line.waiting)
-
-    def _may_leave(self, line: DomainQueue, now: float) -> bool:
-        if line.standing is DomainStatus.FREE:
-            return not self._away
-        return line.standing in (DomainStatus.OPEN, DomainStatus.USED_UP) or line.due(now)
-
-    def _serve_guests(self, line: DomainQueue, now: float) -> None:
-        while line.guests and self._may_leave(line, now):
-            answer = line.guests.pop(0).answer
-            if answer.done():
-                continue
-            if line.standing is DomainStatus.USED_UP:
-                answer.set_exception(PagesUsedUp(line.kind.domain, line.kind.pages or 0))
-            else:
-                answer.set_result(line.permits.pop(0) if line.standing is DomainStatus.LIMITED else None)
-
-    def _note_wait(self, line: DomainQueue, now: float, *, ends: bool) -> None:
-        if not ends:
-            line.since = now if line.since is None else line.since
-        elif line.since is not None:
-            self._owner.count("waited", now - line.since)
-            line.since = None
-
-    def _want(self, line: DomainQueue) -> None:
-        """Ask for what it needs; where that would be good at once, when there is room for it."""
-        if line.bounded and line.waiting:
-            self._bounded.setdefault(line)
-            self._ask_for_bounded()
-        else:
-            self._bounded.pop(line, None)
-        if line.missing(self._clock(), 0):
-            self._wanting[line] = None
-            self._owner.want()
-
-    def _missing(self, line: DomainQueue) -> int:
-        return line.missing(self._clock(), self._free(line) if line.bounded else 0)
-
-    def _free(self, line: DomainQueue) -> int:
+    def _free(self, queue: DomainQueue) -> int:
         """How many of its requests could leave at once."""
-        free = sum(min(number, max(0, self._room.free(slot))) for slot, number in line.slots.items())
-        if not free and line.slots:
-            delay = min(self._room.delay(slot) for slot in line.slots)
+        free = sum(min(number, max(0, self._capacity.free(slot))) for slot, number in queue.slots.items())
+        if not free and queue.slots:
+            delay = min(self._capacity.delay(slot) for slot in queue.slots)
             if delay:
-                self._alarms.set(line, self._clock() + delay)
+                self._alarms.set(queue, self._clock() + delay)
         return free
 
-    def _note_idle(self, line: DomainQueue, now: float) -> None:
-        if line.demand or line.asked or line.permits:
-            self._idle.pop(line, None)
-        else:
-            self._idle.setdefault(line, now)
+    def heard(self, asked: Sequence[tuple[DomainQueue, int]], took: float | None) -> None:
+        """All that were taken have an answer, after so many seconds; or will have none (None)."""
+        self._asked = 0
+        if took is not None:
+            self._capacity.took(took)
+        for queue, number in asked:
+            queue.asked -= number
 
-    def _rung(self, lines: list[DomainQueue]) -> None:
-        for line in lines:
-            self.settle(line)
+    # what becomes of a queue
+
+    def withdraw(self, changed: Collection[str]) -> None:
+        """The rules of these domains have changed (with `ALL` among them, of all): request permits ahead anew."""
+        now, is_all = self._clock(), ALL in changed
+        for queue in [queue for queue in self._queues.values() if is_all or queue.key.domain in changed]:
+            queue.ruled = self._owner.is_ruled(queue.key.domain)
+            self._owner.give_back(queue.withdraw(now))
+            self.settle(queue)
+
+    def set_away(self, away: bool) -> None:
+        """While the store is away, even a domain without a limit waits: it may have one by now."""
+        self._away = away
+        for queue in list(self._queues.values()):
+            self.settle(queue)
+
+    def settle(self, queue: DomainQueue) -> None:
+        """After any change of a queue: serve its guests, and see whether its requests may leave."""
+        now = self._clock()
+        stale = queue.take_stale(now)
+        queue.cramped = queue.cramped or bool(stale)
+        self._serve_guests(queue, now)
+        self._owner.give_back([*stale, *queue.take_surplus()])
+        self._place(queue, now)
+        if queue.bounded and queue.waiting:
+            self._bounded.setdefault(queue)
+            self._want_for_bounded()
+        else:
+            self._bounded.pop(queue, None)
+        if queue.missing(now, 0):
+            self._wanting[queue] = None
+            self._owner.want()
+        self._alarms.set(queue, queue.next_look(now))
+        if queue.demand or queue.asked or queue.permits:
+            self._idle.pop(queue, None)
+        else:
+            self._idle.setdefault(queue, now)
+
+    def _may_leave(self, queue: DomainQueue, now: float) -> bool:
+        if queue.standing is DomainStatus.FREE:
+            return not self._away
+        return queue.standing in (DomainStatus.OPEN, DomainStatus.USED_UP) or queue.due(now)
+
+    def _serve_guests(self, queue: DomainQueue, now: float) -> None:
+        while queue.guests and self._may_leave(queue, now):
+            answer = queue.guests.pop(0).answer
+            if answer.done():
+                continue
+            if queue.standing is DomainStatus.USED_UP:
+                answer.set_exception(PagesUsedUp(queue.key.domain, queue.key.pages or 0))
+            else:
+                answer.set_result(queue.permits.pop(0) if queue.standing is DomainStatus.LIMITED else None)
+
+    def _place(self, queue: DomainQueue, now: float) -> None:
+        """Among the ready ones, or not; and count how long it has waited."""
+        is_ready = queue.waiting > 0 and self._may_leave(queue, now)
+        if is_ready:
+            self._ready.setdefault(queue)
+        else:
+            self._ready.pop(queue, None)
+        if is_ready and queue.standing is DomainStatus.LIMITED:
+            self._due.add(queue)
+        else:
+            self._due.discard(queue)
+        if queue.waiting and not is_ready:
+            queue.since = now if queue.since is None else queue.since
+        elif queue.since is not None:
+            self._owner.count("waited", now - queue.since)
+            queue.since = None
+
+    def _rung(self, queues: list[DomainQueue]) -> None:
+        for queue in queues:
+            self.settle(queue)
         if self._ready or self._bounded:
             self._owner.wake()
 
     # now and then
 
     def sweep(self, *, ending: bool) -> None:
-        """Forget what nobody needs, and send away who waits in vain; `ending`: the crawl waits for nothing else."""
+        """Forget empty queues, and send away guests that wait in vain; `ending`: the crawl waits for nothing else."""
         now = self._clock()
         while self._idle:
-            line, since = next(iter(self._idle.items()))
+            queue, since = next(iter(self._idle.items()))
             if now - since < LINGER:
                 break
-            line.alarm = None  # what was set rings for nobody: another line of this kind may be there by then
-            del self._idle[line], self._lines[line.kind]
-        for line in [line for line in self._lines.values() if line.guests]:
-            held = line.standing is DomainStatus.HELD
-            for guest in list(line.guests):
+            queue.alarm = None  # else it would ring for another queue of this key
+            del self._idle[queue], self._queues[queue.key]
+        for queue in [queue for queue in self._queues.values() if queue.guests]:
+            held = queue.standing is DomainStatus.HELD
+            for guest in list(queue.guests):
                 if not guest.answer.done() and (ending or (held and now - guest.since > HELD_FOR)):
-                    why = "the crawl ends" if ending else f"{line.kind.domain} is blocked or paused (sdist throttle)"
+                    why = "the crawl ends" if ending else f"{queue.key.domain} is blocked or paused (sdist throttle)"
                     guest.answer.set_exception(IgnoreRequest(f"no permit to leave: {why}"))
 
     def close(self) -> list[Permit]:
-        """Want nothing any more; all permits that are held. What the store still gives is handed back as it comes."""
+        """All permits that are held; nothing more is wanted. Permits that arrive later are returned as they come."""
         self._alarms.cancel()
+        held = [one.permit for queue in self._queues.values() for one in queue.permits]
+        for queue in self._queues.values():
+            queue.waiting = 0
+            queue.slots.clear()
+            queue.guests.clear()
+            queue.permits.clear()
         self._wanting.clear()
         self._bounded.clear()
         self._due.clear()
-        held = [one.permit for line in self._lines.values() for one in line.permits]
-        for line in self._lines.values():
-            line.waiting = 0
-            line.slots.clear()
-            line.guests.clear()
-            line.permits.clear()
         return held

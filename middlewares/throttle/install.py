@@ -109,10 +109,6 @@ def why_not_heeded(settings: BaseSettings) -> str:
         return f"{SWITCH} is False."
     if settings[QUEUE] in (AWARE, PLAIN) and not _per_ip(settings):
         return ""  # the add-on has yet to take its place
-    from .permit_store import check_queue
+    from .throttle_client import queue_problem
 
-    try:
-        check_queue(settings)
-    except ConfigError as error:
-        return str(error)
-    return ""
+    return queue_problem(settings)

@@ -1,7 +1,7 @@
 """The scheduler's queue of a throttled crawl: it passes over requests that may not leave yet.
 
-The rule it keeps: a request that waits for its permit waits here, and holds nothing that another one needs. Part of the
-worker half: imports Scrapy and the standard library only.
+A request that waits for its permit waits here, and holds nothing that another one needs. Part of the worker half:
+imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _p
 from scrapyd_dist.frontier.slots import site_of
 
 from ..codec import PERMIT
-from .domain_queue import QueueKey
+from .domain_queues import QueueKey
 from .gate import Gate
-from .permit_store import PermitQueue
+from .throttle_client import PermitQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from .domain_queue import DomainQueue
+    from .domain_queues import DomainQueue
 
 
 class Lane(NamedTuple):
-    """Requests that differ in nothing but their priority: of one kind, and of one slot of the downloader."""
+    """Requests that differ in nothing but their priority: of one domain queue, and of one slot of the downloader."""
 
     slot: str
     kind: QueueKey
@@ -88,7 +88,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
     def push(self, request: Request) -> None:
         self._gate.forget(request)
         request.meta.pop(PERMIT, None)  # its own, or one that was copied with the meta of a page before
-        lane = Lane(self._downloader_interface.get_slot_key(request), self._gate.kind_of(request))
+        lane = Lane(self._downloader_interface.get_slot_key(request), self._gate.queue_key(request))
         name = lane.name
         is_new = name not in self.pqueues
         if is_new:
@@ -103,42 +103,42 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
 
     def _entered(self, lane: Lane, name: str, number: int) -> None:
         self._size += number
-        line = self._gate.enter(lane.kind, lane.slot, number)
-        self._lanes.setdefault(line, {})[name] = lane
+        queue = self._gate.queues.enter(lane.kind, lane.slot, number)
+        self._lanes.setdefault(queue, {})[name] = lane
 
     def pop(self) -> Request | None:
         chosen = self._choose() if self._size else None
         if chosen is None:
             return None
-        line, name = chosen
+        domain, name = chosen
         queue = self.pqueues[name]
         request = queue.pop()
         self._size -= 1
-        lane = self._lanes[line][name]
+        lane = self._lanes[domain][name]
         if not len(queue):
-            self._close_lane(line, name)
-        self._gate.leave(line, lane.slot, request)
+            self._close_lane(domain, name)
+        self._gate.send(domain, lane.slot, request)
         return request
 
     def _choose(self) -> tuple[DomainQueue, str] | None:
         """The first lane, in turn, of those that have the fewest requests under way."""
         best, fewest = None, 0
-        for line in self._gate.ready():
-            for name, lane in self._lanes.get(line, {}).items():
-                if not self._gate.has_room(line, lane.slot):
+        for domain in self._gate.queues.ready():
+            for name, lane in self._lanes.get(domain, {}).items():
+                if not self._gate.queues.has_room(domain, lane.slot):
                     continue
-                active = self._gate.room.active(lane.slot)
+                active = self._gate.capacity.active(lane.slot)
                 if best is None or active < fewest:
-                    best, fewest = (line, name), active
+                    best, fewest = (domain, name), active
                 if not active:
                     return best
         return best
 
-    def _close_lane(self, line: DomainQueue, name: str) -> None:
+    def _close_lane(self, domain: DomainQueue, name: str) -> None:
         self.pqueues.pop(name).close()
-        del self._lanes[line][name]
-        if not self._lanes[line]:
-            del self._lanes[line]
+        del self._lanes[domain][name]
+        if not self._lanes[domain]:
+            del self._lanes[domain]
         if self.key:
             with suppress(OSError):  # its files may be there still
                 Path(self.key, _path_safe(name)).rmdir()

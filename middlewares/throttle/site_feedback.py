@@ -31,8 +31,29 @@ if TYPE_CHECKING:
 
     from .throttle_options import ThrottleOptions
 
+logger = logging.getLogger(__name__)
+
 #: behind the HTTP cache, whose answers cost nothing, and all else
 PERMIT_ORDER = 990
+#: close to the engine: redirects have been followed here, and bodies are no longer compressed
+ROBOTS_ORDER = 120
+#: statuses that say what the rules are: there they stand, or there are none
+SAYS = frozenset({200, 404, 410})
+#: seconds after which a delay is told again while its domain is crawled; the store keeps it for longer than that,
+#: though another host of the domain may ask for none
+REPEAT_AFTER = 1200.0
+#: domains that are looked at with each that has a delay, whether it can be forgotten
+LOOKED_AT = 2
+#: near to the downloader; nearer is only what charges requests
+FEEDBACK_ORDER = 985
+#: answers of a site that asks for a slower pace: Too Many Requests, Service Unavailable
+SLOW_DOWN = frozenset({429, 503})
+#: seconds; a site that asks for a longer rest is asked again after this
+LONGEST_REST = 86400.0
+#: seconds between two reports of a domain's latency
+EVERY = 1.0
+#: domains whose latencies are remembered, before those that have nothing to tell are forgotten
+REMEMBERED = 1000
 
 
 class PermitMiddleware:
@@ -98,27 +119,7 @@ class PermitMiddleware:
         self._gate.forget(request)
 
 
-logger = logging.getLogger(__name__)
-
-
-#: close to the engine: redirects have been followed here, and bodies are no longer compressed
-ROBOTS_ORDER = 120
-
-
 PATH = "/robots.txt"
-
-
-#: statuses that say what the rules are: there they stand, or there are none
-SAYS = frozenset({200, 404, 410})
-
-
-#: seconds after which a delay is told again while its domain is crawled; the store keeps it for longer than that,
-#: though another host of the domain may ask for none
-REPEAT_AFTER = 1200.0
-
-
-#: domains that are looked at with each that has a delay, whether it can be forgotten
-LOOKED_AT = 2
 
 
 class CrawlDelay:
@@ -193,26 +194,6 @@ def crawl_delay(body: bytes, agent: str) -> float:
 
     delay = Protego.parse(body.decode("utf-8-sig", "ignore")).crawl_delay(agent)
     return max(float(delay), 0.0) if delay is not None else 0.0
-
-
-#: near to the downloader; nearer is only what charges requests
-FEEDBACK_ORDER = 985
-
-
-#: answers of a site that asks for a slower pace: Too Many Requests, Service Unavailable
-SLOW_DOWN = frozenset({429, 503})
-
-
-#: seconds; a site that asks for a longer rest is asked again after this
-LONGEST_REST = 86400.0
-
-
-#: seconds between two reports of a domain's latency
-EVERY = 1.0
-
-
-#: domains whose latencies are remembered, before those that have nothing to tell are forgotten
-REMEMBERED = 1000
 
 
 class SiteWatch:

@@ -1,22 +1,42 @@
-"""A worker's talk with the store about permits: one question at a time, and again when it does not answer.
+"""The store of the throttle: which one a process asks for permits, and all calls to it.
 
-The rule it keeps: what was to be said is said, or kept for later; a store that is away is no error of the crawl. Part
-of the worker half: imports Scrapy and the standard library only.
+Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
+import threading
 import time
 from collections import deque
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from scrapyd_dist.errors import DistError
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.misc import load_object
+from scrapy.utils.reactor import is_asyncio_reactor_installed
+
+from scrapyd_dist import config
+from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 from scrapyd_dist.store.worker_thread import StoreThread
+
+from ..assignment import Assignment, PullAssignment
+from ..roles import is_pulling, is_worker
+from ..store_access import OutOfReach, reach
+from .throttle_options import ThrottleOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
     from scrapyd_dist.store import Store
     from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
@@ -30,49 +50,224 @@ T = TypeVar("T")
 SLOW = 2.0
 #: seconds until a store that does not answer is asked again: at first, and at most
 AGAIN, LONGEST_AGAIN = 0.25, 4.0
-#: permits that are handed back, and pieces of news that are told, in one step at most
+#: permits that are returned, and news that are told, in one call at most
 AT_ONCE = 1000
-#: permits that are kept for a store that is away, to be handed back later; the oldest ones bound nobody any more
+#: permits that are kept for a store that is away, to be returned later; the oldest ones have expired by then
 KEPT = 10_000
+#: seconds for which a comparison of the two clocks is good: they drift
+FRESH = 10.0
+#: seconds by which an answer seems to come later than others where the store's clock was set back, or the store is slow
+SET_BACK = 0.1
+
+
+class PermitQueue:
+    """The base of the scheduler's queues that let requests leave with their permits."""
+
+
+def queue_problem(settings: BaseSettings) -> str:
+    """Why these settings leave the throttle no queue; empty when they do not."""
+    if str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0":  # get() would warn
+        return (
+            "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
+            " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DISTRIBUTED_THROTTLE = False."
+        )
+    if not issubclass(load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), PermitQueue):
+        return (
+            f"SCHEDULER_PRIORITY_QUEUE is {settings['SCHEDULER_PRIORITY_QUEUE']}, and the throttle has to be the"
+            " scheduler's queue itself. Take it out of the settings, or set DISTRIBUTED_THROTTLE = False."
+        )
+    return ""
+
+
+def settings_problem(settings: BaseSettings) -> str:
+    """Why the throttle cannot work with these settings; empty when it can."""
+    if settings.getbool("TWISTED_REACTOR_ENABLED", True) and not is_asyncio_reactor_installed():
+        return (
+            f"This project runs on the reactor {settings.get('TWISTED_REACTOR')}, and the throttle needs Scrapy's"
+            " default one. Remove TWISTED_REACTOR from the settings, or set DISTRIBUTED_THROTTLE = False."
+        )
+    return queue_problem(settings)
+
+
+def warn_of_scheduler(settings: BaseSettings) -> None:
+    """Say in the log what a scheduler that is not Scrapy's does to limits."""
+    # Not issubclass(): to Scrapy, whatever has the methods is a scheduler.
+    if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
+        logger.warning(
+            "SCHEDULER is %s, which may not keep its requests in the throttle's queue: limits hold, but a request that"
+            " waits for its permit holds one of CONCURRENT_REQUESTS.",
+            settings["SCHEDULER"],
+        )
+
+
+def options_of(settings: BaseSettings) -> ThrottleOptions:
+    """The options; settings that make no sense are those of a throttle that is on, and `open_for` refuses them."""
+    try:
+        return ThrottleOptions.from_settings(settings)
+    except ConfigError:
+        return ThrottleOptions(on=True)
+
+
+def open_for(crawler: Crawler) -> tuple[Store | None, str]:
+    """A connection to the store that this process asks for permits; or None, and why there is none. May block."""
+    settings = crawler.settings
+    try:
+        ThrottleOptions.from_settings(settings)
+        if problem := settings_problem(settings):
+            return None, problem
+        warn_of_scheduler(settings)
+        return _open(settings), ""
+    except ConfigError as error:
+        return None, str(error)
+    except (OutOfReach, DistError, ImportError, OSError) as error:
+        why = str(error).rstrip(".")
+        return None, f"The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach: {why}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermitStore:
+    """A store whose rules are to be heeded, or why there is none."""
+
+    store: Store | None = None
+    why: str = ""  #: empty where none was made yet
+    lasting: bool = False  #: there will be none
+
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
+
+def find_for(crawler: Crawler) -> PermitStore:
+    """The store whose rules hold for a process without settings of the throttle. Makes none; may block."""
+    settings = crawler.settings
+    try:
+        told = is_pulling(settings) or (is_worker(settings) and Assignment.from_settings(settings))
+        where = "" if told else _own(settings)
+        if where and not is_url(where) and not Path(where).exists():
+            return PermitStore()
+        return PermitStore(store=_open(settings))
+    except OutOfReach as error:
+        return PermitStore(why=str(error), lasting=error.lasting)
+    except ConfigError as error:
+        return PermitStore(why=str(error), lasting=True)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a process that asked for nothing goes on without it
+        return PermitStore(why=f"{type(error).__name__}: {error}")
+
+
+def warn_of_rules(crawler: Crawler, problem: str) -> None:
+    """Where there are rules that this process cannot heed, say so in its log. May block."""
+    found = find_for(crawler)
+    if found.store is None:
+        return
+    with closing(found.store) as store, suppress(DistError):
+        if store.rules().rules:
+            logger.warning("The rules of `sdist throttle` do not hold for this process. %s", problem)
+
+
+def _open(settings: BaseSettings) -> Store:
+    if is_pulling(settings):
+        job = PullAssignment.from_settings(settings)
+        return reach(job.told, crawl=job.crawl, home=job.home)
+    pushed = Assignment.from_settings(settings) if is_worker(settings) else None
+    if pushed is not None:
+        return reach(asdict(pushed), crawl=pushed.crawl, home=pushed.home)
+    return open_store(_own(settings), durable=False)
+
+
+def _own(settings: BaseSettings) -> str:
+    """Where the store of the project is, as a producer of it would find it."""
+    root, said = config.find_root(), settings.get("DISTRIBUTED_STORE")
+    if root is None and not said and not os.environ.get(VARIABLE):
+        raise ConfigError(
+            "Nothing says where the store of the throttle is: there is no scrapy.cfg here. Set DISTRIBUTED_STORE, or"
+            f" {VARIABLE} in the environment, to the address that all who share the limits have."
+        )
+    named = config.load(root).options.get("store") if root is not None else None
+    return chosen(root or Path.cwd(), said, named)
+
+
+async def beside(work: Callable[[], T], unwanted: Callable[[T], object]) -> T:
+    """The result of a blocking call, which runs in a thread.
+
+    Args:
+        work: the call; it raises nothing.
+        unwanted: called with the result where that comes too late.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def take(found: T) -> None:
+        if answer.done():
+            unwanted(found)
+        else:
+            answer.set_result(found)
+
+    def run() -> None:
+        found = work()
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(take, found)
+
+    threading.Thread(target=run, name="sdist-beside", daemon=True).start()
+    return await answer
+
+
+class ClockOffset:
+    """The difference between our clock and the store's, compared at each answer of the store.
+
+    An answer arrives later than the store has looked at its clock, by an unknown time: of several comparisons the one
+    with the least delay is the best. Before the first one, every moment is too far away to come.
+    """
+
+    def __init__(self) -> None:
+        self._least = math.inf  #: our clock less the store's, since `_since`
+        self._before = math.inf  #: the same of the time before that
+        self._since = -math.inf
+
+    @property
+    def _offset(self) -> float:
+        return min(self._least, self._before)
+
+    def saw(self, received: float, said: float) -> None:
+        """The store's clock was at `said` in an answer that arrived at `received` by our clock."""
+        offset = received - said
+        if offset > self._offset + SET_BACK:
+            self._before, self._least, self._since = math.inf, offset, received
+        elif received - self._since > FRESH:
+            self._before, self._least, self._since = self._least, offset, received
+        else:
+            self._least = min(self._least, offset)
+
+    def ours(self, moment: float) -> float:
+        """A moment of the store's clock, by ours."""
+        return moment + self._offset
+
+    def stores(self, moment: float) -> float:
+        """A moment of our clock, by the store's."""
+        return moment - self._offset
 
 
 class ReplyListener(Protocol):
-    """Who asks, and hears the answers; called in the event loop.
-
-    Attributes:
-        awake: whether requests may have to wait for answers.
-    """
+    """What the client needs of the gate, which says what each method does; called in the event loop."""
 
     awake: bool
 
-    def questions(self) -> list[PermitRequest]:
-        """What is to be asked now."""
-
-    def answered(self, taken: TakenPermits, received: float, took: float) -> None:
-        """The store's answer to them, which was here at `received` by our clock, and took so many seconds."""
-
-    def unanswered(self) -> None:
-        """There was no answer: they are to be asked again."""
-
-    def heed(self, changed: Collection[str]) -> None:
-        """The rules, or the pace, of these domains have changed; of all of them, with `ALL` among them."""
-
-    def ruled(self, domains: frozenset[str]) -> None:
-        """These domains have rules, and no others; `ALL` is one of them."""
-
-    def set_away(self, away: bool) -> None:
-        """The store does not answer, or does again."""
-
-    def failed(self) -> None:
-        """Nothing can be asked any more."""
+    def questions(self) -> list[PermitRequest]: ...
+    def answered(self, taken: TakenPermits, received: float, took: float) -> None: ...
+    def unanswered(self) -> None: ...
+    def heed(self, changed: Collection[str]) -> None: ...
+    def ruled(self, domains: frozenset[str]) -> None: ...
+    def set_away(self, away: bool) -> None: ...
+    def failed(self) -> None: ...
 
 
 class ThrottleClient:
-    """All that one process says to the store of the throttle.
+    """One process's calls to the store of the throttle, one at a time, repeated while the store does not answer.
+
+    What was to be told is told, or kept for later; a store that is away is no error of the crawl.
 
     Args:
         store: a connection of its own.
-        listener: who asks.
+        listener: the gate.
         clock: seconds, never turned back.
         rules: the listener wants to know which domains have rules.
     """
@@ -92,13 +287,13 @@ class ThrottleClient:
         self._away = self._ended = False
 
     def hand_back(self, permits: Sequence[Permit]) -> None:
-        """Soon."""
+        """Return these permits soon."""
         if permits:
             self._back.extend(permits)
             self.begin()
 
     def tell(self, news: SiteNews, *, at_once: bool) -> None:
-        """At once, or with the next look at the rules' version."""
+        """Tell a site's news at once, or with the next look at the rules' version."""
         self._news.append(news)
         if at_once:
             self.look()
@@ -109,12 +304,12 @@ class ThrottleClient:
         self.begin()
 
     def begin(self) -> None:
-        """Something is to be said: say it, once what is being said has its answer."""
+        """Start calling the store, unless a call is under way already."""
         if self._talking is None and not self._ended:
             self._talking = asyncio.ensure_future(self._run())
 
     async def end(self, patience: float) -> None:
-        """Hand back what is left, wait `patience` seconds at most, and close the connection."""
+        """Return what is left, wait `patience` seconds at most, and close the connection."""
         deadline = time.monotonic() + patience
         while self._talking is not None and time.monotonic() < deadline:
             await asyncio.wait([self._talking], timeout=deadline - time.monotonic())
@@ -133,7 +328,7 @@ class ThrottleClient:
             self._talking = None
 
     async def _turn(self) -> bool:
-        """Say one thing; False when there is nothing to say."""
+        """Make one call; False when none is needed."""
         try:
             if self._back:
                 await self._return()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.spidermiddlewares.httperror import HttpError
 
-from ..throttle.budgets import PagesUsedUp
+from ..codec import PagesUsedUp
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure

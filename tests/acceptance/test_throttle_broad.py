@@ -28,7 +28,7 @@ SPIDER = """
 
     import scrapy
     from scrapy import signals
-    from scrapyd_dist.middlewares.throttle.domain_queue import DomainQueue
+    from scrapyd_dist.middlewares.throttle.domain_queues import DomainQueue
     from scrapyd_dist.throttle.permits import Permit, PermitReply, PermitRequest
 
     made, there = Counter(), Counter()

@@ -20,7 +20,7 @@ SPIDER = """
     import time
 
     import scrapy
-    from scrapyd_dist.middlewares.throttle.domain_queue import DomainQueue
+    from scrapyd_dist.middlewares.throttle.domain_queues import DomainQueue
 
     lines = 0
     init = DomainQueue.__init__

@@ -54,10 +54,10 @@ class Scene:
 
     async def look(self) -> None:
         """Until the gate knows the rules as they are now."""
-        assert self.gate._talk
-        self.gate._talk.look()
-        assert self.gate._talk._talking is not None
-        await self.gate._talk._talking
+        assert self.gate._client
+        self.gate._client.look()
+        assert self.gate._client._talking is not None
+        await self.gate._client._talking
 
     async def popped(self, *, until: int) -> list[str]:
         """So many requests, once the store has said that they may leave."""

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.throttle.budgets import META, PageBudget, PagesUsedUp
+from scrapyd_dist.middlewares.codec import PagesUsedUp
+from scrapyd_dist.middlewares.throttle.charges import META, PageBudget
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 from scrapyd_dist.middlewares.worker.request_ledger import judge

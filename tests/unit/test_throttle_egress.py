@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.throttle.egress import UNKNOWN, Egress, address_in
+from scrapyd_dist.middlewares.throttle.charges import UNKNOWN, Egress, address_in
 from scrapyd_dist.middlewares.throttle.throttle_options import ADDRESSES, ThrottleOptions
 
 #: seconds that no test should take

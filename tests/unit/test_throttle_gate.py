@@ -16,7 +16,7 @@ from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle import gate, throttle_client
-from scrapyd_dist.middlewares.throttle.domain_queue import STALE
+from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
@@ -148,13 +148,13 @@ class Scene:
 
     async def said(self) -> None:
         """Until the store has heard all."""
-        assert self.gate._talk
-        while self.gate._talk._talking is not None:
-            await asyncio.wait_for(asyncio.wait([self.gate._talk._talking]), 10)
+        assert self.gate._client
+        while self.gate._client._talking is not None:
+            await asyncio.wait_for(asyncio.wait([self.gate._client._talking]), 10)
 
     async def turn(self, seconds: float) -> None:
         self.time += seconds
-        self.gate._lines._alarms.look()
+        self.gate.queues._alarms.look()
         await self.said()
 
 
@@ -209,7 +209,7 @@ async def test_the_four_styles_of_keys(per_spider: bool, per_ip: bool) -> None:
     async with scene(per_spider=per_spider, per_ip=per_ip, public_ip="10.0.0.1" if per_ip else "") as it:
         request = Request("http://www.a.co.uk/", meta={"bindaddress": ("127.0.0.2", 0)})
         wanted = ["s"] * per_spider + ["127.0.0.2"] * per_ip + ["a.co.uk"]
-        assert it.gate.key_of(request) == ("|".join(wanted), "a.co.uk")
+        assert it.gate._charge(it.gate.queue_key(request)) == "|".join(wanted)
 
 
 async def test_a_permit_is_used_once_next_to_the_downloader() -> None:
@@ -275,7 +275,7 @@ async def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
         it.push(SLOW)
         await it.said()
         assert it.pop() == SLOW
-        it.gate._passes.close()
+        it.gate.capacity.close()
         picture = Request(f"http://{SLOW}/picture")
         waiting = asyncio.ensure_future(as_any(it.charging.process_request(picture)))
         await asyncio.sleep(0)
@@ -315,9 +315,9 @@ async def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
         await asyncio.sleep(0)
         await it.said()
-        it.gate._lines.sweep(ending=False)
+        it.gate.queues.sweep(ending=False)
         assert not waiting.done()
-        it.gate._lines.sweep(ending=True)
+        it.gate.queues.sweep(ending=True)
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await waiting
 
@@ -343,14 +343,14 @@ async def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(
     """Else all that wait for it would wait for ever, and the end of the crawl for them."""
     async with scene() as it:
         with monkeypatch.context() as broken:
-            broken.setattr(it.gate._lines, part, lambda *words: 1 / 0)
+            broken.setattr(it.gate.queues, part, lambda *words: 1 / 0)
             waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SLOW}/"), page=False))
             await asyncio.sleep(0)
             await it.said()
             with pytest.raises(ZeroDivisionError):
                 await asyncio.wait_for(waiting, 10)
-        assert not it.gate.room._placed
-        assert it.gate.room.active(SLOW) == 0
+        assert not it.gate.capacity._placed
+        assert it.gate.capacity.active(SLOW) == 0
 
 
 async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,14 +361,14 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
         def close(crawler: Any, reason: str) -> None:
             crawler.engine._slot.closing = reason
 
-        def fault(now: float) -> None:
+        def fault() -> None:
             raise ZeroDivisionError
 
         monkeypatch.setattr(gate, "close_spider", close)
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
         await asyncio.sleep(0)
         await it.said()
-        monkeypatch.setattr(it.gate._passes, "sweep", fault)
+        monkeypatch.setattr(it.gate.capacity, "sweep", fault)
         await it.gate._opened()
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await asyncio.wait_for(waiting, 10)
@@ -397,7 +397,7 @@ async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> Non
         it.store.take_permits = slow
         it.push("a.example", "a.example")
         await asyncio.get_running_loop().run_in_executor(None, asked.wait, 10)
-        it.gate.give_back(it.gate._lines.close())
+        it.gate.give_back(it.gate.queues.close())
         go.set()
         await it.said()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
@@ -410,8 +410,8 @@ async def test_new_rules_are_heeded_at_the_next_look() -> None:
         assert sorted(filter(None, [it.pop(), it.pop(), it.pop()])) == [FREE, SLOW]
         it.store.version, it.store.next = 2, {}
         it.store.asked.clear()
-        assert it.gate._talk
-        it.gate._talk.look()
+        assert it.gate._client
+        it.gate._client.look()
         await it.said()
         assert [permit.at for permit in it.store.back] == [160.0]
         assert {ask.domain for asks in it.store.asked for ask in asks} == {SLOW, SHUT}
@@ -427,12 +427,12 @@ async def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
         assert len([None for _ in range(7) if it.pop()]) == 7
         asked = len(it.store.asked)
         it.store.version, it.store.changed = 2, frozenset({"site3.example", "never.example"})
-        assert it.gate._talk
-        it.gate._talk.look()
+        assert it.gate._client
+        it.gate._client.look()
         await it.said()
         assert [permit.key for permit in it.store.back] == ["site3.example"]
         assert [ask.domain for asks in it.store.asked[asked:] for ask in asks] == ["site3.example"]
-        it.gate._talk.look()  # what is heeded is not told again
+        it.gate._client.look()  # what is heeded is not told again
         await it.said()
         assert (len(it.store.back), len(it.store.asked)) == (1, asked + 1)
 
@@ -456,10 +456,10 @@ async def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.Monkey
         assert it.pop() == FREE
         it.store.away = True
         it.push("a.example")
-        assert it.gate._talk
-        it.gate._talk.look()
-        while not it.gate._talk._away:
-            await asyncio.wait([as_any(it.gate._talk._talking)], timeout=0.01)
+        assert it.gate._client
+        it.gate._client.look()
+        while not it.gate._client._away:
+            await asyncio.wait([as_any(it.gate._client._talking)], timeout=0.01)
         assert it.pop() is None
         it.store.away = False
         await it.said()
@@ -499,9 +499,11 @@ async def test_what_nobody_waits_for_is_forgotten() -> None:
                 assert it.charging.process_request(request) is None
                 left += 1
         await it.turn(60.0)
-        it.gate._lines.sweep(ending=False)
-        assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate._lines._lines) == 0
-        assert len(it.gate.room._coming) == len(it.gate._passes._out) == len(it.gate._lines._alarms._heap) == 0
+        it.gate.queues.sweep(ending=False)
+        assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate.queues._queues) == 0
+        assert (
+            len(it.gate.capacity._coming) == len(it.gate.capacity._in_flight) == len(it.gate.queues._alarms._heap) == 0
+        )
 
 
 async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
@@ -513,16 +515,16 @@ async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
         await it.turn(1.0)
         it.store._answer = lambda ask: PermitReply(free=True)
         it.store.version = 2
-        assert it.gate._talk
-        it.gate._talk.look()
+        assert it.gate._client
+        it.gate._client.look()
         await it.said()
         assert it.pop() == SLOW
         it.time += 20
-        it.gate._lines.sweep(ending=False)
-        assert not it.gate._lines._lines
+        it.gate.queues.sweep(ending=False)
+        assert not it.gate.queues._queues
         await it.turn(60.0)
         await it.turn(20.0)
-        it.gate._lines.sweep(ending=False)
+        it.gate.queues.sweep(ending=False)
 
 
 async def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then() -> None:
@@ -600,13 +602,13 @@ async def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_ask
 
 async def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -> None:
     async with scene() as it:
-        plain = Lane("www.a.example", it.gate.kind_of(Request("http://www.a.example/")))
+        plain = Lane("www.a.example", it.gate.queue_key(Request("http://www.a.example/")))
         assert plain.name == "www.a.example"
         for request in (
             Request("http://a.example/", meta={"domain_max_pages": 7}),
             Request("http://[::1]/"),
             Request("data:,x"),
         ):
-            lane = Lane(it.crawler.engine.downloader.get_slot_key(request), it.gate.kind_of(request))
+            lane = Lane(it.crawler.engine.downloader.get_slot_key(request), it.gate.queue_key(request))
             assert Lane.named(lane.name) == lane
         assert Lane.named(plain.name) == plain

@@ -8,9 +8,9 @@ import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, is_throttled, put_in, why_not_heeded
-from scrapyd_dist.middlewares.throttle.permit_store import open_for
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PERMIT_ORDER, PermitMiddleware
+from scrapyd_dist.middlewares.throttle.throttle_client import open_for
 
 from scrapyd_dist.payload import START_URLS
 

@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
-from scrapyd_dist.middlewares.throttle.domain_queue import (
+from scrapyd_dist.middlewares.throttle.domain_queues import (
     AHEAD,
     LAST_LOOK,
     MOST_AHEAD,
-    STALE,
     DomainQueue,
     DomainStatus,
     QueueKey,
 )
+from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
 
 from scrapyd_dist.throttle.permits import Permit, PermitReply
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from scrapyd_dist.middlewares.throttle.timers import FRESH, ClockOffset
+from scrapyd_dist.middlewares.throttle.throttle_client import FRESH, ClockOffset
 
 
 def test_before_the_first_answer_no_moment_comes() -> None:

@@ -1,7 +1,6 @@
-"""The address from which a request leaves for its site, as the site sees it; looked up without holding anything up.
+"""What a request is charged to: the address from which it leaves, and its crawl's budget of pages.
 
-The rule it keeps: an address that is not known is called `unknown`, and all machines that do not know theirs share the
-budget of that name. Part of the worker half: imports Scrapy and the standard library only.
+Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -9,12 +8,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from functools import cached_property
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from uuid import uuid4
 
 from scrapy import signals
+
+from ..assignment import Assignment, PullAssignment
+from ..roles import FRONTIER, is_filler, is_pulling, is_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,25 +27,76 @@ if TYPE_CHECKING:
 
     from .throttle_options import ThrottleOptions
 
+
 logger = logging.getLogger(__name__)
 
+#: request meta: the most pages of its domain, with this request; the name is Scrapy Cluster's
+META = "domain_max_pages"
+#: the name of an address that is not known: all such machines share its budget
 UNKNOWN = "unknown"
+
+
 #: seconds for one question to the page that tells the address
 TIMEOUT = 5.0
+
+
 #: bytes of that page that are looked at
 LOOKED_AT = 65536
 
 
+class PageBudget:
+    """The budgets of pages for the requests of one process."""
+
+    def __init__(self, options: ThrottleOptions, crawler: Crawler) -> None:
+        self._most = options.max_pages
+        self._crawler = crawler
+        self._warned = False
+
+    def pages_of(self, request: Request) -> int | None:
+        """How many pages of its domain the crawl may have; None for no limit.
+
+        Where the settings and the request both have a limit, the smaller one holds; None and 0 are none.
+        """
+        said = request.meta.get(META)
+        if not said:
+            return self._most
+        if not isinstance(said, int) or said < 0:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "A request has %r as its %s, which must be a whole number, 0 or more: it is not heeded there.",
+                    said,
+                    META,
+                )
+            return self._most
+        return said if self._most is None else min(said, self._most)
+
+    @cached_property
+    def name(self) -> str:
+        """Pages are counted together under this name: the crawl's unique home, or one of this process's own.
+
+        The producer sets it (`charge_pages_to`), as it knows only after its checks which crawl it runs.
+        """
+        settings = self._crawler.settings
+        if is_pulling(settings):
+            return PullAssignment.from_settings(settings).home
+        job = Assignment.from_settings(settings) if is_worker(settings) else None
+        if job is not None:
+            return job.home or job.crawl
+        named = settings.get(FRONTIER) if is_filler(settings) else settings.get("DISTRIBUTED_CRAWL")
+        return str(named or f"{settings.get('BOT_NAME')}.{uuid4().hex}")
+
+
 class Egress:
-    """Tells of each request where it leaves from.
+    """The egress address of each request, as its site sees it.
 
     Args:
         options: of the throttle.
-        crawler: whose requests they are.
+        crawler: the process.
         fetch: gets the text of a page, or raises an OSError or a ValueError.
 
     Attributes:
-        settled: set once the first question has an answer or has failed; nothing needs to wait for longer than that.
+        settled: set once the first lookup has ended, well or not; nothing needs to wait for longer than that.
     """
 
     def __init__(self, options: ThrottleOptions, crawler: Crawler, fetch: Callable[[str], str] | None = None) -> None:
@@ -141,7 +195,8 @@ def _plain(host: str) -> str:
 
 
 def _fetch(url: str) -> str:
-    from http.client import HTTPException
+    from http.client import HTTPException  # few processes look their address up
+    from urllib.request import urlopen
 
     try:
         with urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 - http and https only, as the options see to
