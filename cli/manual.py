@@ -1,4 +1,4 @@
-"""`make docs`: a page of Markdown for each command, as Typer writes it from the code; a test compares."""
+"""`make docs`: a page of Markdown for each command, as Typer writes it, and the tables of settings; tests compare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 import typer
 from typer.cli import get_docs_for_click
 
+from scrapyd_dist.settings import GROUPS, Setting
+
 from .commands import COMMANDS, load
 from .exit_codes import MEANINGS
 
 _NOTE = "<!-- Made from the code by `make docs`. Change the help texts of the command instead. -->"
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)
+#: a table behind the marker with its heading
+_TABLE = re.compile(r"(<!-- settings: (.+) -->)\n(?:\n(?:\|.*\n)+)?")
 _CODES = re.compile(r"^Exit codes:\n((?: +\d+  .*\n)+)", re.MULTILINE)
 
 
@@ -52,8 +56,28 @@ def _contents() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def settings_page(text: str) -> str:
+    """`docs/settings.md` with the tables of today behind their markers."""
+    return _TABLE.sub(lambda found: f"{found[1]}\n\n{_settings_table(GROUPS[found[2]])}\n", text)
+
+
+def _settings_table(rows: tuple[Setting, ...]) -> str:
+    heading = "write" if rows[-1].instead else "Scrapy Cluster's" if any(row.cluster for row in rows) else "option"
+    lines = [f"| setting | {heading} | default | meaning |", "|---|---|---|---|"]
+    for row in rows:
+        name, second, default = map(_literal, (row.name, row.instead or row.cluster or row.option, row.default_text))
+        lines.append(re.sub(" +", " ", f"| {name} | {second} | {default} | {row.help} |"))
+    return "\n".join(lines)
+
+
+def _literal(text: str) -> str:
+    return text and f"`{text}`"
+
+
 def write(folder: Path) -> None:
-    """Write all pages, and remove the pages of commands that are gone."""
+    """Write all pages, remove the pages of commands that are gone, and bring the page of settings up to date."""
+    settings = folder.parent / "settings.md"
+    settings.write_text(settings_page(settings.read_text("utf-8")), encoding="utf-8")
     texts = pages()
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.md"):

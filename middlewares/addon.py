@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
@@ -18,15 +19,19 @@ from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from scrapyd_dist.settings import complaints
+
 from .assignment import Assignment
 from .profile import apply_profile
-from .roles import is_filler, is_producer, is_pulling, is_worker
+from .roles import is_filler, is_producer, is_pulling, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
 
 #: has a queue for each site, and takes the next request from that with the fewest under way
 SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
@@ -53,6 +58,8 @@ class Addon:
             _pin_queue(settings)
         put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
+            for warning in () if looks_only() else complaints(settings):
+                logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)

@@ -6,6 +6,7 @@ Part of the worker half: imports the standard library only.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -61,6 +62,7 @@ class Setting:
     pull_only: bool = False  #: jobs that are sent their batch ignore it
     travels: Travels = Travels.NOWHERE
     secret: bool = False  #: may hold a password
+    variable: str = ""  #: of the environment, which goes before the setting
     cluster: str = ""  #: the setting of Scrapy Cluster that means the same
     instead: str = ""  #: of an old name: how the same is written today
 
@@ -72,7 +74,8 @@ class Setting:
     @property
     def plain_help(self) -> str:
         """The help without Markdown."""
-        return re.sub(r" \(\[[^]]+\]\([^)]+\)\)|`", "", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.help))
+        text = re.sub(r" \(\[[^]]+\]\([^)]+\)\)|`", "", self.help)
+        return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text)
 
 
 def _s(name: str, kind: ValueKind, default: Any, help_: str, **more: Any) -> Setting:
@@ -92,8 +95,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("TARGET_RULE", _WHOLE, -1, "CrawlSpider rule whose requests go to the nodes, counted from 0. Without a rule and"
        " a callback: the only rule that has a callback and does not follow", option="--rule",
        must_be="the number of a rule", travels=_LEASING),
-    _s("TARGET_CALLBACKS", _LIST, [], "callbacks whose requests go to the nodes; for any spider", option="--callback",
-       travels=_LEASING),
+    _s("TARGET_CALLBACKS", _LIST, [], "callbacks whose requests go to the nodes; works for any spider",
+       option="--callback", travels=_LEASING),
     _s("TARGET_BY_META", _YES_NO, False, 'only requests with `meta={"distribute": True}` go to the nodes (they do in'
        " any case)", travels=_LEASING),
     _s("UNSENDABLE", _CHOICE, "local", "a request that cannot travel (a lambda as callback, a value without JSON"
@@ -139,9 +142,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("TARGET_HOSTS", _LIST, [], "addresses of nodes, as the book names them; where `DISTRIBUTED_NODES` is not set"),
     _s("NODES_EVERY", _SECONDS, 10.0, "seconds after which `cmd:` entries run again, and host names with several"
        " addresses are resolved again"),
-    _s("PLACEMENT", _CHOICE, "by-capacity", "`by-capacity`: a batch goes where it will be done first, by the nodes'"
-       " load, slots and speed; `round-robin`; `least-loaded`: the fewest jobs per process slot", option="--placement",
-       choices=("by-capacity", "round-robin", "least-loaded")),
+    _s("PLACEMENT", _CHOICE, "by-capacity", "where a batch goes: `by-capacity`, where it will be done first, by the"
+       " nodes' load, slots and speed; `round-robin`; `least-loaded`, the fewest jobs per process slot"
+       " ([more](placement.md))", option="--placement", choices=("by-capacity", "round-robin", "least-loaded")),
     _s("MAX_JOBS", _WHOLE, 0, "jobs (with `pull`: workers) at one time over all nodes; 0: the nodes' own limits",
        option="--max-jobs", least=0),
     _s("DEPLOY", _CHOICE, "if-missing", "`never`: the nodes must have the code already", option="--deploy/--no-deploy",
@@ -159,9 +162,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", travels=_FLEET),
 ),
 "Workers that lease": (
-    _s("MODE", _CHOICE, "push", "`pull`: long-lived workers on the nodes lease batches from the store, which the nodes"
-       " must reach, instead of a job for each batch ([more](frontier.md#workers))", option="--pull/--push",
-       choices=("push", "pull")),
+    _s("MODE", _CHOICE, "push", "how batches reach the nodes: `push`, each is sent as a job; `pull`, long-lived"
+       " workers on the nodes lease them from the store, which the nodes must reach ([more](frontier.md#workers))",
+       option="--pull/--push", choices=("push", "pull")),
     _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
        " first batch", choices=("skip", "first")),
     _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",
@@ -200,18 +203,19 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("MAX_FAILED", _WHOLE, 0, "failed URLs that still count as success", option="--max-failed", least=0),
     _s("MIN_ITEMS", _WHOLE, 0, "fewer items are a failure: exit code 1, with the reason as the crawl's message",
        option="--min-items", least=0),
-    _s("ON_FINISH", _TEXT, None, "runs when the crawl has ended ([more](operating.md)): a shell command that gets the"
-       " [summary](summary.md) on its standard input, or an http(s) address that gets it by POST",
+    _s("ON_FINISH", _TEXT, None, "runs when the crawl has ended ([more](#items-and-the-end)): a shell command that"
+       " gets the [summary](summary.md) on its standard input, or an http(s) address that gets it by POST",
        option="--on-finish", secret=True),
     _s("WAIT", _YES_NO, True, "`False`: send everything at once and leave; `sdist resume` collects later"),
 ),
 "The crawl": (
     _s("CRAWL", _TEXT, None, "the crawl's name; not set: one is made", option="--name"),
     _s("STORE", _TEXT, ".sdist/store.db", "path of an SQLite file on a local disk, or `redis://…` ([more](store.md))."
-       " `SDIST_STORE` in the environment goes before it", secret=True),
-    _s("PROFILE", _CHOICE, "usual", "`usual`: `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage"
-       " collection; `fast`: it is 4, and `LOG_LEVEL` is INFO; `none`: Scrapy as it is. Changes only speed, and no"
-       " setting of yours ([more](speed.md))", option="--profile", choices=("usual", "fast", "none")),
+       " `SDIST_STORE` in the environment goes before it", secret=True, variable="SDIST_STORE"),
+    _s("PROFILE", _CHOICE, "usual", "what makes a page cheaper, and changes neither results nor settings of yours:"
+       " `usual`, `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage collection; `fast`, it is 4,"
+       " `LOG_LEVEL` is INFO, and records below the log's level are not made; `none`, Scrapy as it is"
+       " ([more](speed.md))", option="--profile", choices=("usual", "fast", "none")),
 ),
 "The throttle": (
     _s("THROTTLE", _YES_NO, None, "`True`: this process follows the throttle's rules and the settings below; `False`:"
@@ -264,6 +268,17 @@ def travelling(*travels: Travels) -> tuple[str, ...]:
     return tuple(name for name, row in SETTINGS.items() if row.travels in travels)
 
 
+def of_options(options: object) -> dict[str, Any]:
+    """The settings that an object with fields named like options gives values to."""
+    fields = {
+        row.option.split()[-1].partition("/")[0].lstrip("-").replace("-", "_"): name
+        for name, row in SETTINGS.items()
+        if row.option
+    }
+    given = {name: getattr(options, field, None) for field, name in fields.items()}
+    return {name: value for name, value in given.items() if value not in (None, [])}
+
+
 def nearest(name: str, known: Iterable[str] = SETTINGS) -> str:
     """What a misspelt name probably means, as the end of a paragraph; empty when none is near."""
     ends = {one.removeprefix(PREFIX): one for one in known}  # the prefix would make any two names alike
@@ -271,13 +286,31 @@ def nearest(name: str, known: Iterable[str] = SETTINGS) -> str:
     return f" Did you mean {ends[close[0]]}?" if close else ""
 
 
-def complaints(names: Iterable[str]) -> list[str]:
-    """A paragraph for each of the names of settings that begins as ours do and is unknown, and for each old one."""
-    said = []
-    for name in sorted(name for name in names if name.startswith(PREFIX)):
-        row = SETTINGS.get(name)
-        if row is not None and row.instead:
-            said.append(f"The setting {name} is old, and still works. Write {row.instead} instead.")
-        elif row is None and name not in INTERNAL and not name.startswith(f"{PREFIX}START_URLS_"):
-            said.append(f"The setting {name} is none of scrapyd-dist's, and does nothing.{nearest(name)}")
+def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
+    """A paragraph for each unknown name that begins as ours do, and for each misspelt variable of the environment."""
+    internal = (*INTERNAL, f"{PREFIX}START_URLS_")
+    said = [
+        f"The setting {name} is none of scrapyd-dist's, and does nothing.{nearest(name)}"
+        for name in sorted(names)
+        if name.startswith(PREFIX) and name not in SETTINGS and not name.startswith(internal)
+    ]
+    for variable in (row.variable for row in SETTINGS.values() if row.variable):
+        near = difflib.get_close_matches(variable, environment, 3, 0.9)
+        said += [
+            f"The environment variable {name} is none of scrapyd-dist's, and does nothing. Did you mean {variable}?"
+            for name in sorted(near)
+            if not name.startswith(variable)
+        ]
     return said
+
+
+def outdated(names: Iterable[str]) -> list[str]:
+    """A paragraph for each old name among these, with what to write today."""
+    rows = (row for name, row in SETTINGS.items() if row.instead and name in names)
+    return [f"The setting {row.name} is old, and still works. Write {row.instead} instead." for row in rows]
+
+
+def complaints(names: Iterable[str]) -> list[str]:
+    """What to warn of where a process begins: unknown and old settings, and misspelt variables."""
+    names = [*names]
+    return unknown(names, os.environ) + outdated(names)

@@ -7,48 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 from urllib.parse import urlsplit
 
 import typer
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, of_options
 
 from ..candidates import nodes, placements, spiders
 
-if TYPE_CHECKING:
-    pass
-
-_TARGET, _INDEX, _ITEMS = "What goes to the nodes", "The index", "Items"
-_BATCHES, _NODES, _SPIDER, _END = "Batches", "Nodes", "The spider", "The end"
+_ITEMS, _SPIDER = "Items and the end", "The spider"
 _NAMES_OF_FORMATS = ("jsonlines", "json", "csv")
-
-#: field of `CrawlOptions` -> setting, where the value goes over as it is
-SETTINGS = {
-    "rule": "DISTRIBUTED_TARGET_RULE",
-    "callback": "DISTRIBUTED_TARGET_CALLBACKS",
-    "index": "DISTRIBUTED_INDEX",
-    "pages": "DISTRIBUTED_PAGES",
-    "first_page": "DISTRIBUTED_FIRST_PAGE",
-    "shards": "DISTRIBUTED_SHARDS",
-    "batch_size": "DISTRIBUTED_BATCH_SIZE",
-    "batch_max_age": "DISTRIBUTED_BATCH_MAX_AGE",
-    "max_attempts": "DISTRIBUTED_MAX_ATTEMPTS",
-    "max_failed": "DISTRIBUTED_MAX_FAILED",
-    "limit": "DISTRIBUTED_LIMIT",
-    "min_items": "DISTRIBUTED_MIN_ITEMS",
-    "on_finish": "DISTRIBUTED_ON_FINISH",
-    "max_jobs": "DISTRIBUTED_MAX_JOBS",
-    "placement": "DISTRIBUTED_PLACEMENT",
-    "node": "DISTRIBUTED_NODES",
-    "node_timeout": "DISTRIBUTED_NODE_TIMEOUT",
-    "fleet_timeout": "DISTRIBUTED_FLEET_TIMEOUT",
-    "poll_interval": "DISTRIBUTED_POLL_INTERVAL",
-    "feed": "DISTRIBUTED_TARGET_FEED_URL",
-    "profile": "DISTRIBUTED_PROFILE",
-    "workers": "DISTRIBUTED_WORKERS",
-    "fair": "DISTRIBUTED_FAIR",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +36,14 @@ def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help_, rich_help_panel=panel, show_default=False, **more)
 
 
+def _setting(name: str, *names: str, **more: Any) -> Any:
+    """The option that gives this setting its value, with the registry's help."""
+    row = SETTINGS[PREFIX + name]
+    panel = next(heading for heading, rows in GROUPS.items() if row in rows)
+    default = f" ({row.default_text})" if type(row.default) in {int, float} and row.default > 0 else ""
+    return _option(panel, f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, **more)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CrawlOptions:
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
@@ -79,29 +57,14 @@ class CrawlOptions:
             show_default=False,
         ),
     ]
-    rule: Annotated[
-        Optional[int], _option(_TARGET, "Rule number of a CrawlSpider, from 0: the requests it makes go to the nodes.")
-    ] = None
-    callback: Annotated[
-        Optional[list[str]],
-        _option(_TARGET, "Callback: the requests that lead to it go to the nodes. Repeatable.", metavar="NAME"),
-    ] = None
-    limit: Annotated[
-        Optional[int],
-        _option(_TARGET, "A trial: hand out the first N target requests, and look for no more.", metavar="N"),
-    ] = None
-    shards: Annotated[
-        Optional[int], _option(_INDEX, "Walk the index from this many start pages at once.", metavar="S")
-    ] = None
-    index: Annotated[
-        Optional[str],
-        _option(_INDEX, "Address of an index page, with a place for its number: index_%05d.html.", metavar="TEMPLATE"),
-    ] = None
-    pages: Annotated[Optional[int], _option(_INDEX, "How many index pages there are.", metavar="P")] = None
-    first_page: Annotated[Optional[int], _option(_INDEX, "Number of the first one (0).", metavar="K")] = None
-    start_urls: Annotated[
-        Optional[Path], _option(_INDEX, "Start from the addresses in this file, one per line.", metavar="FILE")
-    ] = None
+    rule: Annotated[Optional[int], _setting("TARGET_RULE")] = None
+    callback: Annotated[Optional[list[str]], _setting("TARGET_CALLBACKS", metavar="NAME")] = None
+    limit: Annotated[Optional[int], _setting("LIMIT", metavar="N")] = None
+    shards: Annotated[Optional[int], _setting("SHARDS", metavar="S")] = None
+    index: Annotated[Optional[str], _setting("INDEX", metavar="TEMPLATE")] = None
+    pages: Annotated[Optional[int], _setting("PAGES", metavar="P")] = None
+    first_page: Annotated[Optional[int], _setting("FIRST_PAGE", metavar="K")] = None
+    start_urls: Annotated[Optional[Path], _setting("START_URLS_FILE", metavar="FILE")] = None
     add_to: Annotated[
         Optional[list[str]],
         _option(_ITEMS, "Write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
@@ -109,78 +72,45 @@ class CrawlOptions:
     ] = None  # fmt: skip
     overwrite: Annotated[
         Optional[list[str]],
-        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
-    ] = None
-    feed: Annotated[
-        Optional[str],
-        _option(_ITEMS, "Where each job writes its items instead: ftp, s3, gs, file; %(batch)s and the like work.",
-                metavar="URL"),
-    ] = None  # fmt: skip
-    batch_size: Annotated[
-        Optional[int],
-        _option(_BATCHES, "Requests in a batch; without it, as many as the fleet can use, 1000 at most.", metavar="N"),
-    ] = None
-    batch_max_age: Annotated[
-        Optional[float], _option(_BATCHES, "Send a batch that has waited this long (30).", metavar="SECONDS")
-    ] = None
-    max_attempts: Annotated[
-        Optional[int], _option(_BATCHES, "Give a batch up after this many attempts.", metavar="N")
-    ] = None
-    max_failed: Annotated[
-        Optional[int], _option(_BATCHES, "Failed URLs that still count as success (0).", metavar="N")
-    ] = None
-    min_items: Annotated[
-        Optional[int], _option(_END, "Fewer items than this are a failure: exit code 1.", metavar="N")
-    ] = None
-    on_finish: Annotated[
-        Optional[str],
-        _option(_END, "When the crawl has ended: run this command, with the summary on its standard input; or POST the "
-                "summary to this http(s) address.", metavar="CMD|URL"),
-    ] = None  # fmt: skip
-    pull: Annotated[
-        Optional[bool],
-        _option(_NODES, "Let long-lived workers on the nodes fetch batches from the store, or send each batch to a "
-                "node as a job (the default).", "--pull/--push"),
-    ] = None  # fmt: skip
-    workers: Annotated[
-        Optional[int],
-        _option(_NODES, "With --pull: most workers at once; without it, one for each process slot.", metavar="N"),
-    ] = None
-    fair: Annotated[
-        Optional[str],
-        _option(_BATCHES, "Let sites take turns, so that nobody waits for a slow one: spread, or by-domain (a site "
-                "stays with one worker).", metavar="KIND"),
-    ] = None  # fmt: skip
-    max_jobs: Annotated[Optional[int], _option(_NODES, "Most jobs at once, over all nodes.", metavar="N")] = None
-    placement: Annotated[
-        Optional[str],
         _option(
-            _NODES, "by-capacity (the default), round-robin or least-loaded.", autocompletion=placements, metavar="KIND"
+            "Items and the end",
+            "The same, and replace a file that is there.",
+            "-O",
+            "--overwrite-output",
+            metavar="FILE",
         ),
     ] = None
+    feed: Annotated[Optional[str], _setting("TARGET_FEED_URL", metavar="URL")] = None
+    batch_size: Annotated[Optional[str], _setting("BATCH_SIZE", metavar="N|auto")] = None
+    batch_max_age: Annotated[Optional[float], _setting("BATCH_MAX_AGE", metavar="SECONDS")] = None
+    max_attempts: Annotated[Optional[int], _setting("MAX_ATTEMPTS", metavar="N")] = None
+    max_failed: Annotated[Optional[int], _setting("MAX_FAILED", metavar="N")] = None
+    min_items: Annotated[Optional[int], _setting("MIN_ITEMS", metavar="N")] = None
+    on_finish: Annotated[Optional[str], _setting("ON_FINISH", metavar="CMD|URL")] = None
+    pull: Annotated[Optional[bool], _setting("MODE", "--pull/--push")] = None
+    workers: Annotated[
+        Optional[int], _option("Nodes", "With --pull: the same as --max-jobs; the smaller one counts.", metavar="N")
+    ] = None
+    fair: Annotated[Optional[str], _setting("FAIR", metavar="KIND")] = None
+    max_jobs: Annotated[Optional[int], _setting("MAX_JOBS", metavar="N")] = None
+    placement: Annotated[Optional[str], _setting("PLACEMENT", autocompletion=placements, metavar="KIND")] = None
     node: Annotated[
         Optional[list[str]],
-        _option(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
+        _option("Nodes", "Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
                 metavar="NAME|ADDRESS", autocompletion=nodes),
     ] = None  # fmt: skip
     deploy: Annotated[
         Optional[bool],
-        _option(_NODES, "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy"),
+        _option("Nodes", "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy"),
     ] = None
     version: Annotated[
         Optional[str],
-        _option(_NODES, "Run this version, which was deployed or crawled with from here, in place of the code that is "
+        _option("Nodes", "Run this version, which was deployed or crawled with from here, in place of the code that is "
                 "here; its name, how it begins, or its content hash.", metavar="NAME"),
     ] = None  # fmt: skip
-    node_timeout: Annotated[
-        Optional[float], _option(_NODES, "Silence after which a node counts as lost.", metavar="SECONDS")
-    ] = None
-    fleet_timeout: Annotated[
-        Optional[float], _option(_NODES, "How long to wait when all nodes are lost.", metavar="SECONDS")
-    ] = None
-    poll_interval: Annotated[
-        Optional[float], _option(_NODES, "Pause between two questions to a node.", metavar="SECONDS")
-    ] = None
+    node_timeout: Annotated[Optional[float], _setting("NODE_TIMEOUT", metavar="SECONDS")] = None
+    fleet_timeout: Annotated[Optional[float], _setting("FLEET_TIMEOUT", metavar="SECONDS")] = None
+    poll_interval: Annotated[Optional[float], _setting("POLL_INTERVAL", metavar="SECONDS")] = None
     arg: Annotated[
         Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
     ] = None
@@ -189,11 +119,7 @@ class CrawlOptions:
         _option(_SPIDER, "Setting of the spider, here and in every job. Repeatable.", "-s", "--set",
                 metavar="NAME=VALUE"),
     ] = None  # fmt: skip
-    profile: Annotated[
-        Optional[str],
-        _option(_SPIDER, "fast: each page is cheaper and logs less; none: Scrapy as it is. No result changes.",
-                metavar="NAME"),
-    ] = None  # fmt: skip
+    profile: Annotated[Optional[str], _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
         """The same as settings.
@@ -204,7 +130,9 @@ class CrawlOptions:
         Raises:
             ConfigError: an option makes no sense, or a file is there or is missing.
         """
-        settings = {name: value for key, name in SETTINGS.items() if (value := getattr(self, key)) not in (None, [])}
+        settings = of_options(self)
+        if self.workers is not None:
+            settings["DISTRIBUTED_MAX_JOBS"] = min(filter(None, (self.workers, self.max_jobs)), default=0)
         if self.deploy is not None:
             settings["DISTRIBUTED_DEPLOY"] = "if-missing" if self.deploy else "never"
         if self.pull is not None:

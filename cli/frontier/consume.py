@@ -16,6 +16,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments
 from scrapyd_dist.progress.summary import told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.settings import of_options
 
 from ..candidates import frontiers, nodes, spiders
 from ..crawls import wording
@@ -150,13 +151,7 @@ class ConsumeOptions:
 
     def settings(self) -> dict[str, Any]:
         """What else is asked for, as settings of ours."""
-        asked = {
-            "DISTRIBUTED_MAX_BATCHES": self.max_batches,
-            "DISTRIBUTED_MAX_REQUESTS": self.max_requests,
-            "DISTRIBUTED_FAIR": self.fair,
-            "DISTRIBUTED_IDLE": seconds("--idle", self.idle),
-            "DISTRIBUTED_NODES": self.node,
-        }
+        asked = {**of_options(self), "DISTRIBUTED_IDLE": seconds("--idle", self.idle)}
         return {name: value for name, value in asked.items() if value}
 
     def labels(self) -> list[str]:

@@ -57,7 +57,9 @@ def config(
     Example: sdist config --show-origin
     """
     from scrapyd_dist.config import load
+    from scrapyd_dist.settings import outdated
 
+    from ..output import complain
     from . import config_sources
 
     found = load()
@@ -69,6 +71,8 @@ def config(
         *config_sources.of_settings(found, files, settings),
     ]
     wrong = config_sources.misspelt(files, settings)
+    for text in outdated(settings):
+        complain(text)
     _show(options, wrong, problem, show_origin=show_origin, every=every, as_json=as_json)
     raise typer.Exit(2 if problem else 10 if check and wrong else 0)
 

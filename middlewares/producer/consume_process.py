@@ -23,6 +23,7 @@ from scrapyd_dist.scheduling.argument_jobs import ArgumentScheduler
 from scrapyd_dist.scheduling.job_request import JobRequest, passed_on
 from scrapyd_dist.scheduling.pull import PullScheduler
 from scrapyd_dist.scrapyd.jobs import check_args
+from scrapyd_dist.settings import complaints
 from scrapyd_dist.transports.threads import ThreadTransport
 
 from ..throttle.install import why_not_heeded
@@ -326,7 +327,8 @@ class ConsumeProcess:
         )
         await bulletin.begin()
         self._reporter = bulletin
-        for warning in (*await self._repository.warnings(), *prepared.warnings):
+        told = complaints(self._settings)
+        for warning in (*told, *await self._repository.warnings(), *prepared.warnings):
             logger.warning("%s", warning)
             bulletin.warnings.append(warning)
         await bulletin.tell(CrawlState.WORKING, version=prepared.version, spider=spider)

@@ -21,6 +21,7 @@ from scrapyd_dist.progress.completion_policy import CompletionPolicy
 from scrapyd_dist.progress.summary import exit_code
 from scrapyd_dist.scheduling.batcher import portions
 from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.settings import complaints
 
 from ..classifier import count_found
 from ..engine_compat import close_spider
@@ -124,7 +125,7 @@ class CrawlRun:
         self.repository = repository = CrawlRepository(options, project, partial(count_found, self._crawler))
         await repository.take_row(spider.name, asked)
         charge_pages_to(self._crawler, repository.home)
-        self._reporter.warn(*await repository.warnings())
+        self._reporter.warn(*complaints(settings), *await repository.warnings())
         await self._look_for_rules()
         self.fleet = fleet = CrawlNodes(options, project, spider.name, repository.where, repository.rules)
         code = await repository.code()

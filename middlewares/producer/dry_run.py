@@ -18,6 +18,7 @@ from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
+from scrapyd_dist.settings import complaints
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.reach import Ways
@@ -88,7 +89,11 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
     project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
     prepared = prepare(options, project, spider, NodeSources(options, project).read(), code=code, dry_run=True)
     throttle = _throttle(options, project, crawler.settings)
-    warnings = [*prepared.warnings, *_reach_warnings(options, project, prepared, rules=throttle["rules"])]
+    warnings = [
+        *complaints(crawler.settings),
+        *prepared.warnings,
+        *_reach_warnings(options, project, prepared, rules=throttle["rules"]),
+    ]
     there = present([p.node for p in prepared.probes if p.error is None], project.name)
     version = _version(prepared, code, there)
     nodes = describe(prepared)
@@ -202,5 +207,5 @@ def _site_load(settings: BaseSettings, options: ProducerOptions, nodes: list[dic
     guess = "" if all(node["slots"] for node in nodes) else f" (a node that does not say has {SLOTS_UNKNOWN} slots)"
     return (
         f"The site sees up to {jobs} jobs x {each} = {jobs * each} requests at the same time{rate}{guess}."
-        f" {'--workers' if options.pull else '--max-jobs'} N lowers it."
+        " --max-jobs N lowers it."
     )

@@ -23,6 +23,7 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.frontier.intake import check_frontier_name
 from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.scheduling.batcher import SlotBatcher
+from scrapyd_dist.settings import complaints
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -200,6 +201,8 @@ class Filler:
         check_frontier_name(self._frontier)
         options = read_options(settings)
         check_parts(settings)
+        for warning in complaints(settings):
+            logger.warning("%s", warning)
         self._check(options)
         self._target = find_target(spider, settings)
         shards_of(options, spider)

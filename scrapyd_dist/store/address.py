@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 #: the file in the state folder, where nothing else was said
 STORE_FILE = "store.db"
 #: the environment variable with the store's address; it may hold a password, an argument list must not
-VARIABLE = "SDIST_STORE"
+VARIABLE = SETTINGS["DISTRIBUTED_STORE"].variable
 _TAG = re.compile(r"^[^{]*\{[^}]+\}")
 
 

@@ -69,7 +69,7 @@ def test_nodes_of_a_file_join_leave_and_come_back(
     one, two = fleet(2)
     pages = site(500, "--latency=0.3", per_page=100)
     settings: dict[str, Any] = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 25, "START_URL": pages.start_url}
-    it = project(settings={**settings, "DISTRIBUTED_NODES_FILE": "nodes.txt"})
+    it = project(settings={**settings, "DISTRIBUTED_NODES": ["file:nodes.txt"]})
     listed = it.path / "nodes.txt"
     listed.write_text(f"{one.url} name=one\n")
     command = begun("scrapy", it, pages)
@@ -95,7 +95,7 @@ def test_nodes_of_a_command_that_breaks_meanwhile(
 ) -> None:
     one, two = fleet(2)
     pages = site(400, "--latency=0.3", per_page=100)
-    run = {"DISTRIBUTED_NODES_COMMAND": f"{sys.executable} list.py", "DISTRIBUTED_NODES_EVERY": 1}
+    run = {"DISTRIBUTED_NODES": [f"cmd:{sys.executable} list.py"], "DISTRIBUTED_NODES_EVERY": 1}
     it = project(settings={**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 25, "START_URL": pages.start_url, **run})
     (it.path / "list.py").write_text(f"print({f'{one.url} name=one'!r})")
     command = begun("sdist", it, pages)

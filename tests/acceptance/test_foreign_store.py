@@ -36,7 +36,7 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     it, env = project(), {"SDIST_STORE": server.url}
     ran, logged = tmp_path / "ran", tmp_path / "logged"
     evil = {
-        "settings": {"DISTRIBUTED_ON_FINISH": f"touch {ran}", "DISTRIBUTED_NODES_COMMAND": f"touch {ran}"},
+        "settings": {"DISTRIBUTED_ON_FINISH": f"touch {ran}", "DISTRIBUTED_NODES": [f"cmd:touch {ran}"]},
         "spider_settings": {"LOG_FILE": str(logged), "FEEDS": json.dumps({str(logged): {"format": "jsonlines"}})},
     }
     with closing(open_store(server.url)) as store:

@@ -138,7 +138,7 @@ def test_the_producer_of_a_crawl_counts_its_links_as_well(
     run_scrapy: Callable[..., Result], way: str,
 ) -> None:  # fmt: skip
     pages = site(90, per_page=30, duplicates=4, offsite=3)
-    it = counted(project, nodes_up, pages, DISTRIBUTED_MODE=way.strip("-"), DISTRIBUTED_WORKERS=2)
+    it = counted(project, nodes_up, pages, DISTRIBUTED_MODE=way.strip("-"), DISTRIBUTED_MAX_JOBS=2)
     done = run_scrapy(it, "crawl", "counted", "-o", "items.jl")
     assert done.code == 0, said(done)
     told, summary = dumped(done), last_crawl(it).summary

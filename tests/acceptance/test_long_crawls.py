@@ -64,7 +64,7 @@ def test_a_site_without_an_end_stops_at_its_budget_and_costs_no_other_a_page(
     web = site(1, "--host=0.0.0.0")
     port = urlsplit(web.url).port
     calendar, plain = f"127.0.4.1:{port}", f"127.0.4.2:{port}"
-    ours = {**QUICK, "DISTRIBUTED_WORKERS": 2, "DISTRIBUTED_BATCH_SIZE": 5, "DISTRIBUTED_THROTTLE_MAX_PAGES": BUDGET}
+    ours = {**QUICK, "DISTRIBUTED_MAX_JOBS": 2, "DISTRIBUTED_BATCH_SIZE": 5, "DISTRIBUTED_THROTTLE_MAX_PAGES": BUDGET}
     it = project(spiders={"days": CALENDAR}, nodes=pair, settings={**ours, "ADDONS": ADDON})
     told = ("-a", f"calendar={calendar}", "-a", f"plain={plain}", "--callback", "parse_day", "--callback", "parse_page")
     done = run_cli(it, "crawl", "days", "--pull", *told, "-o", ITEMS)

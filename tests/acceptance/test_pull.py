@@ -21,7 +21,7 @@ from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.store import open_store
 
 #: batches small enough that each worker has several
-PULL = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_WORKERS": 3}
+PULL = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_MAX_JOBS": 3}
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_the_work_of_a_node_that_dies_goes_elsewhere(
 ) -> None:
     nodes = fleet(2)
     pages = site(500, "--latency=0.2", per_page=20)
-    it = project(nodes=nodes, settings={**PULL, "START_URL": pages.start_url, "DISTRIBUTED_WORKERS": 4})
+    it = project(nodes=nodes, settings={**PULL, "START_URL": pages.start_url, "DISTRIBUTED_MAX_JOBS": 4})
     command = start_cli(it, *arguments("sdist", pages))
     wait_accepted(it, 2)
     wait_for(lambda: workers_on(nodes[0]), 60, "a worker on the first node")
@@ -281,7 +281,7 @@ def test_one_page_that_kills_its_workers_is_found_and_all_others_come_home(
     run_cli: Callable[..., Result],
 ) -> None:
     pages = site(60, per_page=20)
-    settings: dict[str, Any] = {**PULL, "START_URL": pages.start_url, "DISTRIBUTED_WORKERS": 2}
+    settings: dict[str, Any] = {**PULL, "START_URL": pages.start_url, "DISTRIBUTED_MAX_JOBS": 2}
     it = project(nodes=pair, settings={**settings, "DISTRIBUTED_MAX_ATTEMPTS": 2})
     it.spider(
         "fragile",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls.crawl_options import SETTINGS, CrawlOptions, pairs
+from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, pairs
 from scrapyd_dist.cli.option_groups import asks
 
 from scrapyd_dist.errors import ConfigError
@@ -17,15 +17,25 @@ def test_options_that_are_left_out_set_nothing(tmp_path: Path) -> None:
     assert (order.spider, order.settings, order.spider_settings, order.args) == ("easy", {}, {}, {})
 
 
+#: settings with an option of their own
+NAMED = (
+    "TARGET_RULE", "TARGET_CALLBACKS", "SHARDS", "INDEX", "PAGES", "FIRST_PAGE", "BATCH_SIZE", "BATCH_MAX_AGE",
+    "MAX_ATTEMPTS", "MAX_FAILED", "MAX_JOBS", "PLACEMENT", "NODES", "NODE_TIMEOUT", "FLEET_TIMEOUT", "POLL_INTERVAL",
+    "TARGET_FEED_URL", "MIN_ITEMS", "ON_FINISH", "PROFILE", "FAIR", "LIMIT",
+)  # fmt: skip
+
+
 def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
     asked = CrawlOptions(
         spider="easy", rule=0, callback=["parse_item"], shards=20, index="http://w/i_%d", pages=7, first_page=0,
-        batch_size=10, batch_max_age=1.5, max_attempts=2, max_failed=0, max_jobs=3, placement="least-loaded",
+        batch_size="10", batch_max_age=1.5, max_attempts=2, max_failed=0, max_jobs=3, placement="least-loaded",
         node=["a", "b:1"], node_timeout=4.0, fleet_timeout=5.0, poll_interval=0.5, feed="ftp://h/%(batch)s",
         min_items=5, on_finish="true", profile="fast", workers=4, fair="spread", limit=9,
     )  # fmt: skip
     settings = asked.order(tmp_path).settings
-    assert set(settings) == set(SETTINGS.values())
+    given = {f"DISTRIBUTED_{name}" for name in NAMED}
+    assert set(settings) == given
+    assert settings["DISTRIBUTED_MAX_JOBS"] == 3  # the smaller one of --max-jobs and --workers
     # A zero says something; only what was not given is left out.
     assert (settings["DISTRIBUTED_TARGET_RULE"], settings["DISTRIBUTED_MAX_FAILED"]) == (0, 0)
     assert settings["DISTRIBUTED_NODES"] == ["a", "b:1"]

@@ -10,8 +10,9 @@ import pytest
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.commands import COMMANDS, load, walk
 from scrapyd_dist.cli.exit_codes import CODES
-from scrapyd_dist.cli.manual import pages
-from scrapyd_dist.cli.setup.config_sources import DEFAULTS
+from scrapyd_dist.cli.manual import pages, settings_page
+
+from scrapyd_dist.settings import GROUPS
 
 ROOT = Path(__file__).parents[2]
 EVERY = dict(walk())
@@ -98,12 +99,7 @@ def test_a_command_is_loaded_when_it_is_called_and_not_before(monkeypatch: pytes
     assert loaded == ["version"]
 
 
-def test_the_settings_that_config_knows_are_the_documented_ones() -> None:
-    rows = re.findall(r"^\| `(DISTRIBUTED_\w+)` \|[^|]*\| *(?:`([^`]*)`)?[^|]*\|", _settings_table(), re.MULTILINE)
-    assert dict(rows).keys() == DEFAULTS.keys()
-    told = {name: default for name, default in rows if default and DEFAULTS[name]}
-    assert {name: DEFAULTS[name] for name in told} == told
-
-
-def _settings_table() -> str:
-    return (ROOT / "docs" / "settings.md").read_text("utf-8").partition("## What jobs get")[0]
+def test_the_tables_of_settings_are_those_of_the_registry() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    assert settings_page(page) == page, "make docs writes them anew"
+    assert re.findall("^<!-- settings: (.+) -->$", page, re.MULTILINE) == list(GROUPS)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.cli.setup.config_sources import meant, unknown
 from scrapyd_dist.cli.setup.redaction import masked
 
 
@@ -30,11 +29,3 @@ def test_secrets_are_replaced(value: Any, shown: Any) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="@"), min_size=3))
 def test_no_password_of_a_url_is_ever_shown(password: str) -> None:
     assert f":{password}@" not in masked(f"ftp://me:{password}@host/") or password == "***"
-
-
-def test_misspelt_settings_are_known_as_such() -> None:
-    assert unknown("DISTRIBUTED_SHARD")
-    assert not unknown("DISTRIBUTED_SHARDS")
-    assert not unknown("DISTRIBUTED_START_URLS_7")
-    assert meant("DISTRIBUTED_SHARD") == " Did you mean DISTRIBUTED_SHARDS?"
-    assert meant("DISTRIBUTED_XYZZY") == ""

@@ -1,0 +1,95 @@
+"""The registry is the one place that lists settings, and misspelt names are told with the one that was meant."""
+
+import ast
+import logging
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from scrapy import Spider
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.addon import Addon
+from scrapyd_dist.middlewares.setting_reader import SettingReader
+
+from scrapyd_dist.settings import INTERNAL, SETTINGS, Setting, ValueKind, complaints, nearest, outdated, unknown
+
+ROOT = Path(__file__).parents[2]
+FILES = [path for part in ("scrapyd_dist", "middlewares", "cli", "deploy") for path in (ROOT / part).rglob("*.py")]
+#: names of settings as values of their own, in one file
+FEW = 8
+#: files with more, and why
+READERS = {
+    "middlewares/producer/producer_options.py": "reads each of them once, as a field of the producer's options",
+    "middlewares/throttle/throttle_options.py": "reads each of them once, as a field of the throttle's options",
+}
+
+
+def names_in(path: Path) -> Counter[str]:
+    """The names of settings that are texts of their own in a file, and how often each is."""
+    tree = ast.parse(path.read_text("utf-8"))
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return Counter(text for text in texts if text in SETTINGS)
+
+
+def test_no_other_module_lists_settings() -> None:
+    found = {str(path.relative_to(ROOT)): len(names_in(path)) for path in FILES}
+    assert {path for path, number in found.items() if number > FEW} == set(READERS)
+
+
+def test_every_setting_is_read() -> None:
+    used = sum((names_in(path) for path in FILES), Counter())
+    assert set(SETTINGS) - set(used) == set()
+
+
+def test_the_registry_needs_the_standard_library_only() -> None:
+    loaded = "import sys, scrapyd_dist.settings; print({name.partition('.')[0] for name in sys.modules})"
+    said = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
+    assert ast.literal_eval(said) & {"scrapy", "twisted", "typer", "requests"} == set()
+
+
+@pytest.mark.parametrize("row", SETTINGS.values(), ids=list(SETTINGS))
+def test_a_default_may_be_given_as_well(row: Setting) -> None:
+    given = Settings() if row.default is None else Settings({row.name: row.default})
+    read = SettingReader(given).value(row.name)
+    assert read == SettingReader(Settings()).value(row.name)
+    assert read == (() if row.kind is ValueKind.LIST else row.default)
+
+
+def test_a_misspelt_name_is_told_with_the_nearest_one() -> None:
+    assert unknown(["DISTRIBUTED_SHARD", "LOG_LEVEL", *SETTINGS, *INTERNAL, "DISTRIBUTED_START_URLS_7"]) == [
+        "The setting DISTRIBUTED_SHARD is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_SHARDS?"
+    ]
+    assert nearest("DISTRIBUTED_XYZZY") == ""
+
+
+@pytest.mark.parametrize(("variable", "told"), [("SDIST_STOR", True), ("SDIST_STORE", False), ("SDIST_WEB1", False)])
+def test_a_misspelt_variable_is_told(variable: str, told: bool) -> None:
+    assert bool(unknown([], [variable])) is told
+
+
+def test_old_names_are_told_with_the_new_form() -> None:
+    said = outdated(["DISTRIBUTED_WORKERS", "DISTRIBUTED_BATCH_ADAPT", "DISTRIBUTED_NODES_FILE", "DISTRIBUTED_NODES"])
+    assert [text.partition("Write ")[2] for text in said] == [
+        'DISTRIBUTED_BATCH_SIZE = "auto" instead.',
+        "DISTRIBUTED_MAX_JOBS instead.",
+        'an entry "file:PATH" in DISTRIBUTED_NODES instead.',
+    ]
+
+
+def test_custom_settings_of_a_spider_are_looked_at_as_well() -> None:
+    class Misspelt(Spider):
+        name = "misspelt"
+        custom_settings = {"DISTRIBUTED_LIMITT": 5}  # noqa: RUF012 - as spiders have it
+
+    crawler = get_crawler(Misspelt, {"DISTRIBUTED_ENABLED": False})
+    assert any("Did you mean DISTRIBUTED_LIMIT?" in text for text in complaints(crawler.settings))
+
+
+def test_a_process_that_is_not_spread_warns_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+    made = Settings({"DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE_HTIS": 5})
+    with caplog.at_level(logging.WARNING):
+        Addon().update_settings(made)
+    assert [text for text in caplog.messages if "Did you mean DISTRIBUTED_THROTTLE_HITS?" in text]
