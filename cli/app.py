@@ -1,7 +1,10 @@
-"""What `sdist` itself takes: the options before a command, and `--help` over the table of commands."""
+"""`sdist` itself: the options before a command, and the commands `version` and `completion`."""
 
 from __future__ import annotations
 
+import os
+import sys
+from enum import Enum
 from typing import Annotated, Any, Optional
 
 import typer
@@ -9,9 +12,48 @@ import typer
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
-from .output import put_ours
+from .output import put, put_ours, say
 
 DEBUG = "--debug"
+_PLACES = {
+    "bash": 'eval "$(sdist completion bash)"    # in ~/.bashrc; bash 4.4 or later',
+    "zsh": 'eval "$(sdist completion zsh)"    # in ~/.zshrc, behind compinit',
+    "fish": "sdist completion fish > ~/.config/fish/completions/sdist.fish",
+}
+
+
+def version() -> None:
+    """Print the version.
+
+    Example: sdist version
+    """
+    put(f"scrapyd-dist {__version__}")
+
+
+class Shell(str, Enum):
+    """A shell that there is a script for."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    context: typer.Context,
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+) -> None:
+    """Print the script with which a shell completes commands, options, nodes, crawls and spiders.
+
+    It only looks at this machine: scrapy.cfg, the project's files, the store in .sdist.
+    `sdist --install-completion` writes the script to where your shell finds it.
+
+    Example: eval "$(sdist completion bash)"
+    """
+    if sys.stdout.isatty():
+        say(f"To use it: {_PLACES[shell.value]}")
+    # The library's own way to ask for the script; it ends the process.
+    os.environ["_SDIST_COMPLETE"] = f"source_{shell.value}"
+    context.find_root().command.main(prog_name="sdist")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""The table of commands: module, panel of `sdist --help`, summary. A command's module is imported when it is called."""
+"""The table of commands, how each ends, and their loading: a command's module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -8,11 +8,105 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .exit_codes import codes_of
-from .option_groups import asks
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+#: what a code means wherever nothing else is said
+MEANINGS = {
+    0: "all good",
+    1: "the work failed",
+    2: "wrong usage or configuration; nothing was started",
+    3: "partial: some URLs, index pages or nodes failed",
+    4: "what was named does not exist",
+    5: "no node could be reached",
+    6: "user name, password or certificate refused",
+    10: "a dry run would change something, or a check found a difference",
+    124: "the time was up",
+    130: "interrupted by Ctrl-C",
+}
+
+
+_OF_NODES = (0, 2, 3, 4, 5, 6, 130)
+
+
+_CRAWL = (0, 1, 2, 3, 4, 5, 6, 124, 130)
+
+
+#: path of a command, without `sdist` -> its codes
+CODES: Mapping[str, tuple[int, ...]] = {
+    "": (0, 2),
+    "demo": (0, 1, 2, 3, 130),
+    "init": (0, 2, 10, 130),
+    "config": (0, 2, 10),
+    "completion": (0, 2),
+    "version": (0,),
+    "crawl": _CRAWL,
+    "plan": (0, 1, 2, 5, 6, 130),
+    "resume": _CRAWL,
+    "watch": _CRAWL,
+    "wait": _CRAWL,
+    "status": (0, 2, 3, 4, 5, 6),
+    "crawls": (0, 1, 2, 6),
+    "pause": (0, 1, 2, 4, 6, 124, 130),
+    "stop": (0, 2, 3, 4, 5, 6, 124, 130),
+    "retry": _CRAWL,
+    "batches": (0, 1, 2, 4, 6),
+    "misses": (0, 1, 2, 4, 6),
+    "clean": (0, 1, 2, 4, 6, 10, 130),
+    "report": (0, 1, 2, 4, 6),
+    "trust": (0, 1, 2, 4, 6, 130),
+    "throttle": (0, 2),
+    "throttle show": (0, 1, 2, 4, 6),
+    "throttle apply": (0, 1, 2, 4, 6, 10),
+    "throttle set": (0, 1, 2, 6),
+    "throttle unset": (0, 1, 2, 6),
+    "throttle block": (0, 1, 2, 6),
+    "throttle unblock": (0, 1, 2, 6),
+    "throttle pause": (0, 1, 2, 6),
+    "throttle resume": (0, 1, 2, 6),
+    "frontier": (0, 2),
+    "frontier list": (0, 1, 2, 4, 6),
+    "frontier count": (0, 1, 2, 4, 6),
+    "frontier dump": (0, 1, 2, 4, 6),
+    "frontier add": (0, 1, 2, 3, 4, 6, 130),
+    "frontier move": (0, 1, 2, 3, 4, 6, 130),
+    "frontier requeue": (0, 1, 2, 4, 6),
+    "frontier delete": (0, 1, 2, 3, 4, 6, 130),
+    "consume": _CRAWL,
+    "nodes": (0, 2, 3, 4, 5, 6, 130),
+    "nodes up": (0, 1, 2, 130),
+    "nodes down": (0, 1, 2, 130),
+    "nodes drain": (0, 1, 2, 3, 4, 5, 6, 124, 130),
+    "nodes resume": (0, 1, 2, 4, 6),
+    "nodes add": (0, 2, 3, 5, 6, 130),
+    "nodes remove": (0, 1, 2, 4, 6),
+    "doctor": (0, 1, 2, 3, 4, 5, 6, 130),
+    "deploy": (0, 1, 2, 3, 4, 5, 6, 10, 130),
+    "deploy-all": (0, 1, 2, 3, 5, 6, 10, 130),
+    "versions": (0, 2, 3, 4, 5, 6, 10, 130),
+    "spiders": (0, 2, 3, 4, 5, 6, 10, 130),
+    "rollback": (0, 1, 2, 3, 4, 5, 6, 10, 130),
+    "prune": (0, 1, 2, 3, 4, 5, 6, 10, 130),
+    "schedule": _OF_NODES,
+    "jobs": _OF_NODES,
+    "logs": _OF_NODES,
+    "grep": _OF_NODES,
+    "stats": _OF_NODES,
+    "cancel": (0, 2, 3, 4, 5, 6, 124, 130),
+    "items": (0, 2),
+    "items pull": _OF_NODES,
+    "items merge": (0, 1, 2, 3, 4, 6, 130),
+    "items tail": (0, 1, 2, 3, 4, 6, 130),
+    "metrics": (0, 1, 2, 4, 6),
+    "api": (0, 1, 2, 5, 6),
+}
+
+
+def codes_of(path: str) -> tuple[tuple[int, str], ...]:
+    """The exit codes of a command and their meanings; empty for one that has no entry."""
+    name = path.removeprefix("sdist").strip()
+    return tuple((code, MEANINGS[code]) for code in CODES.get(name, ()))
+
 
 #: docstrings keep their lines, and backslash-escaped brackets stay brackets
 MARKUP: Any = "rich"
@@ -27,6 +121,7 @@ class CommandEntry(NamedTuple):
 
 
 _START, _CRAWLS, _NODES, _CODE, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Code", "Jobs", "Help"
+
 
 # fmt: off
 # ruff: noqa: E501 - a row is a line, as in the help
@@ -49,11 +144,11 @@ COMMANDS = {
     "clean": CommandEntry("crawls.clean", _CRAWLS, "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
     "report": CommandEntry("crawls.report", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
     "trust": CommandEntry("crawls.clean", _CRAWLS, "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
-    "throttle": CommandEntry("throttle.commands", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
+    "throttle": CommandEntry("throttle.throttle_change", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
     "frontier": CommandEntry("frontier.commands", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
     "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
     "items": CommandEntry("items.commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
-    "nodes": CommandEntry("nodes.node_list", _NODES, "List the nodes, each with its state, load, latency, version and clock."),
+    "nodes": CommandEntry("nodes.node_commands", _NODES, "List the nodes, each with its state, load, latency, version and clock."),
     "doctor": CommandEntry("nodes.doctor", _NODES, "Look for what endangers work on the nodes; each finding says what to do."),
     "api": CommandEntry("nodes.api_call", _NODES, "Call an endpoint of one node, and print the JSON that it answers."),
     "metrics": CommandEntry("nodes.metrics", _NODES, "Print how the nodes and the crawls stand, in the text format of Prometheus."),
@@ -66,12 +161,14 @@ COMMANDS = {
     "schedule": CommandEntry("jobs.schedule", _JOBS, "Start plain jobs of spiders, each on the node with the least to do."),
     "jobs": CommandEntry("jobs.jobs_table", _JOBS, "List the jobs of all nodes, and what each one really did: a failed job is not a finished one."),
     "logs": CommandEntry("jobs.logs", _JOBS, "Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job."),
-    "grep": CommandEntry("jobs.grep", _JOBS, "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
+    "grep": CommandEntry("jobs.logs", _JOBS, "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
     "stats": CommandEntry("jobs.stats", _JOBS, "Add up the stats of Scrapy over jobs: sum, least and most of each."),
     "cancel": CommandEntry("jobs.cancel", _JOBS, "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
-    "completion": CommandEntry("completion", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
-    "version": CommandEntry("version_command", _HELP, "Print the version."),
+    "completion": CommandEntry("app", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
+    "version": CommandEntry("app", _HELP, "Print the version."),
 }
+
+
 # fmt: on
 
 
@@ -96,22 +193,19 @@ def load(name: str) -> Any:
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
     module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
+    from .options import asks  # behind it are the project and its store, which `sdist --version` is spared
+
+    found: Any = getattr(module, name.replace("-", "_"), None)
     if hasattr(module, "register"):
         module.register(app)
+    elif isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
     else:
-        add(app, name, getattr(module, name.replace("-", "_")))
+        app.command(name)(asks(found))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
     _explain_codes(command, name)
     return command
-
-
-def add(app: typer.Typer, name: str, command: Any) -> None:
-    """Add a command, a function with options and groups of them, or a group of commands, a Typer app."""
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name)
-    else:
-        app.command(name)(asks(command))
 
 
 def walk() -> Iterator[tuple[str, Any]]:

@@ -12,8 +12,7 @@ from typer.cli import get_docs_for_click
 
 from scrapyd_dist.settings import GROUPS, Setting
 
-from .commands import COMMANDS, load
-from .exit_codes import MEANINGS
+from .commands import COMMANDS, MEANINGS, load
 
 _NOTE = "<!-- Made from the code by `make docs`. Change the help texts of the command instead. -->"
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)

@@ -42,7 +42,7 @@ def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, flee
     manner = watched.manner()
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.watch(context.project, manner))
+        raise typer.Exit(fleet_view.watch(context, manner))
     found = _crawl(context, crawl)
     raise typer.Exit(watcher.watch(context.root, found.id, manner))
 
@@ -54,7 +54,7 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
     """
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.status(context.project, as_json=output.as_json))
+        raise typer.Exit(fleet_view.status(context, output))
     row = _crawl(context, crawl)
     if row.kind == "frontier":
         frontier_list.status(context.store, row, as_json=output.as_json)

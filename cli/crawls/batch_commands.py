@@ -21,11 +21,10 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.replaced import places
 from scrapyd_dist.payload import REPLACES, fit
 
-from ..output import complain, put, put_json, say
+from ..options import Json
+from ..output import complain, put, put_json, say, table
 from ..polling import poll_until
 from ..project_store import existing_store, key_of, requests_in
-from ..selectors import Json
-from ..tables import table
 from . import producer_process, watcher, wording
 from .crawl import CrawlId, Detach, NewCode, WatchOptions, leave
 from .producer_process import lives

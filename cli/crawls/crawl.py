@@ -19,9 +19,8 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.summary import told
 
 from ..candidates import crawls as crawl_names
-from ..output import complain, put, put_json, say
+from ..output import complain, put, put_json, say, table
 from ..project_store import maybe_store
-from ..tables import table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, CrawlOrder
 from .producer_process import kept_code

@@ -25,8 +25,8 @@ from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store.address import STORE_FILE, VARIABLE
 
+from ..node_selection import project_name, quick_project
 from ..project_store import SETTING, existing_store, project_store, where
-from ..target_nodes import project_name, quick_project
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.report import NodeNow, document, gather, page
 
 from ..candidates import crawls
+from ..node_selection import chosen
 from ..output import put, put_json
 from ..project_store import existing_store
-from ..target_nodes import chosen_nodes
 from .producer_process import latest, lives
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _facts(name: str | None) -> Facts:
 def _nodes_now(project: str) -> tuple[NodeNow, ...]:
     from scrapyd_dist.deploy.node_versions import look
 
-    seen = look(chosen_nodes(load(), None), project, timeout=PATIENCE)
+    seen = look(chosen(load(), None), project, timeout=PATIENCE)
     return tuple(NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen)
 
 

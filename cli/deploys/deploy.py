@@ -20,9 +20,10 @@ from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..candidates import nodes
 from ..crawls.wording import counted
+from ..node_selection import called, chosen, must_name
+from ..options import Json, Project
 from ..output import say
 from ..project_store import where
-from ..selectors import Json, Project, called, chosen, must_name
 from . import deploy_result
 from .deploy_result import bar
 

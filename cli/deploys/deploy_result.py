@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..output import complain, on_terminal, put_json, say
-from ..tables import table
-from ..target_nodes import exit_code
+from ..node_selection import exit_code
+from ..output import complain, on_terminal, put_json, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,10 +16,9 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
 from ..crawls.wording import counted
-from ..output import ask, can_ask, complain, put, put_json, say
-from ..selectors import Json, Nodes, Project, called, chosen, known_times, version_lookup
-from ..tables import table
-from ..target_nodes import exit_code, nobody_answered
+from ..node_selection import called, chosen, exit_code, known_times, nobody_answered, version_lookup
+from ..options import Json, Nodes, Project
+from ..output import ask, can_ask, complain, put, put_json, say, table
 from . import deploy_result
 from .deploy import RETRIES, roll_out
 

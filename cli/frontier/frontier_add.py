@@ -22,9 +22,9 @@ from scrapyd_dist.frontier.worklists import format_of, rows
 
 from ..crawls.wait_line import waiting
 from ..crawls.wording import counted
+from ..options import Json
 from ..output import complain, put_json, say
 from ..project_store import key_of, project_store
-from ..selectors import Json
 from .frontier_names import FrontierName, settings_of
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from scrapyd_dist.progress.summary import told
 from ..candidates import frontiers
 from ..crawls import wording
 from ..crawls.producer_process import lives
-from ..output import put, put_json, say
+from ..options import Json
+from ..output import put, put_json, say, table
 from ..project_store import maybe_store, requests_in
-from ..selectors import Json
-from ..tables import table
 from .frontier_names import FrontierName, Prefix, matching, opened, slot_of, with_prefix
 
 if TYPE_CHECKING:

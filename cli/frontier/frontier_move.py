@@ -22,9 +22,9 @@ from ..crawls.batch_commands import told_doubles, try_again
 from ..crawls.clean import check_idle, remove
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
+from ..options import Json
 from ..output import ask, can_ask, complain, put_json, say
 from ..project_store import key_of, requests_in
-from ..selectors import Json
 from .frontier_list import batches_of, slot_document, slots_in, total_of
 from .frontier_names import FrontierName, Prefix, Yes, check_own_slot, opened, with_prefix
 

@@ -23,11 +23,11 @@ from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
 from ..crawls.producer_process import crawl_folder
-from ..jobs.job_list import TIMEOUT, Json, Listed, Nodes, Timeout, ask_jobs, make_sender, named
+from ..jobs.job_list import TIMEOUT, Listed, ask_jobs, make_sender, named
 from ..jobs.jobs_table import Judge, kept_of
-from ..output import put_json, say
-from ..tables import table
-from ..target_nodes import chosen_nodes, exit_code, nodes_of
+from ..node_selection import chosen, exit_code, nodes_of
+from ..options import Json, Nodes, Timeout
+from ..output import put_json, say, table
 from .item_sources import stored
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ItemPuller:
             NothingMatched: a name is none of a job, or a pattern fits no node.
         """
         project = self._project
-        nodes = chosen_nodes(project, patterns) if names or patterns else nodes_of(project)
+        nodes = chosen(project, patterns) if names or patterns else nodes_of(project)
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
         listed = None
         if names:

@@ -16,7 +16,7 @@ from scrapyd_dist.items.merging import merge as write
 
 from ..candidates import crawls
 from ..crawls.crawl_options import output_of
-from ..jobs.job_list import Json
+from ..options import Json
 from ..output import complain, put_json, say
 from .item_sources import stored
 

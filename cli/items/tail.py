@@ -15,10 +15,11 @@ from scrapyd_dist.items.json_lines import item_in
 
 from ..candidates import crawls
 from ..crawls.producer_process import crawl_folder, latest, lives
-from ..jobs.job_list import TIMEOUT, Timeout, make_sender
+from ..jobs.job_list import TIMEOUT, make_sender
+from ..node_selection import nodes_of
+from ..options import Timeout
 from ..output import put_values, say
 from ..project_store import existing_store
-from ..target_nodes import nodes_of
 from .item_sources import ItemStreams
 
 if TYPE_CHECKING:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Optional
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, ClassVar, Optional
 
 import typer
 
 from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
+from ..context import Context
 from ..crawls.crawl import CrawlId
+from ..crawls.producer_process import interrupt, lives
+from ..node_selection import exit_code
+from ..options import JobProject, Nodes, Spider, Timeout, seconds
+from ..output import Output, ask, can_ask, complain, say
 from ..polling import poll_until
-from .job_list import TIMEOUT, Json, Nodes, Project, Spider, Timeout
+from .job_list import TIMEOUT, ask_jobs, named, place_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +33,31 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.joblogs.verdict import Place
-    from scrapyd_dist.transports import Sender
 
     from .job_list import JobList, Listed
 
+    Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
+
 _FILE = "signals.jsonl"
+#: seconds between two looks at whether the jobs are gone
+LOOK = 0.5
+#: seconds that a job gets to stop in good order before --force sends the second signal
+PATIENCE = 3.0
+#: seconds that the jobs get as a whole
+WAIT = "60"
+#: jobs that are named in the question
+SHOWN = 10
+
+Force = Annotated[bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")]
+Kill = Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")]
 
 
-#: what tells one job from another: base address of its node, project, id
-Key = tuple[str, str, str]
+class StillThere(DistError):
+    """Jobs that were told to stop have not."""
+
+    exit_code: ClassVar[int] = 124
 
 
 def key_of(place: Place) -> Key:
@@ -48,7 +72,7 @@ def note(root: Path, place: Place, signal: str) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def noted(root: Path) -> set[Key]:
+def noted(root: Path) -> frozenset[Key]:
     """The jobs that we left no time to say how they end: by KILL, or by a second INT."""
     found: Counter[Key] = Counter()
     with suppress(OSError), (root / STATE_FOLDER / _FILE).open(encoding="utf-8") as file:
@@ -56,50 +80,12 @@ def noted(root: Path) -> set[Key]:
             with suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)
                 found[row["node"], row["project"], row["job"]] += 2 if row["signal"] == "KILL" else 1
-    return {key for key, weight in found.items() if weight > 1}
-
-
-#: seconds between two looks at whether the jobs are gone
-LOOK = 0.5
-
-
-#: seconds that a job gets to stop in good order before --force sends the second signal
-PATIENCE = 3.0
-
-
-#: seconds that the jobs get as a whole
-WAIT = "60"
-
-
-#: jobs that are named in the question
-SHOWN = 10
-
-
-class StillThere(DistError):
-    """Jobs that were told to stop have not."""
-
-    exit_code: ClassVar[int] = 124
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("cancel")(cancel)
-    app.command("stop")(stop)
-
-
-Force = Annotated[bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")]
-
-
-Kill = Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")]
-
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-
-Wait = Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")]
+    return frozenset(key for key, weight in found.items() if weight > 1)
 
 
 def cancel(
+    *,
+    context: Context,
     job: Annotated[
         Optional[list[str]],
         typer.Argument(metavar="JOB", autocompletion=crawls, help="Ids of jobs, or names of crawls."),
@@ -112,14 +98,14 @@ def cancel(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All jobs of the nodes, pending and running.")] = False,
     node: Nodes = None,
-    project: Project = None,
+    project: JobProject = None,
     spider: Spider = None,
     force: Force = False,
     kill: Kill = False,
     yes: Yes = False,
     wait: Wait = WAIT,
     timeout: Timeout = TIMEOUT,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Cancel jobs, and wait until they are gone. A pending job just leaves its queue.
 
@@ -132,18 +118,21 @@ def cancel(
     """
     if bool(job) + (crawl is not None) + all_ != 1:
         raise ConfigError("Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three.")
-    chosen = _Chosen(names=[crawl] if crawl else job or [], nodes=node, project=project, spider=spider, timeout=timeout)
-    _cancel(chosen, force=force, kill=kill, yes=yes, wait=wait, as_json=as_json)
+    names = [crawl] if crawl else job or []
+    chosen = _Cancellation(context, names=names, nodes=node, project=project, spider=spider, timeout=timeout)
+    raise typer.Exit(chosen.run(output, force=force, kill=kill, yes=yes, wait=wait))
 
 
 def stop(
+    *,
+    context: Context,
     crawl: CrawlId,
     force: Force = False,
     kill: Kill = False,
     yes: Yes = False,
     wait: Wait = WAIT,
     timeout: Timeout = TIMEOUT,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it.
 
@@ -154,15 +143,16 @@ def stop(
 
     Example: sdist stop easy-20260102T030405Z
     """
-    chosen = _Chosen(names=[crawl], timeout=timeout)
-    _cancel(chosen, force=force, kill=kill, yes=yes, wait=wait, as_json=as_json)
+    chosen = _Cancellation(context, names=[crawl], timeout=timeout)
+    raise typer.Exit(chosen.run(output, force=force, kill=kill, yes=yes, wait=wait))
 
 
-class _Chosen:
-    """What is to be cancelled: jobs and crawls by name, or all jobs where none is named; and where to look."""
+class _Cancellation:
+    """What is to be cancelled: jobs and crawls by name, or all jobs where none is named."""
 
     def __init__(
         self,
+        context: Context,
         *,
         names: Sequence[str],
         timeout: float,
@@ -170,83 +160,114 @@ class _Chosen:
         project: str | None = None,
         spider: str | None = None,
     ) -> None:
-        from scrapyd_dist.config import load
-
-        from ..target_nodes import chosen_nodes
-        from .job_list import make_sender
-
-        found = load()
-        self.root, self.timeout, self.sender = found.root, timeout, make_sender()
-        self._nodes, self._project, self._spider = chosen_nodes(found, nodes), project, spider
-        self._names, rows = names, _crawls(found.root, names)
-        self._crawls = {row.id for row in rows}
-        self.producers = _running(rows)
-        self.listed = self._ask()
+        self._context, self._timeout, self._names = context, timeout, names
+        self._nodes, self._project, self._spider = context.nodes(nodes), project, spider
+        store = context.store_if_any if names else None
+        crawls = [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
+        self._crawls = {crawl.id for crawl in crawls}
+        # Producers that run: they would send the batches of what is cancelled to other nodes.
+        self._producers = [crawl for crawl in crawls if not crawl.state.ended and lives(crawl)]
+        self._listed = self._ask()
 
     def _ask(self) -> JobList:
-        from .job_list import ask_jobs
+        return ask_jobs(
+            self._context.sender, self._nodes, project=self._project, spider=self._spider, timeout=self._timeout
+        )
 
-        return ask_jobs(self.sender, self._nodes, project=self._project, spider=self._spider, timeout=self.timeout)
-
-    def rows(self) -> list[Listed]:
-        """Their jobs that are not over.
+    def run(self, output: Output, *, force: bool, kill: bool, yes: bool, wait: str) -> int:
+        """Cancel the jobs after a question; gives the exit code.
 
         Raises:
             NothingMatched: there are none, and no producer to be stopped either.
+            StillThere: after the wait.
         """
-        from .job_list import named
+        span = seconds("--wait", wait) or 0.0
+        rows = self._named()
+        if not yes:
+            _confirm(rows, len(self._producers))
+        for producer in self._producers:
+            self._stop_producer(producer, span)
+        if self._producers:  # what they sent while they stopped is cancelled with the rest
+            self._listed = self._ask()
+            rows = self._alive()
+        errors = self._signal(rows, "KILL" if kill else "INT")
+        self._wait([row for at, row in enumerate(rows) if at not in errors], span, force=force, kill=kill)
+        _tell(rows, errors, output)
+        self._listed.complain()
+        return exit_code(len(rows), list(errors.values())) or self._listed.exit_code
 
-        stopped = {producer.id for producer in self.producers}
+    def _named(self) -> list[Listed]:
+        stopped = {producer.id for producer in self._producers}
         if left := [name for name in self._names if name not in stopped]:
-            named(self.listed, left, {})  # says which one there is not
-        rows = [row for row in self.listed.jobs if _is_alive(row) and self._is_meant(row)]
+            named(self._listed, left, {})  # says which one there is not
+        rows = self._alive()
         if not rows and not stopped:
-            self.listed.must_answer()
-            self.listed.complain()
+            self._listed.must_answer()
+            self._listed.complain()
             what = f"{', '.join(self._names)}: over already" if self._names else "no job is pending or running"
             raise NothingMatched(f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended.")
         return rows
 
-    def _is_meant(self, row: Listed) -> bool:
-        """Of a name that is a crawl's, the crawl is meant, not a job that is called so as well."""
-        by_id = row.place.job in self._names and row.place.job not in self._crawls
-        return not self._names or by_id or row.place.crawl in self._names
+    def _alive(self) -> list[Listed]:
+        """The jobs that are not over. A name that is a crawl's means the crawl, not a job that is called so as well."""
+        jobs = set(self._names) - self._crawls
+        return [
+            row
+            for row in self._listed.jobs
+            if row.state is not JobState.FINISHED
+            and (not self._names or row.place.job in jobs or row.place.crawl in self._names)
+        ]
 
-    def stop_producers(self, wait: float) -> list[Listed]:
-        """Stop them, and look again: what they sent while they stopped is cancelled with the rest."""
-        for producer in self.producers:
-            _stop_producer(self.root, producer, wait)
-        self.listed = self._ask()
-        return [row for row in self.listed.jobs if _is_alive(row) and self._is_meant(row)]
+    def _stop_producer(self, producer: Crawl, wait: float) -> None:
+        say(f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later.")
+        deadline = time.monotonic() + wait
+        interrupt(self._context.root, producer)
+        store = self._context.store
+        store.want(producer.id, "cancel")  # it may be on another machine
+        if not poll_until(lambda: not lives(store.crawl(producer.id)), LOOK, deadline=deadline):
+            raise StillThere(
+                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {wait:g} seconds, "
+                "so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
+            )
+
+    def _signal(self, rows: Sequence[Listed], signal: str) -> dict[int, NodeError]:
+        """Send them a signal; gives what could not be told to its node, by the row's place in the list."""
+
+        def send(at: int) -> None:
+            place = rows[at].place
+            call = api.cancel(place.project, place.job, signal)
+            self._context.sender.send(place.node, call, timeout=self._timeout)
+
+        for row in rows:
+            if row.state is JobState.RUNNING:
+                note(self._context.root, row.place, signal)
+        return {answer.asked: answer.error for answer in sweep(range(len(rows)), send) if answer.error is not None}
+
+    def _wait(self, left: list[Listed], wait: float, *, force: bool, kill: bool) -> None:
+        begun, again = time.monotonic(), force and not kill
+        while left := self._left(left):
+            waited = time.monotonic() - begun
+            if again and waited >= min(PATIENCE, wait / 2):
+                again = False
+                self._signal(left, "INT")
+            elif waited >= wait:
+                raise StillThere(_still_there(left, wait, kill=kill, force=force))
+            time.sleep(LOOK)
+
+    def _left(self, rows: Sequence[Listed]) -> list[Listed]:
+        """Those that are not gone, as far as their nodes tell."""
+
+        def is_there(at: int) -> bool:
+            place = rows[at].place
+            call = api.status(place.job, place.project)
+            state = self._context.sender.send(place.node, call, timeout=self._timeout)
+            return state in {JobState.PENDING, JobState.RUNNING}
+
+        there = {answer.asked: answer.error is not None or answer.value for answer in sweep(range(len(rows)), is_there)}
+        return [row for at, row in enumerate(rows) if there[at]]
 
 
-def _cancel(chosen: _Chosen, *, force: bool, kill: bool, yes: bool, wait: str, as_json: bool) -> None:
-    from ..crawls.crawl import seconds
-    from ..target_nodes import exit_code
-
-    span = seconds("--wait", wait) or 0.0
-    rows = chosen.rows()
-    _confirm(rows, len(chosen.producers), yes=yes)
-    if chosen.producers:
-        rows = chosen.stop_producers(span)
-    cancelling = _Cancelling(sender=chosen.sender, root=chosen.root, timeout=chosen.timeout)
-    errors = cancelling.run(rows, force=force, kill=kill, wait=span)
-    _tell(rows, errors, as_json=as_json)
-    chosen.listed.complain()
-    raise typer.Exit(exit_code(len(rows), list(errors.values())) or chosen.listed.exit_code)
-
-
-def _is_alive(row: Listed) -> bool:
-    from scrapyd_dist.scrapyd.api import JobState
-
-    return row.state is not JobState.FINISHED
-
-
-def _confirm(rows: Sequence[Listed], producers: int, *, yes: bool) -> None:
-    from ..output import ask, can_ask, say
-
-    if yes:
-        return
+def _confirm(rows: Sequence[Listed], producers: int) -> None:
     shown = [f"  {row.place.node.name}  {row.place.spider}  {row.place.job}  {row.state.value}" for row in rows]
     if len(shown) > SHOWN:
         shown = [*shown[:SHOWN], f"  and {len(shown) - SHOWN} more"]
@@ -259,95 +280,6 @@ def _confirm(rows: Sequence[Listed], producers: int, *, yes: bool) -> None:
         raise typer.Exit(130)
 
 
-def _crawls(root: Path, names: Sequence[str]) -> list[Crawl]:
-    """Those of the names that are crawls of this project."""
-    from ..project_store import maybe_store
-
-    store = maybe_store(root) if names else None
-    if store is None:
-        return []
-    with closing(store):
-        return [crawl for crawl in store.crawls() if crawl.id in names]
-
-
-def _running(crawls: Sequence[Crawl]) -> list[Crawl]:
-    """Of these, the ones whose producer runs: it would send the batches of what is cancelled to other nodes."""
-    from ..crawls.producer_process import lives
-
-    return [crawl for crawl in crawls if not crawl.state.ended and lives(crawl)]
-
-
-def _stop_producer(root: Path, producer: Crawl, wait: float) -> None:
-    from ..crawls.producer_process import interrupt, lives
-    from ..output import say
-    from ..project_store import existing_store
-
-    say(f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later.")
-    deadline = time.monotonic() + wait
-    interrupt(root, producer)
-    with closing(existing_store(root)) as store:
-        store.want(producer.id, "cancel")  # it may be on another machine
-        if not poll_until(lambda: not lives(store.crawl(producer.id)), LOOK, deadline=deadline):
-            raise StillThere(
-                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {wait:g} seconds, "
-                "so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
-            )
-
-
-class _Cancelling:
-    """Sends the signals, and looks until the jobs are gone."""
-
-    def __init__(self, *, sender: Sender, root: Path, timeout: float) -> None:
-        self._sender, self._root, self._timeout = sender, root, timeout
-
-    def run(self, rows: Sequence[Listed], *, force: bool, kill: bool, wait: float) -> dict[int, NodeError]:
-        """Cancel them all; gives what could not be told to its node, by the row's place in the list.
-
-        Raises:
-            StillThere: after the wait.
-        """
-        errors = self._signal(rows, "KILL" if kill else "INT")
-        left = [row for at, row in enumerate(rows) if at not in errors]
-        begun, again = time.monotonic(), force and not kill
-        while left := self._left(left):
-            waited = time.monotonic() - begun
-            if again and waited >= min(PATIENCE, wait / 2):
-                again = False
-                self._signal(left, "INT")
-            elif waited >= wait:
-                raise StillThere(_still_there(left, wait, kill=kill, force=force))
-            time.sleep(LOOK)
-        return errors
-
-    def _signal(self, rows: Sequence[Listed], signal: str) -> dict[int, NodeError]:
-        from scrapyd_dist.scrapyd import api
-        from scrapyd_dist.scrapyd.api import JobState
-        from scrapyd_dist.scrapyd.sweep import sweep
-
-        def send(at: int) -> None:
-            place = rows[at].place
-            self._sender.send(place.node, api.cancel(place.project, place.job, signal), timeout=self._timeout)
-
-        for row in rows:
-            if row.state is JobState.RUNNING:
-                note(self._root, row.place, signal)
-        return {answer.asked: answer.error for answer in sweep(range(len(rows)), send) if answer.error is not None}
-
-    def _left(self, rows: Sequence[Listed]) -> list[Listed]:
-        """Those that are not gone, as far as their nodes tell."""
-        from scrapyd_dist.scrapyd import api
-        from scrapyd_dist.scrapyd.api import JobState
-        from scrapyd_dist.scrapyd.sweep import sweep
-
-        def is_there(at: int) -> bool:
-            place = rows[at].place
-            state = self._sender.send(place.node, api.status(place.job, place.project), timeout=self._timeout)
-            return state in {JobState.PENDING, JobState.RUNNING}
-
-        there = {answer.asked: answer.error is not None or answer.value for answer in sweep(range(len(rows)), is_there)}
-        return [row for at, row in enumerate(rows) if there[at]]
-
-
 def _still_there(left: Sequence[Listed], wait: float, *, kill: bool, force: bool) -> str:
     names = ", ".join(f"{row.place.job} ({row.place.node.name})" for row in left[:SHOWN])
     what = "KILL was sent" if kill else "INT was sent twice" if force else "INT was sent"
@@ -357,25 +289,11 @@ def _still_there(left: Sequence[Listed], wait: float, *, kill: bool, force: bool
     return f"Still there after {wait:g} seconds: {names}{more}. {what}. {hint}"
 
 
-def _tell(rows: Sequence[Listed], errors: dict[int, NodeError], *, as_json: bool) -> None:
-    from ..output import complain, put_json
-    from ..tables import table
-
-    told: list[dict[str, Any]] = [
-        {
-            "node": row.place.node.name,
-            "project": row.place.project,
-            "spider": row.place.spider,
-            "job": row.place.job,
-            "was": row.state.value,
-            "state": "failed" if at in errors else "gone",
-        }
+def _tell(rows: Sequence[Listed], errors: dict[int, NodeError], output: Output) -> None:
+    told = [
+        {**place_row(row.place), "was": row.state.value, "state": "failed" if at in errors else "gone"}
         for at, row in enumerate(rows)
     ]
-    if as_json:
-        put_json({"jobs": told})
-    else:
-        names = ("node", "spider", "job", "was", "state")
-        table(names, [tuple(row[name] for name in names) for row in told])
+    output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
     for text in dict.fromkeys(str(error) for error in errors.values()):
         complain(text)

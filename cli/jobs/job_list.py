@@ -7,47 +7,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.sweep import sweep
 
-from ..candidates import nodes, spiders
+from ..node_selection import exit_code, nobody_answered
+from ..output import complain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
-    from pathlib import Path
 
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Jobs
     from scrapyd_dist.transports import Sender
 
+    from ..context import Context
+
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
-Nodes = Annotated[
-    Optional[list[str]],
-    typer.Option(
-        "--node",
-        metavar="NAME",
-        autocompletion=nodes,
-        help="Only nodes of this name or pattern, as in 'eu-*'. Repeatable.",
-    ),
-]
-Project = Annotated[Optional[str], typer.Option("--project", "-p", help="Only jobs of this project.")]
-Spider = Annotated[
-    Optional[str],
-    typer.Option(
-        metavar="NAME", autocompletion=spiders, help="Only jobs of this spider, or of spiders that fit, as in 'shop*'."
-    ),
-]
-Timeout = Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +43,11 @@ class Listed:
     state: JobState
     started: datetime | None = None  #: by the node's local clock
     ended: datetime | None = None
+
+
+def place_row(place: Place) -> dict[str, Any]:
+    """What names a job, for `--json`."""
+    return {"node": place.node.name, "project": place.project, "spider": place.spider, "job": place.job}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +61,6 @@ class JobList:
 
     def complain(self) -> None:
         """Name the nodes that did not answer."""
-        from ..output import complain
-
         for error in self.errors:
             complain(str(error))
 
@@ -82,8 +70,6 @@ class JobList:
         Raises:
             DistError: that is so.
         """
-        from ..target_nodes import nobody_answered
-
         error = nobody_answered(self.asked, self.errors)
         if error is not None:
             raise error
@@ -91,8 +77,6 @@ class JobList:
     @property
     def exit_code(self) -> int:
         """By the nodes alone: 0, 3, 5 or 6."""
-        from ..target_nodes import exit_code
-
         return exit_code(self.asked, self.errors)
 
 
@@ -112,9 +96,6 @@ def ask_jobs(
     timeout: float = TIMEOUT,
 ) -> JobList:
     """The jobs that the nodes list, all asked at the same time; in the nodes' order, as each lists them."""
-    from scrapyd_dist.scrapyd import api
-    from scrapyd_dist.scrapyd.sweep import sweep
-
     listed: dict[Node, list[Listed]] = {}
     errors, silent = [], set()
     for answer in sweep(nodes, lambda node: sender.send(node, api.listjobs(project), timeout=timeout)):
@@ -171,32 +152,25 @@ def _no_such_job(name: str, found: JobList) -> str:
     return f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it is restarted."
 
 
-def remembered(root: Path, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:
+def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:
     """The attempts of those of the names that are crawls in the project's store."""
-    from contextlib import closing
-
-    from scrapyd_dist.batches import AttemptState
-    from scrapyd_dist.frontier.slots import spider_of_slot
-
-    from ..project_store import maybe_store
-
-    store = maybe_store(root) if names else None
+    store = context.store_if_any if names else None
     if store is None:
         return {}
     by_url = {node.url: node for node in nodes}
     found: dict[str, list[Listed]] = {}
-    with closing(store):
-        crawls = {crawl.id: crawl for crawl in store.crawls() if crawl.id in names}
-        for name, crawl in crawls.items():
-            slots = {batch.number: batch.slot for batch in store.batches(name)}
-            for attempt in store.attempts(name):
-                node = by_url.get(attempt.url)
-                if node is None or attempt.state is AttemptState.REFUSED:
-                    continue
-                job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
-                project, spider = spider_of_slot(slots.get(attempt.batch, "")) or ("", "")
-                place = Place(
-                    node=node, project=project or node.project or crawl.project, spider=spider or crawl.spider, job=job
-                )
-                found.setdefault(name, []).append(Listed(place=place, state=JobState.FINISHED))
+    for crawl in store.crawls():
+        if crawl.id not in names:
+            continue
+        slots = {batch.number: batch.slot for batch in store.batches(crawl.id)}
+        for attempt in store.attempts(crawl.id):
+            node = by_url.get(attempt.url)
+            if node is None or attempt.state is AttemptState.REFUSED:
+                continue
+            job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
+            project, spider = spider_of_slot(slots.get(attempt.batch, "")) or ("", "")
+            place = Place(
+                node=node, project=project or node.project or crawl.project, spider=spider or crawl.spider, job=job
+            )
+            found.setdefault(crawl.id, []).append(Listed(place=place, state=JobState.FINISHED))
     return found

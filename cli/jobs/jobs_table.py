@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.batches import AttemptState, home_of
 from scrapyd_dist.errors import NodeError
+from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Outcome, Verdict, by_log, by_report
+from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.sweep import sweep
 
-from .job_list import TIMEOUT, Json, Nodes, Project, Spider, Timeout
+from ..context import Context
+from ..crawls import wording
+from ..options import JobProject, Nodes, Spider, Timeout, seconds
+from ..output import Output, say, table
+from ..project_store import maybe_store
+from .cancel import key_of, noted
+from .job_list import TIMEOUT, ask_jobs, place_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from datetime import timedelta
     from pathlib import Path
 
     from scrapyd_dist.batches import Attempt
@@ -24,11 +35,11 @@ if TYPE_CHECKING:
     from scrapyd_dist.transports import Sender
 
     from .cancel import Key
-    from .job_list import JobList, Listed
-
+    from .job_list import Listed
 
 #: bytes of a report that are read; it lists failed URLs
 REPORT_MAX = 16 * 1024 * 1024
+_STATES = ", ".join(outcome.value for outcome in Outcome)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +71,6 @@ class Judge:
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
-        from scrapyd_dist.scrapyd.api import JobState
-
-        from .cancel import key_of
-
         signalled = key_of(row.place) in self.signalled
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None))
@@ -78,9 +85,6 @@ class Judge:
 
     def report(self, row: Listed) -> WorkerReport | None:
         """The report that our worker left on the node, if it did and can be found."""
-        from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
-        from scrapyd_dist.scrapyd import api
-
         kept = self.of_store(row)
         if kept is None:
             return None
@@ -98,8 +102,6 @@ class Judge:
         return None if elsewhere else kept
 
     def _of_ours(self, row: Listed, *, signalled: bool) -> Verdict | None:
-        from scrapyd_dist.batches import AttemptState
-
         kept = self.of_store(row)
         if kept is None:
             return None
@@ -114,8 +116,6 @@ class Judge:
         return None
 
     def _of_any(self, row: Listed, *, signalled: bool) -> Judged:
-        from scrapyd_dist.joblogs.log_reads import look
-
         seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
         verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled)
         return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
@@ -135,10 +135,6 @@ def _accepted(report: Mapping[str, Any]) -> Verdict:
 
 def kept_of(root: Path, rows: Iterable[Listed]) -> dict[str, Kept]:
     """What the project's store knows about those of the jobs that belong to its crawls, by job id."""
-    from scrapyd_dist.batches import home_of
-
-    from ..project_store import maybe_store
-
     rows = list(rows)
     wanted = {row.place.crawl for row in rows} - {None}
     store = maybe_store(root) if wanted else None
@@ -156,20 +152,14 @@ def kept_of(root: Path, rows: Iterable[Listed]) -> dict[str, Kept]:
         }
 
 
-_STATES = ", ".join(outcome.value for outcome in Outcome)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("jobs")(jobs)
-
-
 def jobs(
+    *,
+    context: Context,
     state: Annotated[
         Optional[list[Outcome]], typer.Option(help=f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
     ] = None,
     node: Nodes = None,
-    project: Project = None,
+    project: JobProject = None,
     spider: Spider = None,
     since: Annotated[
         Optional[str], typer.Option(metavar="TIME", help="Only jobs that ran in the last 90 (seconds), 30m, 2h.")
@@ -178,7 +168,7 @@ def jobs(
         float, typer.Option(help="Minutes without progress after which a job is stalled.", min=0.1)
     ] = STALL / 60,
     timeout: Timeout = TIMEOUT,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
 
@@ -189,52 +179,27 @@ def jobs(
 
     Example: sdist jobs --state failed --since 24h
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls.crawl import seconds
-    from ..target_nodes import chosen_nodes
-    from .job_list import ask_jobs, make_sender
-
     span = seconds("--since", since)
-    found = load()
-    nodes, sender = chosen_nodes(found, node), make_sender()
-    listed = ask_jobs(sender, nodes, project=project, spider=spider, timeout=timeout)
-    judged = _judged(found.root, sender, _worth(listed, state or ()), stall * 60, timeout)
-    rows = _rows(judged, state or (), span)
-    if as_json:
-        from ..output import put_json
-
-        unreached = [str(error) for error in listed.errors]
-        put_json({"jobs": rows, "nodes": listed.asked, "unreached": unreached})
-    elif rows or not listed.errors:
-        _show(rows)
-    listed.complain()
-    raise typer.Exit(listed.exit_code)
-
-
-def _worth(listed: JobList, states: Collection[Outcome]) -> list[Listed]:
-    """The jobs that can be in one of these states, so that no log is read in vain."""
-    from scrapyd_dist.scrapyd.api import JobState
-
+    listed = ask_jobs(context.sender, context.nodes(node), project=project, spider=spider, timeout=timeout)
+    # No log is read of a job that cannot be in one of the states.
     possible = {
         JobState.PENDING: {Outcome.PENDING},
         JobState.RUNNING: {Outcome.RUNNING, Outcome.STALLED},
         JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
     }
-    return [row for row in listed.jobs if not states or possible[row.state] & set(states)]
-
-
-def _judged(root: Path, sender: Sender, rows: Sequence[Listed], stall: float, timeout: float) -> list[Judged]:
-    """The judgements, in the order of the rows."""
-    from scrapyd_dist.scrapyd.sweep import sweep
-
-    from .cancel import noted
-
+    worth = [row for row in listed.jobs if not state or possible[row.state] & set(state)]
     judge = Judge(
-        sender=sender, kept=kept_of(root, rows), signalled=frozenset(noted(root)), stall=stall, timeout=timeout
-    )
-    answers = {id(answer.asked): answer.value for answer in sweep(rows, judge.judge)}
-    return [judged for row in rows if (judged := answers[id(row)]) is not None]
+        sender=context.sender, kept=kept_of(context.root, worth), signalled=noted(context.root), stall=stall * 60,
+        timeout=timeout,
+    )  # fmt: skip
+    answers = {id(answer.asked): answer.value for answer in sweep(worth, judge.judge)}
+    judged = [one for row in worth if (one := answers[id(row)]) is not None]
+    rows = _rows(judged, state or (), span)
+    unreached = [str(error) for error in listed.errors]
+    if not output.document({"jobs": rows, "nodes": listed.asked, "unreached": unreached}) and (rows or not unreached):
+        _show(rows)
+    listed.complain()
+    raise typer.Exit(listed.exit_code)
 
 
 def _rows(judged: Sequence[Judged], states: Collection[Outcome], span: float | None) -> list[dict[str, Any]]:
@@ -264,10 +229,7 @@ def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
     place, verdict = one.row.place, one.verdict
     started, ended = one.row.started, one.row.ended
     return {
-        "node": place.node.name,
-        "project": place.project,
-        "spider": place.spider,
-        "job": place.job,
+        **place_row(place),
         "crawl": place.crawl,
         "state": verdict.outcome.value,
         "pages": verdict.pages,
@@ -281,24 +243,16 @@ def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    from ..crawls import wording
-    from ..output import say
-    from ..tables import table
-
     if not rows:
         say("No such job.")
         return
     names = ("node", "spider", "job", "state", "pages", "items", "errors")
+    took = [None if row["duration_s"] is None else wording.clock(row["duration_s"]) for row in rows]
     table(
         (*names, "started", "took", ""),
         [
-            (
-                *(row[name] for name in names),
-                _here(row["started"]),
-                None if row["duration_s"] is None else wording.clock(row["duration_s"]),
-                row["reason"],
-            )
-            for row in rows
+            (*(row[name] for name in names), _here(row["started"]), span, row["reason"])
+            for row, span in zip(rows, took, strict=True)
         ],
     )
 

@@ -1,28 +1,35 @@
-"""`sdist logs`: the logs of many jobs as one, ordered by time. Rule: of each log no more than a block is in memory."""
+"""`sdist logs` and `sdist grep`: the logs of many jobs. Of each log no more than a block is in memory."""
 
 from __future__ import annotations
 
 import heapq
+import re
+import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS
+from scrapyd_dist.joblogs.log_reads import LogTap, look
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls, levels
-from .job_list import TIMEOUT, Nodes, Project, Spider, Timeout
+from ..context import Context
+from ..options import JobProject, Nodes, Spider, Timeout, seconds
+from ..output import Output, colourless, complain, one_line, put, put_raw
+from .job_list import TIMEOUT, ask_jobs, named, remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from scrapyd_dist.joblogs.joblog import LogLine
-    from scrapyd_dist.joblogs.log_reads import LogTap
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
 
@@ -30,28 +37,36 @@ if TYPE_CHECKING:
 
 #: lines of each log that are shown when nothing else is said
 LINES = 20
+
+
+#: matches of each job, at most, that are given
+MATCHES = 1000
 #: seconds between two looks at logs that are followed, and at the list of jobs
 LOOK, LIST = 1.0, 5.0
+
 
 Names = Annotated[
     Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", autocompletion=crawls, help="Ids of jobs, and crawls.")
 ]
+
+
 Level = Annotated[
     Optional[str],
     typer.Option(
         metavar="LEVEL", autocompletion=levels, help=f"Only lines of this level or above: {', '.join(LEVELS)}."
     ),
 ]
+
+
 Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
+
+
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("logs")(logs)
-
-
 def logs(
+    *,
+    context: Context,
     name: Names = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the jobs are over.")] = False,
     lines: Annotated[
@@ -63,7 +78,7 @@ def logs(
         Optional[str], typer.Option(metavar="TIME", help="Only lines of the last 90 (seconds), 30m, 2h.")
     ] = None,
     node: Nodes = None,
-    project: Project = None,
+    project: JobProject = None,
     spider: Spider = None,
     timeout: Timeout = TIMEOUT,
     raw: Raw = False,
@@ -76,20 +91,13 @@ def logs(
 
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls.crawl import seconds
-    from ..target_nodes import chosen_nodes
-    from .job_list import make_sender
-
     span = seconds("--since", since)
     keep = LogFilter(
         level=level_of(level), since=None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
     )
-    found = load()
     source = LogSource(
-        root=found.root, sender=make_sender(), nodes=chosen_nodes(found, node), names=tuple(name or ()),
-        project=project, spider=spider, timeout=timeout,
+        context=context, nodes=context.nodes(node), names=tuple(name or ()), project=project, spider=spider,
+        timeout=timeout,
     )  # fmt: skip
     listed, rows = source.rows()
     if not rows and not follow:
@@ -146,8 +154,6 @@ class LogStream:
 
     @property
     def prefix(self) -> str:
-        from ..output import one_line
-
         return f"{self.row.place.node.name} {one_line(self.row.place.job)}"
 
     def now(self) -> Iterator[Moment]:
@@ -170,8 +176,6 @@ class LogStream:
         return None if lines is None else self._moments(lines)
 
     def _complain(self, error: NodeError) -> None:
-        from ..output import complain
-
         if self.broken != error.short:
             complain(str(error))
         self.broken = error.short
@@ -194,8 +198,7 @@ class LogStream:
 class LogSource:
     """Where logs come from."""
 
-    root: Path
-    sender: Sender
+    context: Context
     nodes: Sequence[Node]
     names: tuple[str, ...]
     project: str | None
@@ -205,23 +208,16 @@ class LogSource:
 
     def rows(self) -> tuple[JobList, list[Listed]]:
         """What the nodes list, and of that the jobs that were named, or that run."""
-        from scrapyd_dist.scrapyd.api import JobState
-
-        from .job_list import ask_jobs, named, remembered
-
-        listed = ask_jobs(self.sender, self.nodes, project=self.project, spider=self.spider, timeout=self.timeout)
+        sender = self.context.sender
+        listed = ask_jobs(sender, self.nodes, project=self.project, spider=self.spider, timeout=self.timeout)
         if self.names:
-            rows = list(named(listed, self.names, remembered(self.root, self.names, self.nodes)))
+            rows = list(named(listed, self.names, remembered(self.context, self.names, self.nodes)))
         else:
             rows = [row for row in listed.jobs if row.state is JobState.RUNNING]
         return listed, rows
 
     def open(self, rows: Sequence[Listed], keep: LogFilter, count: int | None) -> list[LogStream]:
         """The logs of those jobs that are not open yet, each at its first line to be shown."""
-        from scrapyd_dist.scrapyd.sweep import sweep
-
-        from ..output import complain
-
         fresh = [row for row in rows if (row.place.node.url, row.place.job) not in self._opened]
         self._opened.update((row.place.node.url, row.place.job) for row in fresh)
         streams = {}
@@ -233,13 +229,10 @@ class LogSource:
         return [streams[at] for at in sorted(streams)]
 
     def _open(self, row: Listed, keep: LogFilter, count: int | None) -> LogStream:
-        from scrapyd_dist.joblogs.log_reads import LogTap, look
-        from scrapyd_dist.scrapyd.api import JobState
-
         place = row.place
-        seen = look(self.sender, place.node, place.log, timeout=self.timeout)
+        seen = look(self.context.sender, place.node, place.log, timeout=self.timeout)
         offset = (seen.offset if seen else None) or timedelta()
-        tap = LogTap(self.sender, place.node, place.log, timeout=self.timeout)
+        tap = LogTap(self.context.sender, place.node, place.log, timeout=self.timeout)
         floor = tap.seek_time((keep.since + offset).replace(tzinfo=None)) if keep.since is not None else 0
         if count is not None:
             tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
@@ -248,8 +241,6 @@ class LogSource:
 
 def _look_again(source: LogSource, streams: Sequence[LogStream], keep: LogFilter) -> list[LogStream]:
     """Note which jobs are over; gives the logs of those that are new."""
-    from scrapyd_dist.scrapyd.api import JobState
-
     listed, rows = source.rows()
     over = {(row.place.node.url, row.place.job) for row in listed.jobs if row.state is JobState.FINISHED}
     for stream in streams:
@@ -259,8 +250,6 @@ def _look_again(source: LogSource, streams: Sequence[LogStream], keep: LogFilter
 
 def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw: bool) -> None:
     """Show what comes, until all jobs are over."""
-    from scrapyd_dist.scrapyd.sweep import sweep
-
     listed_at, quiet = time.monotonic(), 0
     while any(stream.alive for stream in streams) or quiet < 2 or not streams:
         if time.monotonic() - listed_at >= LIST:
@@ -279,8 +268,6 @@ def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw
 
 def put_line(head: str, line: LogLine, *, raw: bool) -> None:
     """Show a line of a log; raw: as it is there."""
-    from ..output import colourless, put, put_raw
-
     if raw:
         put_raw(head, line.raw)
     else:
@@ -297,3 +284,124 @@ def level_of(text: str | None) -> int:
 
 def _utc(local: datetime, offset: timedelta) -> datetime:
     return (local - offset).replace(tzinfo=timezone.utc)
+
+
+def grep(
+    *,
+    context: Context,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A regular expression of Python.")],
+    name: Names = None,
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i", help="Take A for a.")] = False,
+    around: Annotated[
+        int, typer.Option("--context", "-C", metavar="LINES", help="Lines shown around a match.", min=0, max=1000)
+    ] = 0,
+    most: Annotated[int, typer.Option("--max-count", "-m", help="Matches of each job, at most.", min=1)] = MATCHES,
+    level: Level = None,
+    node: Nodes = None,
+    project: JobProject = None,
+    spider: Spider = None,
+    timeout: Timeout = TIMEOUT,
+    raw: Raw = False,
+    output: Output,
+) -> None:
+    """Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list.
+
+    Exit code 4 when nothing matches.
+
+    Example: sdist grep 'DNS lookup failed' --spider easy -C 2
+    """
+    regex = _pattern(pattern, ignore_case=ignore_case)
+    search = Search(pattern=regex, level=level_of(level), context=around, most=most)
+    nodes = context.nodes(node)
+    listed = ask_jobs(context.sender, nodes, project=project, spider=spider, timeout=timeout)
+    rows = named(listed, name, remembered(context, name, nodes)) if name else listed.jobs
+    matches = _search(context.sender, rows, search, timeout, quiet=output.as_json, raw=raw)
+    listed.complain()
+    output.document({"searched": len(rows), "matches": matches})
+    if not matches:
+        raise typer.Exit(listed.exit_code if len(listed.errors) == listed.asked else 4)
+    raise typer.Exit(listed.exit_code)
+
+
+def _pattern(text: str, *, ignore_case: bool) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        raise ConfigError(f"The pattern {text!r} is no regular expression: {error}.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is searched for, in one log after the other."""
+
+    pattern: re.Pattern[str]
+    level: int
+    context: int
+    most: int
+
+    def groups(self, lines: Iterator[LogLine]) -> Iterator[list[tuple[LogLine, bool]]]:
+        """Matches with the lines around them: (line, whether it matches); no line comes twice."""
+        before: deque[LogLine] = deque(maxlen=self.context)
+        group: list[tuple[LogLine, bool]] = []
+        found = after = 0
+        for line in lines:
+            if found < self.most and self._matches(line):
+                group += [*((one, False) for one in before), (line, True)]
+                before.clear()
+                found, after = found + 1, self.context
+            elif after:
+                group.append((line, False))
+                after -= 1
+            else:
+                before.append(line)
+            if group and not after:
+                yield group
+                group = []
+                if found >= self.most:
+                    return
+        if group:
+            yield group
+
+    def _matches(self, line: LogLine) -> bool:
+        if self.level and (line.level not in LEVELS or LEVELS.index(line.level) < self.level):
+            return False
+        return self.pattern.search(line.text) is not None
+
+
+def _search(
+    sender: Sender, rows: Sequence[Listed], search: Search, timeout: float, *, quiet: bool, raw: bool
+) -> list[dict[str, Any]]:
+    """Search all logs side by side, and show each match as it comes; gives the rows of `--json`, or one for all."""
+    from scrapyd_dist.joblogs.log_reads import LogTap
+
+    from ..output import complain, one_line
+
+    matches: list[dict[str, Any]] = []
+    lock = threading.Lock()
+
+    def take(row: Listed, group: list[tuple[LogLine, bool]]) -> None:
+        place = row.place
+        with lock:
+            for line, hit in group:
+                if not quiet:
+                    put_line(f"{place.node.name} {one_line(place.job)} {'|' if hit else '-'} ", line, raw=raw)
+            if quiet:
+                matches.extend(_match(row, line) for line, hit in group if hit)
+            elif not matches:
+                matches.append({})
+
+    def read(row: Listed) -> None:
+        tap = LogTap(sender, row.place.node, row.place.log, timeout=timeout)
+        for group in search.groups(tap.all()):
+            take(row, group)
+
+    for answer in sweep(rows, read):
+        if answer.error is not None:
+            complain(str(answer.error))
+    return matches
+
+
+def _match(row: Listed, line: LogLine) -> dict[str, Any]:
+    place = row.place
+    at = line.at.isoformat(sep=" ") if line.at else None
+    return {"node": place.node.name, "job": place.job, "at": at, "level": line.level, "text": line.text}

@@ -1,44 +1,199 @@
-"""`sdist schedule`: plain jobs, placed by load or by name. The version is pinned, and no job is posted twice."""
+"""Which node a plain job goes to, and which version it runs. Rule: all nodes are asked before anything is sent."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, field
+import difflib
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from scrapyd_dist.errors import ConfigError, DistError, NodeError
+from scrapyd_dist.errors import ConfigError, DistError, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import job_id
+from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 
 from ..candidates import nodes, spiders
-from .job_list import Json, Nodes
+from ..context import Context
+from ..crawls.crawl_options import pairs
+from ..node_selection import exit_code, known_times, names_of, project_name
+from ..node_status import NodeStatus
+from ..options import Nodes, Timeout
+from ..output import Output, complain, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Jobs
     from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
-    from .job_placement import JobFleet
-
+#: seconds that a node gets: the first job of a version makes it import the project
+TIMEOUT = 60.0
 #: what a column begins with that is a setting; one that is neither this nor known is a spider argument
 SETTING = "s:"
-
-
 _KNOWN = ("spider", "node", "priority")
+
+
+@dataclass(kw_only=True)
+class JobFleet:
+    """The nodes that a command may give jobs to; their `project` is set."""
+
+    sender: Sender
+    nodes: Sequence[Node]
+    timeout: float
+    draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
+    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
+    version: str = ""  #: what every job is pinned to
+    why: str = ""  #: why that one, where it was not named
+    errors: list[NodeError] = field(default_factory=list)
+    _seen: dict[Node, NodeStatus] = field(default_factory=dict)
+    _given: Counter[str] = field(default_factory=Counter)
+    _spiders: tuple[str, ...] | None = None
+
+    def ask(self, version: str | None) -> None:
+        """Ask all nodes for their load and versions, and settle on a version.
+
+        Raises:
+            NodeError: none of them answered; the first error.
+            ConfigError: they have no version in common.
+            NothingMatched: they do not all have the version that was named.
+        """
+        seen = [NodeStatus(node=node, known=self.known) for node in self.nodes]
+        self.errors += [answer.error for answer in sweep(seen, self._look) if answer.error is not None]
+        self._seen = {one.node: one for one in seen if one.versions is not None}
+        if not self._seen:
+            refused = next((error for error in self.errors if error.exit_code == 6), None)
+            raise refused or NoNodeReachable(" ".join(dict.fromkeys(map(str, self.errors))))
+        self.version = self._common(version)
+
+    def _look(self, seen: NodeStatus) -> None:
+        seen.ask_load(self.sender, self.timeout)
+        seen.ask_versions(self.sender, "", self.timeout)
+
+    def _common(self, wanted: str | None) -> str:
+        """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it."""
+        names = [seen.versions or () for seen in self._seen.values()]
+        common = [name for name in names[0] if all(name in others for others in names)]
+        if wanted is not None:
+            kept = sanitised(wanted)
+            if kept not in common:
+                lack = ", ".join(node.name for node, seen in self._seen.items() if kept not in (seen.versions or ()))
+                raise NothingMatched(f"The version {wanted!r} is not on {lack}. `sdist deploy-all` brings code there.")
+            return kept
+        chosen = current(common, self.known)
+        if chosen is None:
+            project = next(iter(self._seen)).project
+            shown = ", ".join(node.name for node in self._seen)
+            raise ConfigError(
+                f"There is no version of the project {project!r} that all of these nodes have: {shown}. Bring the "
+                "code to all of them with `sdist deploy-all`, or choose nodes with --node."
+            )
+        if is_crawls(chosen):
+            self.why = "which a crawl brought, since nothing was deployed that all of these nodes have"
+        elif newest(common, self.known) is None:
+            self.why = "the one that Scrapyd sorts last: when it was deployed is not known"
+        else:
+            self.why = "the newest deployment that all of these nodes have"
+            unknown = [name for name in common if time_of(name, self.known) is None]
+            self.why += f" (when {', '.join(unknown)} came is not known)" if unknown else ""
+        return chosen
+
+    def spiders(self, pattern: str) -> list[str]:
+        """The spiders that fit, of the version that will run.
+
+        Raises:
+            NothingMatched: none does.
+        """
+        if self._spiders is None:
+            node = next(iter(self._seen))
+            call = api.listspiders(node.project or "", self.version)
+            self._spiders = self.sender.send(node, call, timeout=self.timeout)
+        found = [name for name in self._spiders if fnmatchcase(name, pattern)]
+        if not found:
+            close = difflib.get_close_matches(pattern, self._spiders, 1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(self._spiders) or 'none'}."
+            raise NothingMatched(f"The version {self.version} has no spider {pattern!r}. {hint}")
+        return found
+
+    def busy_spiders(self) -> dict[str, Node]:
+        """The spiders of the project that wait or run, and where.
+
+        Raises:
+            NodeError: a node does not tell; a second job beside the first would be worse than none.
+        """
+        if self.errors:
+            raise self.errors[0]
+        found: dict[str, Node] = {}
+        asked = [*self._seen, *self.draining]
+        for answer in sweep(asked, self._jobs):
+            if answer.error is not None:
+                raise answer.error
+            if answer.value is not None:
+                found |= {job.spider: answer.asked for job in (*answer.value.pending, *answer.value.running)}
+        return found
+
+    def _jobs(self, node: Node) -> Jobs:
+        return self.sender.send(node, api.listjobs(node.project), timeout=self.timeout)
+
+    def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
+        """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.
+
+        Raises:
+            ConfigError: there is none of that name, or it is draining.
+            NodeError: it did not answer.
+        """
+        if all_nodes:
+            return list(self._seen)
+        nodes = list(self._seen)
+        if name is not None:
+            nodes = [node for node in nodes if node.name == name]
+            if not nodes:
+                raise self._absent(name)
+        chosen = min(nodes, key=self._load)
+        self._given[chosen.url] += 1
+        return [chosen]
+
+    def _load(self, node: Node) -> float:
+        load = self._seen[node].load
+        busy = load.pending + load.running if load else 0
+        return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
+
+    def _absent(self, name: str) -> DistError:
+        if any(node.name == name for node in self.draining):
+            return is_draining(name)
+        known = [node.name for node in self.nodes]
+        if name in known:
+            node = next(node for node in self.nodes if node.name == name)
+            return next((error for error in self.errors if str(error).startswith(str(node))), self.errors[0])
+        return ConfigError(f"There is no node {name!r}. There are: {', '.join(known)}.")
+
+
+def is_draining(*names: str) -> ConfigError:
+    """What to do about nodes that were asked for and get no new work."""
+    shown = ", ".join(names)
+    typed = " ".join(repr(name) if " " in name else name for name in names)
+    many = len(names) > 1
+    return ConfigError(
+        f"{shown} {'are' if many else 'is'} draining: no new work goes there. Give "
+        f"{'them' if many else 'it'} work again with `sdist nodes resume {typed}`, or choose another node."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One row. An empty cell says nothing."""
+    """One job that is asked for, or a row of a file of them. An empty cell says nothing."""
 
     spider: str
-    node: str | None = None
+    node: str | None = None  #: the name of the one node that will do
     priority: float | None = None
     args: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -85,31 +240,11 @@ def _priority(where: str, text: str | None) -> float | None:
         raise ConfigError(f"{where}: the priority {text!r} is no number.") from None
 
 
-#: seconds that a node gets: the first job of a version makes it import the project
-TIMEOUT = 60.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("schedule")(schedule)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleRequest:
-    """One job that is asked for."""
-
-    spider: str
-    node: str | None = None  #: the name of the one node that will do
-    priority: float | None = None
-    args: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
 @dataclass(kw_only=True)
 class PostedJob:
     """One job that is to be sent, and what came of it."""
 
-    wish: ScheduleRequest
+    wish: JobRow
     node: Node
     job: str
     state: str = "scheduled"
@@ -118,6 +253,8 @@ class PostedJob:
 
 
 def schedule(
+    *,
+    context: Context,
     spider: Annotated[
         Optional[list[str]],
         typer.Argument(metavar="SPIDER", autocompletion=spiders, help="Spiders, or patterns as in 'shop*'."),
@@ -147,8 +284,8 @@ def schedule(
         Optional[str],
         typer.Option("--version", metavar="NAME", help="The version to run; the newest deployment."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)] = TIMEOUT,
-    as_json: Json = False,
+    timeout: Timeout = TIMEOUT,
+    output: Output,
 ) -> None:
     """Start plain jobs of spiders, each on the node with the least to do.
 
@@ -159,54 +296,43 @@ def schedule(
 
     Example: sdist schedule 'shop*' -a category=books --unless-running
     """
-    from dataclasses import replace
-
-    from scrapyd_dist.config import load
-
-    from ..crawls.crawl_options import pairs
-    from ..target_nodes import chosen_nodes, project_name
-    from .job_list import make_sender
-
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
-    wishes = _wishes(spider or [], from_, ScheduleRequest(
+    wishes = _wishes(spider or [], from_, JobRow(
         spider="", node=on, priority=priority, args=pairs("-a", arg or []), settings=pairs("-s", setting or [])
     ))  # fmt: skip
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
-    found = load()
-    nodes, sender = chosen_nodes(found, node), make_sender()
-    name = project_name(found, nodes, project)
-    nodes = tuple(replace(one, project=project or one.project or name) for one in nodes)
-    fleet = _fleet(found.root, sender, nodes, timeout)
+    nodes, sender = context.nodes(node), context.sender
+    name = project_name(context.project, nodes, project)
+    fleet = _fleet(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
     fleet.ask(version)
     wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
     jobs = _placed(fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
     send(sender, jobs, fleet, timeout)
-    _tell(jobs, fleet, as_json=as_json)
-    raise typer.Exit(_exit_code(jobs, fleet, all_nodes=all_nodes))
+    _tell(jobs, fleet, output)
+    errors: list[DistError] = [job.error for job in jobs if job.error is not None]
+    posted = sum(job.state != "skipped" for job in jobs)
+    if all_nodes:
+        errors += fleet.errors
+        posted += len(fleet.errors)
+    raise typer.Exit(exit_code(posted, errors))
 
 
-def _fleet(root: Path, sender: Sender, nodes: Sequence[Node], timeout: float) -> JobFleet:
+def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
     """The nodes that may get jobs; those that are draining are named and passed over."""
-    from ..output import say
-    from ..selectors import known_times
-    from ..target_nodes import draining, names_of
-    from .job_placement import JobFleet, is_draining
-
-    known = draining(root)
+    known = context.draining
     aside = [node for node in nodes if node.name in known]
     if len(aside) == len(nodes):
         raise is_draining(*(node.name for node in aside))
     if aside:
         say(f"Passed over, since draining: {names_of(aside)}.")
     rest = [node for node in nodes if node.name not in known]
-    return JobFleet(sender=sender, nodes=rest, draining=aside, timeout=timeout, known=known_times(root, rest))
+    times = known_times(context.root, rest)
+    return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=times)
 
 
-def _wishes(spiders: Sequence[str], file: Path | None, common: ScheduleRequest) -> list[ScheduleRequest]:
-    from dataclasses import replace
-
+def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[JobRow]:
     wishes = [replace(common, spider=spider) for spider in spiders]
     wishes += [
         replace(
@@ -224,9 +350,7 @@ def _wishes(spiders: Sequence[str], file: Path | None, common: ScheduleRequest) 
     return wishes
 
 
-def _placed(
-    fleet: JobFleet, wishes: Sequence[ScheduleRequest], *, all_nodes: bool, unless_running: bool
-) -> list[PostedJob]:
+def _placed(fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unless_running: bool) -> list[PostedJob]:
     """Which job goes where; one that is left out has its reason."""
     busy = fleet.busy_spiders() if unless_running else {}
     now = datetime.now(timezone.utc)
@@ -248,8 +372,6 @@ def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: fl
     Raises:
         ConfigError: what is asked would be lost by the nodes; then nothing was sent.
     """
-    from scrapyd_dist.scrapyd.sweep import sweep
-
     calls = [(job, _call(job, fleet)) for job in jobs if job.state == "scheduled"]
     threads = 4 * len(fleet.nodes)  # so that no node is run over
     for answer in sweep(calls, lambda one: _post(sender, *one, timeout), threads=min(64, threads)):
@@ -259,8 +381,6 @@ def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: fl
 
 
 def _call(job: PostedJob, fleet: JobFleet) -> Call[str]:
-    from scrapyd_dist.scrapyd import api
-
     wish = job.wish
     return api.schedule(
         job.node.project or "", wish.spider, jobid=job.job, version=fleet.version, settings=wish.settings,
@@ -269,8 +389,6 @@ def _call(job: PostedJob, fleet: JobFleet) -> Call[str]:
 
 
 def _post(sender: Sender, job: PostedJob, call: Call[str], timeout: float) -> None:
-    from scrapyd_dist.scrapyd import api
-
     try:
         sender.send(job.node, call, timeout=timeout)
     except NodeError as error:
@@ -281,11 +399,8 @@ def _post(sender: Sender, job: PostedJob, call: Call[str], timeout: float) -> No
             raise
 
 
-def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, *, as_json: bool) -> None:
-    from ..output import complain, put_json, say
-    from ..tables import table
-
-    rows: list[dict[str, Any]] = [
+def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
+    rows = [
         {
             "node": job.node.name,
             "project": job.node.project,
@@ -297,29 +412,13 @@ def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, *, as_json: bool) -> None:
         }
         for job in jobs
     ]
-    if as_json:
-        put_json({"version": fleet.version, "jobs": rows})
-    else:
-        table(
-            ("node", "spider", "job", "state", ""),
-            [(row["node"], row["spider"], row["job"], row["state"], row["reason"]) for row in rows],
-        )
+    cells = [[row[name] for name in ("node", "spider", "job", "state", "reason")] for row in rows]
+    output.table({"version": fleet.version, "jobs": rows}, ("node", "spider", "job", "state", ""), cells)
     texts = [str(error) for error in fleet.errors] + [str(job.error) for job in jobs if job.error is not None]
     for text in dict.fromkeys(texts):
         complain(text)
     begun = [job for job in jobs if job.state == "scheduled"]
     if begun and fleet.why:
         say(f"Version {fleet.version}, {fleet.why}.")
-    if begun and not as_json:
+    if begun and not output.as_json:
         say(f"See what they do: sdist jobs; sdist logs -f {begun[0].job}")
-
-
-def _exit_code(jobs: Sequence[PostedJob], fleet: JobFleet, *, all_nodes: bool) -> int:
-    from ..target_nodes import exit_code
-
-    errors: list[DistError] = [job.error for job in jobs if job.error is not None]
-    posted = sum(job.state != "skipped" for job in jobs)
-    if all_nodes and fleet.errors:
-        errors += fleet.errors
-        posted += len(fleet.errors)
-    return exit_code(posted, errors)

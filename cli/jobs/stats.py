@@ -14,8 +14,9 @@ from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
 from ..context import Context
+from ..options import Nodes, Timeout
 from ..output import Output, say
-from .job_list import TIMEOUT, Nodes, Timeout, ask_jobs, named, remembered
+from .job_list import TIMEOUT, ask_jobs, named, remembered
 from .jobs_table import Judge, kept_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def stats(
     """
     nodes = context.nodes(node)
     listed = ask_jobs(context.sender, nodes, timeout=timeout)
-    rows = named(listed, name, remembered(context.root, name, nodes))
+    rows = named(listed, name, remembered(context, name, nodes))
     judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), timeout=timeout)
     told, silent = _all_stats(judge, rows)
     listed.complain()

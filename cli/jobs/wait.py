@@ -6,29 +6,32 @@ The rule it keeps: it changes nothing, and a node that does not answer decides n
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import Outcome
+from scrapyd_dist.progress.summary import told
 from scrapyd_dist.scrapyd.api import JobState
 
 from ..candidates import crawls
+from ..context import Context
+from ..crawls import producer_process
+from ..crawls.watcher import ALIVE_EVERY, StillRuns, died, looked_out_for
+from ..options import Nodes, seconds
+from ..output import Output, complain
 from ..polling import poll_until
-from ..target_nodes import chosen_nodes
-from .job_list import TIMEOUT, Json, Nodes, ask_jobs, make_sender, named
+from .cancel import noted
+from .job_list import TIMEOUT, ask_jobs, named, place_row
+from .jobs_table import Judge, kept_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
-    from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.errors import DistError
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
 
     from .job_list import JobList, Listed
@@ -54,12 +57,9 @@ Crawls = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("wait")(wait)
-
-
 def wait(
+    *,
+    context: Context,
     crawl: Crawls = None,
     job: Annotated[
         Optional[list[str]], typer.Option("--job", metavar="JOB", help="Wait for this job instead. Repeatable.")
@@ -68,7 +68,7 @@ def wait(
         Optional[str], typer.Option(metavar="TIME", help="Wait no longer than this (90, 30m, 2h). Exit code 124.")
     ] = None,
     node: Nodes = None,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Wait until crawls are at their end, or jobs are over; say nothing before that.
 
@@ -79,20 +79,13 @@ def wait(
 
     Example: sdist wait easy-20260102T030405Z --timeout 2h
     """
-    from scrapyd_dist.config import load
-
-    from ..crawls.crawl import seconds
-
     if crawl and job:
         raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
     span = seconds("--timeout", timeout)
     deadline = time.monotonic() + span if span is not None else float("inf")
-    project = load()
     if job:
-        code = wait_for_jobs(project, job, node, deadline, as_json=as_json)
-    else:
-        code = _for_crawls(project.root, crawl or (), deadline, as_json=as_json)
-    raise typer.Exit(code)
+        raise typer.Exit(_for_jobs(context, job, context.nodes(node), deadline, output))
+    raise typer.Exit(_for_crawls(context, crawl or (), deadline, output))
 
 
 def combined(codes: Iterable[int]) -> int:
@@ -103,34 +96,20 @@ def combined(codes: Iterable[int]) -> int:
     return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
 
 
-def _still_runs(what: str, how: str) -> DistError:
-    from ..crawls.watcher import StillRuns
-
+def _still_runs(what: str, how: str) -> StillRuns:
     return StillRuns(f"The {what} still runs (--timeout), and goes on without this command. Go on with: {how}")
 
 
-# crawls
-
-
-def _for_crawls(root: Path, names: Sequence[str], deadline: float, *, as_json: bool) -> int:
-    from scrapyd_dist.progress.summary import told
-
-    from .. import project_store
-    from ..crawls import producer_process
-    from ..crawls.watcher import looked_out_for
-    from ..output import complain, put_json
-
-    with ExitStack() as stack:
-        store = stack.enter_context(closing(project_store.existing_store(root)))
-        ctrl_c = stack.enter_context(looked_out_for())
-        ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
-        ends = Ends(root=root, store=store, left=list(ids))
+def _for_crawls(context: Context, names: Sequence[str], deadline: float, output: Output) -> int:
+    store = context.store
+    ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
+    ends = Ends(context=context, left=list(ids))
+    with looked_out_for() as ctrl_c:
         if not poll_until(lambda: not ends.look(), LOOK, deadline=deadline, pause=ctrl_c.pause):
             raise _still_runs(f"crawl {ends.left[0]}", f"sdist watch {ends.left[0]}")
-        rows = [store.crawl(name) for name in ids]
+    rows = [store.crawl(name) for name in ids]
     codes = [ends.codes[row.id] for row in rows]
-    if as_json:
-        put_json({"crawls": [{**told(row), "exit_code": code} for row, code in zip(rows, codes, strict=True)]})
+    output.document({"crawls": [{**told(row), "exit_code": code} for row, code in zip(rows, codes, strict=True)]})
     for row, code in zip(rows, codes, strict=True):
         if code and row.id not in ends.said:
             complain(row.message or f"The crawl {row.id} {row.state.value} with exit code {code}.")
@@ -141,8 +120,7 @@ def _for_crawls(root: Path, names: Sequence[str], deadline: float, *, as_json: b
 class Ends:
     """Which crawls have come to their end, and with which exit codes."""
 
-    root: Path
-    store: Store
+    context: Context
     left: list[str]
     codes: dict[str, int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)  #: whose end was told already
@@ -150,20 +128,16 @@ class Ends:
 
     def look(self) -> bool:
         """Look once; whether some are still left."""
-        from ..crawls.producer_process import lives
-        from ..crawls.watcher import ALIVE_EVERY, died
-        from ..output import complain
-
-        now = time.monotonic()
-        look_at_process, self._alive_at = (
-            (True, now) if now - self._alive_at >= ALIVE_EVERY else (False, self._alive_at)
-        )
+        now, store = time.monotonic(), self.context.store
+        look_at_process = now - self._alive_at >= ALIVE_EVERY
+        if look_at_process:
+            self._alive_at = now
         for name in list(self.left):
-            row = self.store.crawl(name)
+            row = store.crawl(name)
             if row.state.ended:
                 self._end(name, row.exit_code if row.exit_code is not None else 1)
-            elif look_at_process and not lives(row) and not self.store.crawl(name).state.ended:
-                complain(died(self.root, row))
+            elif look_at_process and not producer_process.lives(row) and not store.crawl(name).state.ended:
+                complain(died(self.context.root, row))
                 self.said.add(name)
                 self._end(name, 1)
         return bool(self.left)
@@ -173,28 +147,21 @@ class Ends:
         self.codes[name] = code
 
 
-# jobs
-
-
-def wait_for_jobs(
-    project: ProjectConfig, names: Sequence[str], patterns: Sequence[str] | None, deadline: float, *, as_json: bool
-) -> int:
+def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
     """Wait until these jobs are over; gives the exit code.
 
     Raises:
         NothingMatched: no node lists a job of that id.
         StillRuns: after the deadline.
     """
-    from ..crawls.watcher import looked_out_for
-    from ..output import complain, put_json
-
-    waited = Waited(sender=make_sender(), nodes=chosen_nodes(project, patterns), names=tuple(dict.fromkeys(names)))
+    waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
     with looked_out_for() as ctrl_c:
         if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=ctrl_c.pause):
             raise _still_runs(f"job {waited.left[0]}", f"sdist logs -f {waited.left[0]}")
-    ended = waited.judged(project.root)
-    if as_json:
-        put_json({"jobs": [_row(one) for one in ended]})
+    rows = waited.rows()
+    judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), signalled=noted(context.root))
+    ended = [judge.judge(row) for row in rows]
+    output.document({"jobs": [_row(one) for one in ended]})
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
     for one in bad:
         how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
@@ -204,12 +171,9 @@ def wait_for_jobs(
 
 
 def _row(one: Judged) -> dict[str, Any]:
-    place, verdict = one.row.place, one.verdict
+    verdict = one.verdict
     return {
-        "node": place.node.name,
-        "project": place.project,
-        "spider": place.spider,
-        "job": place.job,
+        **place_row(one.row.place),
         "state": verdict.outcome.value,
         "pages": verdict.pages,
         "items": verdict.items,
@@ -251,8 +215,6 @@ class Waited:
 
     def _name_dark(self, found: JobList) -> None:
         """Say once which nodes do not answer: it is waited for them."""
-        from ..output import complain
-
         texts = {str(error) for error in found.errors}
         for text in texts - self._told:
             complain(text)
@@ -260,8 +222,6 @@ class Waited:
 
     def _is_silent(self, row: Listed) -> bool:
         """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
-        from scrapyd_dist.joblogs.log_reads import look
-
         if row.state is JobState.FINISHED:
             return True
         try:
@@ -270,11 +230,6 @@ class Waited:
             return False
         return seen is None or bool(seen.facts.closed) or (seen.silent or 0.0) >= FORGOTTEN
 
-    def judged(self, root: Path) -> list[Judged]:
-        """What they really did."""
-        from .cancel import noted
-        from .jobs_table import Judge, kept_of
-
-        rows = [replace(row, state=JobState.FINISHED) for row in self._jobs.values()]
-        judge = Judge(sender=self.sender, kept=kept_of(root, rows), signalled=frozenset(noted(root)))
-        return [judge.judge(row) for row in rows]
+    def rows(self) -> list[Listed]:
+        """The jobs, all over."""
+        return [replace(row, state=JobState.FINISHED) for row in self._jobs.values()]

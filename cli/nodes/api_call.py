@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
+from urllib.parse import quote
 
 import typer
 
+from scrapyd_dist.config import with_netrc
 from scrapyd_dist.errors import (
     ConfigError,
     ConnectionLost,
@@ -17,25 +19,21 @@ from scrapyd_dist.errors import (
     NoNodeReachable,
     NoReply,
 )
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.call import Call, Upload
+from scrapyd_dist.scrapyd.reply import document
 
 from ..candidates import endpoints, nodes
-
-if TYPE_CHECKING:
-    from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
+from ..context import Context
+from ..output import put_values
 
 #: Scrapyd's endpoints that change something, and want POST
 POSTED = frozenset({"schedule", "cancel", "addversion", "delversion", "delproject"})
 _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, ConnectionLost)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("api")(api)
-
-
 def api(
+    context: Context,
     node: Annotated[
         str, typer.Argument(metavar="NODE", autocompletion=nodes, help="A node's name in scrapy.cfg, or its address.")
     ],
@@ -59,26 +57,16 @@ def api(
 
     Example: sdist api node1 listversions project=properties
     """
-    from scrapyd_dist.config import load
-
-    from ..jobs.job_list import make_sender
-    from ..output import put_values
-
     call = _call(endpoint, parameter or [], post=post)
     try:
-        answer = make_sender().send(_node(load(), node), call, timeout=timeout)
+        answer = context.sender.send(_node(context, node), call, timeout=timeout)
     except _UNREACHED as error:
         raise NoNodeReachable(str(error)) from error
     put_values(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
-def _node(found: ProjectConfig, text: str) -> Node:
-    from scrapyd_dist.config import with_netrc
-    from scrapyd_dist.nodes import Node
-
-    from ..target_nodes import nodes_of
-
-    known = [*found.targets, *nodes_of(found)]
+def _node(context: Context, text: str) -> Node:
+    known = [*context.project.targets, *context.all_nodes]
     for node in known:
         if node.name == text:
             return node
@@ -91,11 +79,6 @@ def _node(found: ProjectConfig, text: str) -> Node:
 
 
 def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str, Any]]:
-    from urllib.parse import quote
-
-    from scrapyd_dist.scrapyd.call import Call, Upload
-    from scrapyd_dist.scrapyd.reply import document
-
     name = endpoint.strip("/").removesuffix(".json")
     if not name:
         raise ConfigError("The endpoint is empty. Scrapyd has daemonstatus, listjobs, listversions, status and others.")

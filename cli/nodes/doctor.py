@@ -1,42 +1,220 @@
-"""`sdist doctor`: looks at every node for what endangers work; each finding comes with its remedy."""
+"""`sdist doctor`: looks at every node for what endangers work; each finding comes with its remedy. Reads only."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 from collections import Counter
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
+from scrapyd_dist.diagnostics.diagnosis import KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
+from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
+from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.scrapyd.versions import current, told_content
+
 from ..candidates import nodes
-from ..selectors import Json
-from .node_status import CONNECT_TIMEOUT, ConnectTimeout
+from ..context import Context
+from ..crawls.wait_line import waiting
+from ..crawls.wording import counted
+from ..node_selection import exit_code, known_times, quick_project
+from ..node_status import IdleWatch, NodeStatus, start_delays
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout
+from ..output import Output, put, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.diagnostics.diagnosis import Finding, NodeDiagnosis
+    from scrapyd_dist.diagnostics.diagnosis import Finding
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Job
+    from scrapyd_dist.scrapyd.call import Call
     from scrapyd_dist.transports import Sender
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
-#: seconds between two looks at a node whose work may be stuck
-EVERY = 1.0
-#: most seconds that are spent on such looks
-LOOKING = 60.0
+#: most seconds for one try to connect
+PATIENCE = 2.0
+#: seconds between two looks at a node whose work may be stuck, and most seconds that are spent on such looks
+EVERY, LOOKING = 1.0, 60.0
+#: an id that no job has
+NO_JOB = "sdist-doctor-asks"
+
+T = TypeVar("T")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("doctor")(doctor)
+def _connect(node: Node, timeout: float) -> socket.socket:
+    parts = urlsplit(node.url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return socket.create_connection((node.host, port), min(PATIENCE, timeout))
+
+
+def speaks_tls(node: Node, timeout: float) -> bool | None:
+    """Whether a TLS handshake comes about, whatever the certificate; None where no connection does."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with closing(_connect(node, timeout)) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname=node.tls_name or node.host):
+                    return True
+            except (OSError, ValueError):  # SSLError is an OSError
+                return False
+    except (OSError, UnicodeError):
+        return None
+
+
+def speaks_http(node: Node, timeout: float) -> bool | None:
+    """Whether the port answers HTTP without TLS; None where no connection comes about."""
+    try:
+        plain = _connect(node, timeout)
+    except (OSError, UnicodeError):
+        return None
+    with closing(plain), suppress(OSError):
+        plain.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+        return plain.recv(5) == b"HTTP/"
+    return False
+
+
+def certificate_end(node: Node, timeout: float) -> datetime | None:
+    """When the server's certificate ends, UTC; None where it is not checked, or there is none."""
+    if not node.url.startswith("https") or not node.verify:
+        return None
+    import certifi
+
+    try:
+        context = ssl.create_default_context(cafile=node.ca or certifi.where())
+        with (
+            closing(_connect(node, timeout)) as plain,
+            context.wrap_socket(plain, server_hostname=node.tls_name or node.host) as wrapped,
+        ):
+            ends = (wrapped.getpeercert() or {}).get("notAfter")
+    except (OSError, ValueError):
+        return None
+    if not isinstance(ends, str):
+        return None
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc)
+
+
+def examine(sender: Sender, node: Node, project: str | None, timeout: float) -> NodeDiagnosis:
+    """Ask a node everything.
+
+    Args:
+        sender: what asks.
+        node: the node.
+        project: the project whose code is looked at; None = none.
+        timeout: seconds for each answer.
+    """
+    exam = NodeDiagnosis(node=node, project=project)
+    seen = NodeStatus(node=node)
+    try:
+        seen.ask_load(sender, timeout)
+    except NodeError as error:
+        return _not_reached(sender, replace(exam, error=error), timeout)
+    ends = certificate_end(node, timeout)
+    exam = replace(exam, load=seen.load, latency=seen.latency, skew=seen.skew, certificate_ends=ends)
+    exam = _files(sender, replace(exam, knows_status=_knows_status(sender, node, timeout)), timeout)
+    return _code(sender, exam, timeout) if project is not None else exam
+
+
+def _asked(sender: Sender, node: Node, call: Call[T], timeout: float) -> T | None:
+    """The answer, or None where there is none."""
+    try:
+        return sender.send(node, call, timeout=timeout)
+    except NodeError:
+        return None
+
+
+def _not_reached(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
+    """What listens there, where it is no Scrapyd."""
+    node, error = exam.node, exam.error
+    if error is None or (error.exit_code == 6 and not node.url.startswith("https")):
+        return exam
+    tls = speaks_tls(node, timeout)
+    exam = replace(exam, speaks_tls=tls, speaks_http=None if tls else speaks_http(node, timeout))
+    if isinstance(error, (NotFound, NotJson)):
+        root = replace(node, url=host_of(node.url))
+        if root.url != node.url and _asked(sender, root, api.daemonstatus(), timeout) is not None:
+            return replace(exam, found_at=root.url)
+    return exam
+
+
+def _knows_status(sender: Sender, node: Node, timeout: float) -> bool | None:
+    try:
+        sender.send(node, api.status(NO_JOB), timeout=timeout)
+    except NotFound:
+        return False
+    except NodeError:
+        return None
+    return True
+
+
+def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
+    """Its log folder, its items folder, and which logs are left."""
+    node = exam.node
+    logs = _asked(sender, node, api.serves_logs(), timeout)
+    items = _asked(sender, node, api.serves_items(), timeout)
+    jobs = _asked(sender, node, api.listjobs(), timeout)
+    finished = jobs.finished if jobs is not None else ()
+    with_log = next((job for job in finished if job.log_url is not None), None)
+    ranges = _ranges(sender, node, with_log, timeout) if logs and with_log is not None else None
+    return replace(exam, logs=logs, items=items, ranges=ranges, kept_logs=kept_logs(finished) if logs else KeptLogs())
+
+
+def _ranges(sender: Sender, node: Node, job: Job, timeout: float) -> bool | None:
+    """Whether the node gives a byte where a byte is asked for; None where the log is too short to tell."""
+    log = Place(node=node, project=job.project, spider=job.spider, job=job.id).log
+    chunk = _asked(sender, node, api.fetch(log, start=0, limit=1), timeout)
+    if chunk is None or (chunk.total or 0) < 2:
+        return None
+    return len(chunk.body) == 1
+
+
+def kept_logs(finished: Sequence[Job]) -> KeptLogs:
+    """Which of these jobs, newest first, still have a log."""
+    by_spider: dict[tuple[str, str], list[bool]] = {}
+    for job in finished:
+        by_spider.setdefault((job.project, job.spider), []).append(job.log_url is not None)
+    rows = list(by_spider.values())
+    return KeptLogs(
+        kept=sum(sum(row) for row in rows),
+        lost=sum(len(row) - sum(row) for row in rows),
+        most=max((sum(row) for row in rows), default=0),
+        in_order=all(row == sorted(row, reverse=True) for row in rows),
+    )
+
+
+def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
+    """Its versions of the project, and whether it can read the one that it would run."""
+    node = exam.node
+    project = node.project or exam.project or ""
+    versions = _asked(sender, node, api.listversions(project), timeout)
+    exam = replace(exam, project=project, versions=versions)
+    if not versions:
+        return exam
+    try:
+        sender.send(node, api.listspiders(project, versions[-1]), timeout=max(timeout, api.SLOW_TIMEOUT))
+    except ApiRefused as error:
+        return replace(exam, eggs=error.said)
+    except NodeError:
+        return exam
+    return exam
 
 
 def doctor(
+    *,
+    context: Context,
     node: Annotated[
         Optional[list[str]],
         typer.Argument(metavar="NODE", autocompletion=nodes, help="Names of nodes, or globs; all if left out."),
@@ -45,9 +223,9 @@ def doctor(
         Optional[str], typer.Option("--project", "-p", help="Whose code is tried: \\[deploy] project, else BOT_NAME.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show notes too.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)] = TIMEOUT,
+    timeout: Timeout = TIMEOUT,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Look for what endangers work on the nodes; each finding says what to do.
 
@@ -59,31 +237,23 @@ def doctor(
 
     Example: sdist doctor 'eu-*'
     """
-    from scrapyd_dist.config import load
-    from scrapyd_dist.transports.requests import RequestsTransport
-
-    from ..selectors import chosen, known_times
-    from ..target_nodes import quick_project
-
-    found = load()
-    nodes = chosen(found, node)
-    sender = RequestsTransport(connect_timeout=connect_timeout)
-    name = quick_project(found, project)
-    known = known_times(found.root, nodes, name)
-    exams = [replace(one, known=known) for one in _examined(sender, nodes, name, timeout)]
-    exams = _watched(found.root, sender, exams, timeout)
-    results = _judged(found, exams, every=not node)
-    _tell(exams, results, as_json=as_json, verbose=verbose)
-    raise typer.Exit(_exit_code(exams, results))
+    chosen = context.nodes(node)
+    sender = context.sender_within(connect_timeout)
+    name = quick_project(context.project, project)
+    known = known_times(context.root, chosen, name)
+    exams = [replace(one, known=known) for one in _examined(sender, chosen, name, timeout)]
+    exams = _watched(context, sender, exams, timeout)
+    results = _judged(context.project, exams, every=not node)
+    _tell(exams, results, output, verbose=verbose)
+    # 1 when a node that answers endangers work; else by the nodes that do not answer.
+    unreached = {one.node.name: one.error for one in exams if one.error is not None}
+    if any(result.severity.value == "danger" and result.node not in unreached for result in results):
+        raise typer.Exit(1)
+    raise typer.Exit(exit_code(len(exams), list(unreached.values())))
 
 
 def _examined(sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float) -> list[NodeDiagnosis]:
     """All of them at once; in their order."""
-    from scrapyd_dist.scrapyd.sweep import sweep
-
-    from ..crawls.wait_line import waiting
-    from .node_examination import examine
-
     exams: dict[Node, NodeDiagnosis] = {}
     with waiting(30.0, terminal_only=True) as show:
         for answer in sweep(nodes, lambda one: examine(sender, one, project, timeout)):
@@ -93,80 +263,44 @@ def _examined(sender: Sender, nodes: Sequence[Node], project: str | None, timeou
     return [exams[node] for node in nodes]
 
 
-def _watched(root: Path, sender: Sender, exams: list[NodeDiagnosis], timeout: float) -> list[NodeDiagnosis]:
-    """Look again, and again, where work waits and none runs; and tell who is draining."""
-    from scrapyd_dist.nodes import NodeRecord
-
-    from ..crawls.wait_line import waiting
-    from ..target_nodes import node_records
-    from .drain import start_delays
-
-    known = node_records(root)
+def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeout: float) -> list[NodeDiagnosis]:
+    """Look again, and again, where work waits and none runs; and tell which nodes are draining."""
+    known = context.node_records
     kept = {one.node: known.get(one.node.name) or NodeRecord(name=one.node.name) for one in exams}
     exams = [replace(one, draining=kept[one.node].draining is not None) for one in exams]
     suspects = [one for one in exams if one.load is not None and one.load.pending and not one.load.running]
     if not suspects:
         return exams
-    skews = {one.node.url: one.skew or 0.0 for one in suspects}
-    delays = start_delays(root, skews)
-    watches = [_Watch(one, max(delays.get(one.node.url, 0.0), kept[one.node].start_delay)) for one in suspects]
-    end = time.monotonic() + LOOKING
-    with waiting(LOOKING, terminal_only=False) as show:
-        while time.monotonic() < end and any(watch.undecided for watch in watches):
-            names = ", ".join(watch.exam.node.name for watch in watches if watch.undecided)
+    delays = start_delays(context, {one.node.url: one.skew or 0.0 for one in suspects})
+    watches = {
+        one.node: IdleWatch(
+            start_delay=max(delays.get(one.node.url, 0.0), kept[one.node].start_delay), looks=(time.time(),)
+        )
+        for one in suspects
+    }
+    left, end = suspects, time.monotonic() + LOOKING
+    with waiting(LOOKING) as show:
+        while left and time.monotonic() < end:
+            names = ", ".join(one.node.name for one in left)
             show(f"Work waits on {names}, and none runs; looking again for some seconds …")
             time.sleep(EVERY)
-            for watch in watches:
-                watch.look(sender, timeout)
-    wedged = {watch.exam.node for watch in watches if watch.wedged}
-    return [replace(one, wedged=one.node in wedged) for one in exams]
+            for one in left:
+                _look_again(sender, one, watches[one.node], timeout)
+            left = [one for one in left if watches[one.node].looks and not watches[one.node].wedged]
+    return [replace(one, wedged=one.node in watches and watches[one.node].wedged) for one in exams]
 
 
-class _Watch:
-    """Looks in a row at one node where work waits."""
-
-    def __init__(self, exam: NodeDiagnosis, start_delay: float) -> None:
-        self.exam, self._delay = exam, start_delay
-        self._looks: tuple[float, ...] = (time.time(),)
-        self._finished = exam.load.finished if exam.load else 0
-
-    @property
-    def wedged(self) -> bool:
-        from scrapyd_dist.scheduling.node_state import is_wedged
-
-        return is_wedged(self._looks, self._delay)
-
-    @property
-    def undecided(self) -> bool:
-        return bool(self._looks) and not self.wedged
-
-    def look(self, sender: Sender, timeout: float) -> None:
-        from scrapyd_dist.errors import NodeError
-        from scrapyd_dist.scheduling import node_state
-        from scrapyd_dist.scrapyd import api
-
-        if not self.undecided:
-            return
-        try:
-            load = sender.send(self.exam.node, api.daemonstatus(), timeout=timeout)
-        except NodeError:
-            self._looks = ()
-            return
-        self._looks = node_state.looked(
-            self._looks,
-            now=time.time(),
-            pending=load.pending,
-            running=load.running,
-            start_delay=self._delay,
-            moved=load.finished != self._finished,
-        )
+def _look_again(sender: Sender, exam: NodeDiagnosis, watch: IdleWatch, timeout: float) -> None:
+    try:
+        load = sender.send(exam.node, api.daemonstatus(), timeout=timeout)
+    except NodeError:
+        watch.looks = ()
+        return
+    watch.saw(load, time.time(), moved=exam.load is not None and load.finished != exam.load.finished)
 
 
 def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool) -> list[Finding]:
     """All findings, the worst first."""
-    from scrapyd_dist.diagnostics.diagnosis import findings, fleet_findings
-    from scrapyd_dist.scrapyd.versions import current, told_content
-
     now = datetime.now(timezone.utc)
     latest = {one.node.name: current(one.versions, one.known) for one in exams if one.versions}
     together = fleet_findings(
@@ -177,14 +311,10 @@ def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool
     return sorted(results, key=lambda result: (result.severity.order, order.get(result.node, len(order))))
 
 
-def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], *, as_json: bool, verbose: bool) -> None:
-    from ..crawls.wording import counted
-    from ..output import put, put_json, say
-
-    counts = Counter(result.severity.value for result in results)
-    if as_json:
-        put_json({"nodes": [_node_row(one) for one in exams], "findings": [_row(result) for result in results]})
+def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:
+    if output.document({"nodes": [_node_row(one) for one in exams], "findings": [_row(result) for result in results]}):
         return
+    counts = Counter(result.severity.value for result in results)
     for result in results:
         if result.severity.value == "note" and not verbose:
             continue
@@ -222,13 +352,3 @@ def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:
         "items_dir": exam.items,
         "certificate_ends": None if exam.certificate_ends is None else exam.certificate_ends.isoformat(),
     }
-
-
-def _exit_code(exams: Sequence[NodeDiagnosis], results: Sequence[Finding]) -> int:
-    """1 when a node that answers endangers work; else by the nodes that do not answer."""
-    from ..target_nodes import exit_code
-
-    unreached = {one.node.name for one in exams if one.error is not None}
-    if any(result.severity.value == "danger" and result.node not in unreached for result in results):
-        return 1
-    return exit_code(len(exams), [one.error for one in exams if one.error is not None])

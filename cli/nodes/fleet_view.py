@@ -7,46 +7,51 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import NodeError
+from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
+from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
 from scrapyd_dist.progress.node_progress import Rate
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.sweep import sweep
 
+from ..crawls.live_view import remark
+from ..crawls.watcher import looked_out_for
 from ..crawls.wording import clock, counted
-from ..jobs.job_list import TIMEOUT, Listed, make_sender
-from ..output import one_line
-from ..target_nodes import chosen_nodes
-from .node_status import NodeStatus
+from ..jobs.job_list import TIMEOUT, Listed
+from ..node_selection import exit_code
+from ..node_status import NodeStatus, recognise
+from ..output import Output, complain, on_terminal, one_line, put_json, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from rich.console import RenderableType
     from rich.text import Text
 
-    from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.joblogs.worker_report import WorkerReport
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Jobs
     from scrapyd_dist.transports import Sender
 
+    from ..context import Context
     from ..crawls.watcher import Display
 
+#: seconds between two looks at the nodes
+LOOK = 2.0
 #: seconds between two questions for a node's list of jobs that did not change: it echoes the batches that wait
 LIST = 10.0
-
-
 #: bytes of a worker's report that are read; while it runs it has no lists of URLs
 REPORT_MAX = 256 * 1024
-
-
 #: jobs that are asked about at the same time
 READERS = 8
-
-
 #: seconds that a rate looks back
 WINDOW = 60.0
+#: lines of the picture that are about neither nodes nor jobs
+_OTHER_LINES = 6
+_STYLES = {"up": "green", "down": "red", "refused": "red", "wedged": "red", "draining": "yellow", "busy": "yellow"}
 
 
 @dataclass(kw_only=True)
@@ -70,8 +75,6 @@ class JobLook:
             now: seconds, of a clock that does not jump.
             timeout: seconds for each answer.
         """
-        from scrapyd_dist.joblogs.log_reads import look
-
         self.trouble = ""
         place = self.row.place
         try:
@@ -86,9 +89,6 @@ class JobLook:
         self.silent, self.trouble = (None, "no log yet") if log is None else (log.silent, "")
 
     def _fetch_report(self, sender: Sender, home: str, timeout: float) -> WorkerReport | None:
-        from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
-        from scrapyd_dist.scrapyd import api
-
         place = self.row.place
         call = api.fetch(report_path(home, place.job), start=0, limit=REPORT_MAX)
         chunk = sender.send(place.node, call, timeout=timeout)
@@ -148,18 +148,16 @@ class NodeLook:
 
     def look(self, sender: Sender, now: float, timeout: float) -> None:
         """Ask the node how much it has to do, and what, where that changed."""
-        from scrapyd_dist.scrapyd import api
-
         self.seen = NodeStatus(node=self.seen.node)
         try:
-            load = sender.send(self.seen.node, api.daemonstatus(), timeout=timeout)
-            numbers = load.pending, load.running, load.finished
+            self.seen.ask_load(sender, timeout)
+            load = self.seen.load
+            numbers = (load.pending, load.running, load.finished) if load else None
             if numbers != self._load or self._listed_at is None or now - self._listed_at >= LIST:
                 self._take(sender.send(self.seen.node, api.listjobs(), timeout=timeout))
                 self._load, self._listed_at = numbers, now
-            self.seen.load = load
         except NodeError as error:
-            self.seen.error = error
+            self.seen.load, self.seen.error = None, error
 
     def _take(self, jobs: Jobs) -> None:
         running = {job.id: job for job in jobs.running}
@@ -172,45 +170,31 @@ class NodeLook:
 
     def document(self) -> dict[str, Any]:
         """As `--json` gives it."""
-        seen = self.seen
-        reason = str(seen.error).removeprefix(f"{seen.node}: ") if seen.error else ""
-        return {
-            "name": seen.node.name,
-            "url": seen.node.url,
-            "state": seen.state.value,
-            "reason": "jobs wait and none is ever started" if seen.wedged else reason,
-            "slots": seen.node.slots,
-            "running": len(self.jobs) if seen.load else None,
-            "pending": seen.load.pending if seen.load else None,
-            "jobs": [job.document() for job in self.jobs.values()] if seen.load else [],
-        }
+        row = self.seen.document()
+        jobs = [job.document() for job in self.jobs.values()] if self.seen.load else []
+        known = {name: row[name] for name in ("name", "url", "state", "reason", "slots", "pending")}
+        return {**known, "running": len(self.jobs) if self.seen.load else None, "jobs": jobs}
 
 
 @dataclass(kw_only=True)
 class FleetLook:
     """All nodes, looked at again and again."""
 
-    root: Path
-    sender: Sender
+    context: Context
     nodes: Sequence[Node]
-    timeout: float
     _looks: dict[str, NodeLook] = field(default_factory=dict)  #: by base address
     _homes: dict[str, str | None] = field(default_factory=dict)  #: crawl -> its folder in the nodes' logs
 
     def look(self) -> None:
         """Look once at every node and every job that runs there."""
-        from scrapyd_dist.scrapyd.sweep import sweep
-
-        from .drain import recognise
-
-        now = time.monotonic()
+        now, sender = time.monotonic(), self.context.sender
         looks = [self._looks.setdefault(node.url, NodeLook(seen=NodeStatus(node=node))) for node in self.nodes]
-        for _ in sweep(looks, lambda one: one.look(self.sender, now, self.timeout)):
+        for _ in sweep(looks, lambda one: one.look(sender, now, TIMEOUT)):
             pass
-        recognise(self.root, self.sender, [one.seen for one in looks], self.timeout)
+        recognise(self.context, sender, [one.seen for one in looks], TIMEOUT)
         jobs = [job for one in looks if one.seen.load for job in one.jobs.values()]
         self._learn_homes({job.row.place.crawl for job in jobs} - {None})
-        for _ in sweep(jobs, lambda job: job.look(self.sender, self._home(job), now, self.timeout), threads=READERS):
+        for _ in sweep(jobs, lambda job: job.look(sender, self._home(job), now, TIMEOUT), threads=READERS):
             pass
 
     def _home(self, job: JobLook) -> str | None:
@@ -219,15 +203,10 @@ class FleetLook:
 
     def _learn_homes(self, crawls: set[str | None]) -> None:
         """Where workers of these crawls leave their reports; the store is asked once for each of them."""
-        from scrapyd_dist.batches import home_of
-
-        from ..project_store import maybe_store
-
         new = {crawl for crawl in crawls if crawl and crawl not in self._homes}
-        store = maybe_store(self.root) if new else None
+        store = self.context.store_if_any if new else None
         if store is not None:
-            with closing(store):
-                known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
+            known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
             self._homes |= {crawl: known.get(crawl) for crawl in new}
 
     def errors(self) -> list[NodeError]:
@@ -251,26 +230,12 @@ def _total(rates: Any) -> float:
     return float(round(sum(rate for rate in rates if rate is not None), 1))
 
 
-#: seconds between two looks at the nodes
-LOOK = 2.0
-
-
-#: jobs that are drawn; lines of the picture that are about neither nodes nor jobs
-_OTHER_LINES = 6
-
-
-def status(project: ProjectConfig, *, as_json: bool) -> int:
+def status(context: Context, output: Output) -> int:
     """Say how the fleet stands, once; gives the exit code."""
-    from ..output import complain, put_json, say
-    from ..tables import table
-    from ..target_nodes import exit_code
-
-    looks = _looks(project)
+    looks = FleetLook(context=context, nodes=context.nodes())
     looks.look()
     document = looks.document()
-    if as_json:
-        put_json(document)
-    else:
+    if not output.document(document):
         table(("node", "state", "running", "pending", ""), [_node_row(node) for node in document["nodes"]])
         jobs = [_job_row(node, job) for node in document["nodes"] for job in node["jobs"]]
         if jobs:
@@ -281,16 +246,13 @@ def status(project: ProjectConfig, *, as_json: bool) -> int:
     return exit_code(len(looks.nodes), looks.errors())
 
 
-def watch(project: ProjectConfig, manner: Display) -> int:
+def watch(context: Context, manner: Display) -> int:
     """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
-    from contextlib import closing
-
-    from ..crawls.watcher import looked_out_for
-    from ..output import put_json
-
-    looks = _looks(project)
+    looks = FleetLook(context=context, nodes=context.nodes())
     deadline = time.monotonic() + manner.timeout if manner.timeout is not None else float("inf")
-    with closing(_view(manner)) as view, looked_out_for() as ctrl_c:
+    silent = manner.quiet or not manner.progress
+    view = LiveFleet() if on_terminal() and not silent else PlainFleet(every=float("inf") if silent else 30.0)
+    with closing(view), looked_out_for() as ctrl_c:
         try:
             while True:
                 began = time.monotonic()
@@ -307,18 +269,6 @@ def watch(project: ProjectConfig, manner: Display) -> int:
     return code
 
 
-def _looks(project: ProjectConfig) -> FleetLook:
-    return FleetLook(root=project.root, sender=make_sender(), nodes=chosen_nodes(project, None), timeout=TIMEOUT)
-
-
-def _view(manner: Display) -> Any:
-    from ..output import on_terminal
-
-    if manner.quiet or not manner.progress:
-        return PlainFleet(every=float("inf"))
-    return LiveFleet() if on_terminal() else PlainFleet()
-
-
 class PlainFleet:
     """A line about the fleet now and then, and one for each node whose state changes."""
 
@@ -328,8 +278,6 @@ class PlainFleet:
         self._states: dict[str, str] = {}
 
     def show(self, document: Mapping[str, Any], now: float) -> None:
-        from ..output import say
-
         if self._every == float("inf"):
             return
         for node in document["nodes"]:
@@ -372,8 +320,6 @@ def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from ..crawls.live_view import remark
-
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("node", "state / job", "spider", "pages", "/min", "items", "/min", "errors/min", ""):
         right, gives_way = heading in {"pages", "items", "/min", "errors/min"}, heading in {"state / job", ""}
@@ -406,9 +352,6 @@ def _cell(value: object) -> Text:
 
     text = "" if value is None else f"{value:,}" if isinstance(value, int) else one_line(str(value))
     return Text(text, no_wrap=True, overflow="ellipsis")
-
-
-_STYLES = {"up": "green", "down": "red", "refused": "red", "wedged": "red", "draining": "yellow", "busy": "yellow"}
 
 
 def _node_row(node: Mapping[str, Any]) -> tuple[object, ...]:

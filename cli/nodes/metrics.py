@@ -1,36 +1,222 @@
-"""`sdist metrics`: nodes and crawls as metrics for Prometheus. Rule: no address or label has a password in it."""
+"""`sdist metrics`: nodes and crawls as Prometheus metrics.
+
+Dashboards rely on the names, labels and types: they do not change. No label has a password in it.
+"""
 
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from prometheus_client import CollectorRegistry, Metric, generate_latest, write_to_textfile
+from prometheus_client.registry import Collector
 
+from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.version import __version__
 
-from ..jobs.job_list import Nodes
+from ..context import Context
+from ..crawls.wording import number
+from ..node_status import NodeStatus, look, recognise
+from ..options import Nodes, Timeout
+from ..output import say
+from ..throttle.throttle_show import rows_of, standing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.store import Store
 
-    from .node_status import NodeStatus
+    Sample = tuple[Mapping[str, str], float]  # labels and value
 
 #: seconds that a node gets to answer: Prometheus itself waits ten for all of it
 TIMEOUT = 5.0
+#: seconds for which a crawl that has ended is still told in full, so that its last numbers are seen
+RECENT = 3600.0
+
+#: what a summary says of a whole crawl: name, kind, help, where it is in the summary
+_OF_CRAWL = (
+    ("urls_found_total", "counter", "URLs that the index pages had, with repeated ones.", ("urls_found",)),
+    ("requests", "gauge", "Target requests that are sealed in batches.", ("sealed",)),
+    ("requests_done", "gauge", "Of these, how many ended. Falls when an attempt fails and its requests wait again.",
+     ("requests", "done")),
+    ("items", "gauge", "Items, also of attempts that run. Falls when an attempt fails, whose items do not count.",
+     ("items",)),
+    ("pages", "gauge", "Pages that were fetched, also by attempts that run.", ("pages",)),
+    ("index_pages_total", "counter", "Index pages that were walked.", ("index", "pages")),
+    ("batches", "gauge", "Batches that were made of the requests.", ("batches", "total")),
+    ("batches_done_total", "counter", "Batches with an accepted attempt.", ("batches", "done")),
+    ("batches_dead_total", "counter", "Batches that were given up.", ("batches", "dead")),
+    ("batches_waiting", "gauge", "Batches that wait for a node.", ("batches", "waiting")),
+    ("attempts_sent_total", "counter", "Jobs that nodes took.", ("batches", "sent")),
+    ("attempts_failed_total", "counter", "Jobs that did not do their batch.", ("batches", "failed")),
+    ("attempts_out", "gauge", "Jobs that are out on nodes now.", ("batches", "out")),
+)  # fmt: skip
+_MISSED = {"gone": "gone_urls", "failed": "failed_urls", "dead": "dead_urls", "index": "index_failed"}
+#: what a summary says of each of its nodes: name, help, key
+_OF_NODE = (
+    ("jobs", "Jobs of the crawl that ended well on the node.", "jobs"),
+    ("running", "Jobs of the crawl that are out on the node.", "running"),
+    ("items", "Items of the crawl from the node, also of attempts that run.", "items"),
+    ("pages", "Pages of the crawl from the node, also of attempts that run.", "pages"),
+    ("failed", "Requests of the crawl that failed on the node.", "failed"),
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("metrics")(metrics)
+class Measurements(Collector):
+    """One reading of nodes and crawls, ready for a registry."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        # Nothing is announced of what has no sample.
+        self._metrics = [metric for metric in metrics if metric.samples]
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def measure(
+    nodes: Sequence[NodeStatus],
+    crawls: Sequence[Crawl],
+    throttled: Mapping[str, int] | None = None,
+    *,
+    now: float,
+    took: float,
+) -> CollectorRegistry:
+    """All metrics, in a registry of their own.
+
+    Args:
+        nodes: one look at each.
+        crawls: all of the store, the newest first.
+        throttled: number of domains by state, where the throttle knows any.
+        now: seconds since the epoch.
+        took: seconds that the collecting took.
+    """
+    told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
+    of_crawls = [*_states(crawls), *_told(told), *_by_node(told), *_last(crawls)]
+    registry = CollectorRegistry()
+    registry.register(Measurements([*_own(now, took), *_nodes(nodes), *of_crawls, *_throttle(throttled or {})]))
+    return registry
+
+
+def _own(now: float, took: float) -> Iterator[Metric]:
+    yield _gauge("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)])
+    yield _gauge("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))])
+    yield _gauge("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))])
+
+
+def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
+    def each(name: str, text: str, value: Callable[[NodeStatus], float | None]) -> Metric:
+        samples = [(_node_labels(seen), told) for seen in nodes if (told := value(seen)) is not None]
+        return _gauge(name, text, samples)
+
+    yield each("node_up", "Whether the node answers.", lambda seen: int(seen.load is not None))
+    jobs = [
+        ({**_node_labels(seen), "state": state}, count)
+        for seen in nodes
+        if seen.load is not None
+        for state, count in (
+            ("pending", seen.load.pending), ("running", seen.load.running), ("finished", seen.load.finished),
+        )
+    ]  # fmt: skip
+    yield _gauge("node_jobs", "Jobs by state; of finished ones as many as the node remembers.", jobs)
+    yield each("node_slots", "Process slots, where the target says them.", lambda seen: seen.node.slots)
+    yield each("node_draining", "Whether the node is to get no new work.", lambda seen: int(seen.draining is not None))
+    yield each("node_wedged", "Whether jobs wait there and none is ever started.", lambda seen: int(seen.wedged))
+    yield each("node_latency_seconds", "How long the node took to answer.", lambda seen: _rounded(seen.latency))
+    yield each("node_clock_skew_seconds", "The node's clock minus the one here.", lambda seen: seen.skew)
+
+
+def _node_labels(seen: NodeStatus) -> dict[str, str]:
+    return {"node": seen.node.name, "url": seen.node.url}  # which has neither user nor password
+
+
+def _states(crawls: Iterable[Crawl]) -> Iterator[Metric]:
+    counts = Counter(crawl.state for crawl in crawls)
+    samples: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
+    yield _gauge("crawls", "Crawls in the store, by state.", samples)
+
+
+def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+    for name, kind, text, path in _OF_CRAWL:
+        samples = [(_labels(crawl), number(crawl.summary, *path)) for crawl in crawls]
+        yield _metric(f"crawl_{name}", kind, text, samples)
+    missed = [
+        ({**_labels(crawl), "kind": kind}, number(crawl.summary, key))
+        for crawl in crawls
+        for kind, key in _MISSED.items()
+    ]
+    text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
+    yield _metric("crawl_urls_missed_total", "counter", text, missed)
+    totals = [(_labels(crawl), total) for crawl in crawls if (total := number(crawl.summary, "index", "total"))]
+    yield _gauge("crawl_index_pages", "Index pages that there are, where it is known.", totals)
+    ages: list[Sample] = [(_labels(crawl), _rounded(crawl.summary.get("duration_s")) or 0) for crawl in crawls]
+    yield _gauge("crawl_duration_seconds", "How long it has been running, or ran.", ages)
+    running: list[Sample] = [(_labels(crawl), int(not crawl.state.ended)) for crawl in crawls]
+    yield _gauge("crawl_running", "Whether the crawl has not ended.", running)
+
+
+def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+    rows = [(crawl, node) for crawl in crawls for node in crawl.summary.get("nodes") or ()]
+    for name, text, key in _OF_NODE:
+        # A crawl's node is listed once; a row without the number is of an older version.
+        samples = {
+            (crawl.id, str(node.get("name"))): ({**_labels(crawl), "node": str(node.get("name"))}, number(node, key))
+            for crawl, node in rows
+            if key in node
+        }
+        yield _gauge(f"crawl_node_{name}", text, list(samples.values()))
+
+
+def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
+    """The last crawl of each spider that has ended: what an alarm asks for."""
+    last: dict[tuple[str, str], Crawl] = {}
+    for crawl in crawls:
+        if crawl.state.ended and crawl.ended is not None:
+            last.setdefault((crawl.project, crawl.spider), crawl)
+    rows = [({"project": project, "spider": spider}, crawl) for (project, spider), crawl in last.items()]
+    codes: list[Sample] = [(labels, crawl.exit_code) for labels, crawl in rows if crawl.exit_code is not None]
+    yield _gauge("last_crawl_exit_code", "Exit code of the spider's last crawl that ended.", codes)
+    items: list[Sample] = [(labels, number(crawl.summary, "items")) for labels, crawl in rows]
+    yield _gauge("last_crawl_items", "Items of the spider's last crawl that ended.", items)
+    ends: list[Sample] = [(labels, round(crawl.ended or 0.0, 3)) for labels, crawl in rows]
+    yield _gauge("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)
+
+
+def _throttle(throttled: Mapping[str, int]) -> Iterator[Metric]:
+    states: list[Sample] = [({"state": word}, count) for word, count in throttled.items() if word != "slowed"]
+    yield _gauge("throttle_domains", "Domains that the throttle knows, by state.", states)
+    slowed: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
+    yield _gauge("throttle_slowed_domains", "Of these, how many are slower than their limits, for their sites.", slowed)
+
+
+def _labels(crawl: Crawl) -> dict[str, str]:
+    return {"crawl": crawl.id, "spider": crawl.spider}
+
+
+def _gauge(name: str, text: str, samples: Sequence[tuple[Mapping[str, str], Any]]) -> Metric:
+    return _metric(name, "gauge", text, samples)
+
+
+def _metric(name: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]]) -> Metric:
+    metric = Metric(f"sdist_{name}".removesuffix("_total"), text, kind)  # the library writes a counter's suffix
+    for labels, value in samples:
+        # A name may come from a foreign file: a lone surrogate in it must not spoil the whole text.
+        clean = {label: word.encode("utf-8", "replace").decode("utf-8") for label, word in labels.items()}
+        metric.add_sample(f"sdist_{name}", clean, value)
+    return metric
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def metrics(
+    *,
+    context: Context,
     textfile: Annotated[
         Optional[Path],
         typer.Option(
@@ -38,7 +224,7 @@ def metrics(
         ),
     ] = None,
     node: Nodes = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node gets to answer.", min=0.1)] = TIMEOUT,
+    timeout: Timeout = TIMEOUT,
 ) -> None:
     """Print how the nodes and the crawls stand, in the text format of Prometheus.
 
@@ -49,18 +235,15 @@ def metrics(
 
     Example: sdist metrics --textfile /var/lib/node_exporter/sdist.prom
     """
-    from prometheus_client import generate_latest, write_to_textfile
-
-    from scrapyd_dist.config import load
-
-    from ..output import say
-    from .metric_families import measure
-
-    found = load()
     if textfile is not None and not textfile.absolute().parent.is_dir():
         raise ConfigError(f"There is no folder {textfile.absolute().parent} for the textfile; make it first.")
     began = time.time()
-    registry = measure(_nodes(found, node, timeout), *_stored(found), now=began, took=time.time() - began)
+    seen: list[NodeStatus] = []
+    if node or context.all_nodes:
+        seen = look(context.sender, context.nodes(node), None, timeout)
+        recognise(context, context.sender, seen, timeout)
+    crawls, throttled = _stored(context.store_if_any)
+    registry = measure(seen, crawls, throttled, now=began, took=time.time() - began)
     if textfile is None:
         typer.echo(generate_latest(registry), nl=False)
         return
@@ -69,31 +252,9 @@ def metrics(
     say(f"{sum(len(metric.samples) for metric in registry.collect())} numbers in {textfile}.")
 
 
-def _nodes(found: ProjectConfig, patterns: Sequence[str] | None, timeout: float) -> list[NodeStatus]:
-    """One look at every node; none where the project has none."""
-    from ..jobs.job_list import make_sender
-    from ..target_nodes import chosen_nodes, nodes_of
-    from . import drain
-    from .node_status import ask_nodes
-
-    if not nodes_of(found) and not patterns:
-        return []
-    sender = make_sender()
-    nodes = chosen_nodes(found, patterns)
-    seen = {one.node: one for one in ask_nodes(sender, nodes, None, timeout)}
-    answered = [seen[node] for node in nodes if node in seen]
-    drain.recognise(found.root, sender, answered, timeout)
-    return answered
-
-
-def _stored(found: ProjectConfig) -> tuple[list[Crawl], dict[str, int]]:
-    """The crawls of the project's store, and how many domains of its throttle stand how."""
-    from ..project_store import maybe_store
-    from ..throttle.throttle_show import rows_of, standing
-
-    store = maybe_store(found.root)
+def _stored(store: Store | None) -> tuple[list[Crawl], dict[str, int]]:
+    """The crawls of the store, and how many domains of its throttle stand how."""
     if store is None:
         return [], {}
-    with closing(store):
-        rows, _ = rows_of(store)
-        return store.crawls(), standing(rows) if rows else {}
+    rows, _ = rows_of(store)
+    return store.crawls(), standing(rows) if rows else {}

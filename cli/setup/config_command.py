@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..selectors import Json
+from scrapyd_dist.settings import outdated
+
+from ..context import Context
+from ..node_selection import SETTINGS_TIMEOUT
+from ..output import Output, complain, say
+from . import config_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,18 +39,15 @@ print({_MARK!r} + json.dumps(ours, default=str))
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("config")(config)
-
-
 def config(
+    *,
+    context: Context,
     show_origin: Annotated[
         bool, typer.Option("--show-origin", help="Say of each value where it comes from: file and section, variable.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Also the settings that have their default.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit code 10 when a setting or a key is misspelt.")] = False,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Show the options in force: the project, its targets, its DISTRIBUTED_ settings.
 
@@ -56,13 +58,7 @@ def config(
 
     Example: sdist config --show-origin
     """
-    from scrapyd_dist.config import load
-    from scrapyd_dist.settings import outdated
-
-    from ..output import complain
-    from . import config_sources
-
-    found = load()
+    found = context.project
     settings, problem = settings_of(found)
     files = config_sources.ConfigFiles.of(found.root)
     options = [
@@ -73,7 +69,7 @@ def config(
     wrong = config_sources.misspelt(files, settings)
     for text in outdated(settings):
         complain(text)
-    _show(options, wrong, problem, show_origin=show_origin, every=every, as_json=as_json)
+    _show(options, wrong, problem, show_origin=show_origin, every=every, output=output)
     raise typer.Exit(2 if problem else 10 if check and wrong else 0)
 
 
@@ -83,8 +79,6 @@ def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:
     Returns:
         They, and why they cannot be had; one of the two is empty.
     """
-    from ..target_nodes import SETTINGS_TIMEOUT
-
     try:
         done = subprocess.run(
             [sys.executable, "-c", _READ], cwd=found.root, capture_output=True, encoding="utf-8", errors="replace",
@@ -109,19 +103,14 @@ def _show(
     *,
     show_origin: bool,
     every: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
-    from ..output import complain, put_json, say
-    from ..tables import table
-
-    if as_json:
-        rows = [{"section": one.section, "name": one.name, "value": one.value, "origin": one.origin} for one in options]
-        put_json({"options": rows, "misspelt": list(wrong), "problem": problem})
-    else:
-        shown = [one for one in options if every or one.origin != "default"]
-        headings = ("", "option", "value", *(("origin",) if show_origin else ()))
-        table(headings, [(one.section, one.name, one.text, *((one.origin,) if show_origin else ())) for one in shown])
-        if len(shown) < len(options):
-            say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
+    rows = [{"section": one.section, "name": one.name, "value": one.value, "origin": one.origin} for one in options]
+    shown = [one for one in options if every or one.origin != "default"]
+    headings = ("", "option", "value", *(("origin",) if show_origin else ()))
+    cells = [(one.section, one.name, one.text, *((one.origin,) if show_origin else ())) for one in shown]
+    output.table({"options": rows, "misspelt": list(wrong), "problem": problem}, headings, cells)
+    if len(shown) < len(options) and not output.as_json:
+        say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
     for text in (*wrong, *((problem,) if problem else ())):
         complain(text)

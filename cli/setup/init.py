@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import configparser
+import importlib.resources
 import os
 import re
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 from urllib.parse import urlsplit
 
 import typer
 
+from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.nodes import Node
 
-from ..selectors import Json
+from ..context import Context
+from ..node_selection import project_name, unused_local
+from ..node_status import TIMEOUT, look
+from ..options import Timeout
+from ..output import Output, can_ask, complain, put, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.nodes import Node
-
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
-
-
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")
-
-
 _NO_NAMES = {"localhost", "www"}
 
 
@@ -67,8 +68,6 @@ def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> l
     Raises:
         ConfigError: an address or a name is none, or has a password in it.
     """
-    from scrapyd_dist.nodes import Node
-
     if len(names) > len(texts):
         raise ConfigError(f"There are {len(names)} names (--name) for {len(texts)} nodes (--node).")
     used, found = set(taken), []
@@ -152,12 +151,8 @@ def appended(text: str, wanted: Sequence[ConfigSection]) -> str:
     return whole
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("init")(init)
-
-
 def init(
+    *,
     node: Annotated[
         Optional[list[str]],
         typer.Option(
@@ -178,8 +173,8 @@ def init(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the lines that would be added; exit code 10.")
     ] = False,
-    as_json: Json = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node gets to answer.", min=0.1)] = 10.0,
+    output: Output,
+    timeout: Timeout = TIMEOUT,
 ) -> None:
     """Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers.
 
@@ -190,8 +185,6 @@ def init(
 
     Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
     """
-    from ..output import put, say
-
     if node_conf:
         put(node_configuration().rstrip("\n"))
         return
@@ -206,19 +199,15 @@ def init(
         raise typer.Exit(10 if new else 0)
     if new:
         _write(file, new)
-    _tell(file, new, there, timeout, as_json=as_json)
+    _tell(file, new, there, timeout, output)
 
 
 def node_configuration() -> str:
     """The scrapyd.conf of a node, with a comment for each thing that is chosen there."""
-    import importlib.resources
-
     return importlib.resources.files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8")
 
 
 def _project() -> ProjectConfig:
-    from scrapyd_dist.config import find_root, load
-
     if find_root() is None:
         raise ConfigError(
             f"There is no scrapy.cfg in {Path.cwd()} or in a folder above it. Go to the folder of your Scrapy project, "
@@ -231,10 +220,6 @@ def _project() -> ProjectConfig:
 def _wanted(
     found: ProjectConfig, addresses: Sequence[str], names: Sequence[str], project: str | None
 ) -> tuple[list[ConfigSection], list[ConfigSection]]:
-    from dataclasses import replace
-
-    from ..output import can_ask
-
     taken = [node.name for node in found.targets]
     if not addresses:
         if not can_ask():
@@ -250,8 +235,6 @@ def _wanted(
 
 
 def _asked(taken: Sequence[str]) -> tuple[list[str], list[str]]:
-    from ..output import say
-
     addresses: list[str] = []
     names: list[str] = []
     say(
@@ -278,9 +261,6 @@ def _answer(question: str) -> str:
 
 def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
     """What `project` has to say in a new section; None where [deploy] says it, or nobody can."""
-    from ..output import complain
-    from ..target_nodes import project_name
-
     if chosen is not None or found.project:
         return chosen if chosen != found.project else None
     try:
@@ -291,12 +271,9 @@ def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
 
 
 def _write(file: Path, new: Sequence[ConfigSection]) -> None:
-
     place = file.resolve()
     try:
-        # Line ends as they are.
-        text = place.read_bytes().decode("utf-8")
-        _replace(place, appended(text, new).encode("utf-8"))
+        _replace(place, appended(place.read_bytes().decode("utf-8"), new).encode("utf-8"))  # line ends as they are
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
 
@@ -316,47 +293,31 @@ def _replace(place: Path, content: bytes) -> None:
 
 
 def _tell(
-    file: Path, new: Sequence[ConfigSection], there: Sequence[ConfigSection], timeout: float, *, as_json: bool
+    file: Path, new: Sequence[ConfigSection], there: Sequence[ConfigSection], timeout: float, output: Output
 ) -> None:
-    from scrapyd_dist.config import load
-
-    from ..output import put_json, say
-    from ..tables import table
-    from ..target_nodes import unused_local
-
-    rows = _ask_once(file.parent, [one.name for one in new], [one.node.url for one in there], timeout)
-    if as_json:
-        put_json({"file": str(file), "added": [one.name for one in new], "nodes": rows})
-    else:
-        table(
-            ("node", "url", "scrapy.cfg", "state"),
-            [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
-        )
+    """Ask each node once, and say what was written and what comes next."""
+    context = Context(file.parent)
+    added, known = [one.name for one in new], [one.node.url for one in there]
+    nodes = [node for node in context.project.targets if node.name in added or node.url in known]
+    seen = look(context.sender, nodes, None, timeout)
+    rows = [
+        {"name": one.node.name, "url": one.node.url, "written": one.node.name in added, "state": one.short or "up"}
+        for one in seen
+    ]
+    output.table(
+        {"file": str(file), "added": added, "nodes": rows},
+        ("node", "url", "scrapy.cfg", "state"),
+        [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
+    )
     for one in new:
         if one.username and not os.environ.get(one.variable):
             say(
                 f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
                 "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."
             )
-    if idle := unused_local(load(file.parent)):
+    if idle := unused_local(context.project):
         say(idle)
     say(
         "Next: sdist doctor looks at the nodes; sdist deploy-all uploads the project; "
         "sdist crawl SPIDER crawls with them."
     )
-
-
-def _ask_once(root: Path, added: Sequence[str], there: Sequence[str], timeout: float) -> list[dict[str, Any]]:
-    from scrapyd_dist.config import load
-    from scrapyd_dist.scrapyd import api
-    from scrapyd_dist.scrapyd.sweep import sweep
-    from scrapyd_dist.transports.requests import RequestsTransport
-
-    nodes = [node for node in load(root).targets if node.name in added or node.url in there]
-    sender, states = RequestsTransport(), {}
-    for answer in sweep(nodes, lambda node: sender.send(node, api.daemonstatus(), timeout=timeout)):
-        states[answer.asked.name] = "up" if answer.error is None else answer.error.short
-    return [
-        {"name": node.name, "url": node.url, "written": node.name in added, "state": states[node.name]}
-        for node in nodes
-    ]  # fmt: skip

@@ -1,23 +1,32 @@
-"""The verbs of `sdist throttle` that change the rule of a domain; each changes its own fields and no others."""
+"""`sdist throttle`: each verb changes its own fields of a rule and no others; `apply` takes all of a file or none."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.throttle.permits import ALL, Rule
-from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_window
+from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_window, read, wanted
 
-from ..selectors import Json
+from ..options import group
+from ..output import Output, say
+from . import throttle_show
 from .throttle_rules import Domains, OneDomain, SomeDomains, change, is_held, limit_of, named, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from .throttle_rules import Changed
+
+#: what stands for standard input
+STDIN = "-"
+#: exit code: a dry run found something to do
+WOULD_CHANGE = 10
 
 
 def set_(
@@ -27,7 +36,7 @@ def set_(
     scale: Annotated[
         Optional[float], typer.Option(metavar="X", help="The part of the hits that is used, 0 to 1; 0 lets it rest.")
     ] = None,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Set how many requests a domain gets, over all workers and hosts of it.
 
@@ -37,21 +46,13 @@ def set_(
 
     Example: sdist throttle set example.com --hits 60 --window 60
     """
-    from ..output import put_json, say
-
     if hits is None and window is None and scale is None:
         raise ConfigError("Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X.")
     (name,) = names_of([domain])
-
-    def plan(now: Mapping[str, Rule]) -> Mapping[str, Rule]:
-        return {name: _limited(name, now.get(name, Rule()), hits, window, scale)}
-
-    changed = change(plan)
-    if as_json:
-        put_json(changed.document())
-        return
-    rule, whose = changed.after(name), named([name]).capitalize() if name == ALL else name
-    say(f"{whose}: {limit_of(rule)}.{_rests(name, rule)} {changed.notice}")
+    changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
+    if not output.document(changed.document()):
+        rule, whose = changed.after(name), named([name]).capitalize() if name == ALL else name
+        say(f"{whose}: {limit_of(rule)}.{_rests(name, rule)} {changed.notice}")
 
 
 def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
@@ -83,28 +84,21 @@ def _rests(name: str, rule: Rule) -> str:
     return " That leaves it none: it rests." if is_held(name, {name: rule}) else ""
 
 
-def unset(domain: Domains, as_json: Json = False) -> None:
+def unset(domain: Domains, output: Output = Output()) -> None:
     """Remove the limits of domains: what is said of all holds for them, else the workers' settings.
 
     What is blocked or paused stays so.
 
     Example: sdist throttle unset example.com
     """
-    from ..output import put_json
-
     names = names_of(domain)
-
-    def plan(now: Mapping[str, Rule]) -> Mapping[str, Rule]:
-        return {name: replace(now[name], hits=None, window=None, scale=1.0) for name in names if name in now}
-
-    changed = change(plan)
-    if as_json:
-        put_json(changed.document())
-        return
-    _say_what_changed(changed, names, done="No limit of its own any more", already="Had no limit of its own")
+    _change(
+        names, lambda rule: replace(rule, hits=None, window=None, scale=1.0),
+        "No limit of its own any more", "Had no limit of its own", output,
+    )  # fmt: skip
 
 
-def block(domain: Domains, as_json: Json = False) -> None:
+def block(domain: Domains, output: Output = Output()) -> None:
     """Put domains on the blacklist: nothing leaves for them any more.
 
     What waits for them in workers stays there, and goes when they are unblocked.
@@ -115,18 +109,18 @@ def block(domain: Domains, as_json: Json = False) -> None:
     names = names_of(domain)
     if ALL in names:
         raise ConfigError("All domains cannot be blocked; to let all of them rest: sdist throttle pause.")
-    _set(names, {"blocked": True}, done="Blocked", already="Was blocked already", as_json=as_json)
+    _change(names, lambda rule: replace(rule, blocked=True), "Blocked", "Was blocked already", output)
 
 
-def unblock(domain: Domains, as_json: Json = False) -> None:
+def unblock(domain: Domains, output: Output = Output()) -> None:
     """Take domains off the blacklist.
 
     Example: sdist throttle unblock example.com
     """
-    _set(names_of(domain), {"blocked": False}, done="Unblocked", already="Was not blocked", as_json=as_json)
+    _change(names_of(domain), lambda rule: replace(rule, blocked=False), "Unblocked", "Was not blocked", output)
 
 
-def pause(domain: SomeDomains = None, as_json: Json = False) -> None:
+def pause(domain: SomeDomains = None, output: Output = Output()) -> None:
     """Let domains rest, or all of them: nothing leaves for them until `sdist throttle resume`.
 
     `sdist throttle apply` does not end a pause.
@@ -134,38 +128,91 @@ def pause(domain: SomeDomains = None, as_json: Json = False) -> None:
     Example: sdist throttle pause example.com
     """
     names = names_of(domain or [ALL])
-    _set(names, {"paused": True}, done="Paused", already="Was paused already", as_json=as_json)
+    _change(names, lambda rule: replace(rule, paused=True), "Paused", "Was paused already", output)
 
 
-def resume(domain: SomeDomains = None, as_json: Json = False) -> None:
+def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
     """End the pause of domains; without names, the one of all. Domains paused by name go on resting then.
 
     Example: sdist throttle resume example.com
     """
     names = names_of(domain or [ALL])
-    _set(names, {"paused": False}, done="Resumed", already="Was not paused", as_json=as_json)
-
-
-def _set(names: Sequence[str], fields: Mapping[str, Any], *, done: str, already: str, as_json: bool) -> None:
-    """Set fields of the rules of these domains, and tell what became of each."""
-    from ..output import put_json, say
-
-    changed = change(lambda now: {name: replace(now.get(name, Rule()), **fields) for name in names})
-    if as_json:
-        put_json(changed.document())
-        return
-    _say_what_changed(changed, names, done=done, already=already)
+    changed = _change(names, lambda rule: replace(rule, paused=False), "Resumed", "Was not paused", output)
     rules = {**changed.before, **changed.changes}
-    still = [domain for domain, rule in rules.items() if rule is not None and rule.paused]
-    if fields == {"paused": False} and still:
-        say(f"Still paused: {named(sorted(still))}.")
+    still = sorted(domain for domain, rule in rules.items() if rule is not None and rule.paused)
+    if still and not output.as_json:
+        say(f"Still paused: {named(still)}.")
 
 
-def _say_what_changed(changed: Changed, names: Sequence[str], *, done: str, already: str) -> None:
-    from ..output import say
+def _change(names: Sequence[str], new: Callable[[Rule], Rule], done: str, already: str, output: Output) -> Changed:
+    """Change the rules of these domains, and tell what became of each."""
+    changed = change(lambda now: {name: new(now.get(name, Rule())) for name in names})
+    if not output.document(changed.document()):
+        if changed.changes:
+            say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
+        if others := [name for name in names if name not in changed.changes]:
+            say(f"{already}: {named(others)}.")
+    return changed
 
-    if changed.changes:
-        say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
-    others = [name for name in names if name not in changed.changes]
-    if others:
-        say(f"{already}: {named(others)}.")
+
+def apply(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML, as Scrapy Cluster has it; - is standard input.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.")] = False,
+    output: Output = Output(),
+) -> None:
+    """Make limits and blacklist those of a file; what it does not name loses its own.
+
+    `domains:` has hits, window (in seconds) and, if wanted, scale for each
+    domain; `blacklist:` is a list of domains. A file with one mistake is refused
+    whole, and each mistake is named with its line. What somebody has paused
+    stays paused.
+
+    Example: sdist throttle apply limits.yml --dry-run
+    """
+    shown = "standard input" if file == STDIN else file
+    said = read(_content(file), shown)
+    changed = change(lambda now: wanted(said, now), dry_run=dry_run)
+    if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
+        _tell(changed, shown, dry_run=dry_run)
+    raise typer.Exit(WOULD_CHANGE if dry_run and changed.changes else 0)
+
+
+def _content(file: str) -> bytes:
+    """What is in the file.
+
+    Raises:
+        NothingMatched: there is no such file.
+        ConfigError: it cannot be read.
+    """
+    if file == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except FileNotFoundError:
+        raise NothingMatched(f"There is no file {file}.") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _tell(changed: Changed, file: str, *, dry_run: bool) -> None:
+    kinds = {
+        "new": [domain for domain in changed.changes if domain not in changed.before],
+        "changed": [domain for domain, rule in changed.changes.items() if rule and domain in changed.before],
+        "removed": [domain for domain, rule in changed.changes.items() if rule is None],
+    }
+    for kind, domains in kinds.items():
+        if domains:
+            say(f"{kind}: {named(domains)}")
+    if not changed.changes:
+        say(f"The rules are those of {file} already.")
+    elif dry_run:
+        say(f"Nothing was changed; without --dry-run the rules would be those of {file}.")
+    else:
+        say(f"The rules are those of {file} now. {changed.notice}")
+
+
+throttle = group(
+    "Set, show and change while crawls run how many requests each domain gets.",
+    show=throttle_show.show, apply=apply, set=set_, unset=unset, block=block, unblock=unblock, pause=pause,
+    resume=resume,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rules of the project's throttle, as its commands read, change and show them.
+"""The rules of the project's throttle, as its commands read and change them, and which running crawls heed them.
 
 The rule it keeps: what one command changes goes into the store in one step, and what it does not name stays.
 """
@@ -7,36 +7,100 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.config import find_root, load
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, PermitReply, PermitRequest, Rule
 from scrapyd_dist.throttle.rules_file import domain_of
 
 from ..candidates import domains
-from .rule_followers import notice, running
+from ..crawls.watcher import alive_state
+from ..project_store import maybe_store, project_store, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scrapyd_dist.batches import Crawl
     from scrapyd_dist.store import Store
 
-    from .rule_followers import Heeding
-
     Changes = Mapping[str, Rule | None]
+
+#: how long it takes until every process that heeds the rules heeds a change
+NOTICE = "Running crawls heed it within 2 seconds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heeding:
+    """How one running crawl heeds the rules."""
+
+    crawl: str
+    reason: str = ""  #: why none of its processes does
+    nodes: Mapping[str, str] = field(default_factory=dict)  #: those whose workers do not, and why
+
+    @property
+    def heeded(self) -> bool:
+        """Whether all of its processes do."""
+        return not self.reason and not self.nodes
+
+    @property
+    def said(self) -> str:
+        """What does not, in a sentence; empty when all do."""
+        if self.reason:
+            return f"{self.crawl} does not: {self.reason.rstrip('.')}."
+        if self.nodes:
+            why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in self.nodes.values()))
+            return f"{self.crawl} does not on {', '.join(self.nodes)}: {why}."
+        return ""
+
+    def document(self) -> dict[str, Any]:
+        """The same in JSON."""
+        return {"crawl": self.crawl, "heeded": self.heeded, "reason": self.reason, "nodes": dict(self.nodes)}
+
+
+def heedings(store: Store) -> list[Heeding]:
+    """The crawls and frontiers that a process works on."""
+    rows = (row for row in store.crawls() if not row.state.ended)
+    return [_heeding(row) for row in rows if alive_state(row) in set(CrawlState)]
+
+
+def _heeding(row: Crawl) -> Heeding:
+    said = row.summary.get("throttle")
+    if isinstance(said, dict):
+        return Heeding(crawl=row.id, reason=str(said.get("reason") or ""), nodes=dict(said.get("nodes") or {}))
+    if row.summary:
+        return Heeding(crawl=row.id, reason="it was begun by an older scrapyd-dist")
+    return Heeding(crawl=row.id)  # it has sent nothing yet, and looks for rules before it does
+
+
+def notice(heedings: Sequence[Heeding]) -> str:
+    """What becomes of a change: when it is heeded, and where not."""
+    others = [one.said for one in heedings if not one.heeded]
+    return " ".join([f"{NOTICE}{', but for these:' if others else '.'}", *others])
+
 
 #: domains that are named in a sentence
 _NAMED = 10
 
+
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
+
+
 OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
+
+
 Domains = Annotated[
     list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
 ]
+
+
 SomeDomains = Annotated[
     Optional[list[str]],
     typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
@@ -89,7 +153,7 @@ def change(plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run:
         now = store.rules()
         changes = _needed(plan(now.rules), now.rules)
         version = store.change_rules(changes) if changes and not dry_run else now.version
-        return Changed(version=version, before=now.rules, changes=changes, crawls=running(store))
+        return Changed(version=version, before=now.rules, changes=changes, crawls=heedings(store))
 
 
 def opened(*, make: bool = False) -> Store | None:
@@ -98,12 +162,6 @@ def opened(*, make: bool = False) -> Store | None:
     Args:
         make: make one when there is none; else the answer is None then.
     """
-    from scrapyd_dist.config import find_root, load
-    from scrapyd_dist.store import open_store
-    from scrapyd_dist.store.address import VARIABLE
-
-    from ..project_store import maybe_store, project_store, where
-
     outside = find_root() is None and bool(os.environ.get(VARIABLE))
     root = Path.cwd() if outside else load().root
     if not make:

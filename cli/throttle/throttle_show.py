@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.throttle.permits import ALL, DomainState, Rule
 
-from ..selectors import Json
-from .rule_followers import running
-from .throttle_rules import SomeDomains, is_held, limit_document, limit_of, names_of, opened
+from ..crawls.wording import counted
+from ..output import Output, say, table
+from .throttle_rules import SomeDomains, heedings, is_held, limit_document, limit_of, names_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.store import Store
 
-    from .rule_followers import Heeding
+    from .throttle_rules import Heeding
 
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")
@@ -112,7 +112,7 @@ class Row:
         }
 
 
-def show(domain: SomeDomains = None, as_json: Json = False) -> None:
+def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     """Show the limit of each domain that has one or was asked for, and how it stands.
 
     LIMIT is its own, that of all domains (*), or what the settings of the workers
@@ -125,19 +125,16 @@ def show(domain: SomeDomains = None, as_json: Json = False) -> None:
 
     Example: sdist throttle show example.com
     """
-    from ..crawls.wording import counted
-    from ..output import put_json, say
-    from ..tables import table
-
     names = names_of(domain or [])
     rows, version, crawls = _known()
     if names:
         rows = _only(rows, names)
     total = _total(rows)
-    if as_json:
-        told = [one.document() for one in crawls]
-        put_json({"version": version, "domains": [row.document() for row in rows], "totals": total, "crawls": told})
-    elif not rows:
+    told = [one.document() for one in crawls]
+    shown = {"version": version, "domains": [row.document() for row in rows], "totals": total, "crawls": told}
+    if output.document(shown):
+        return
+    if not rows:
         say("No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit.")
     else:
         headings = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
@@ -153,7 +150,7 @@ def _known() -> tuple[list[Row], int, list[Heeding]]:
     if store is None:
         return [], 0, []
     with closing(store):
-        return *rows_of(store), running(store)
+        return *rows_of(store), heedings(store)
 
 
 def rows_of(store: Store) -> tuple[list[Row], int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rig.crawls import assert_one_paragraph
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.exit_codes import CODES
+from scrapyd_dist.cli.commands import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

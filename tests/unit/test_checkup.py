@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.nodes.node_examination import kept_logs
+from scrapyd_dist.cli.nodes.doctor import kept_logs
 
 from scrapyd_dist.diagnostics.diagnosis import (
     Finding,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, pairs
-from scrapyd_dist.cli.option_groups import asks
+from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.errors import ConfigError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli.deploys import deploy_result
-from scrapyd_dist.cli.selectors import chosen
+from scrapyd_dist.cli.node_selection import chosen
 from scrapyd_dist.deploy.node_upload import BrokenEggError, NodeResult, RollOutRequest, Step
 from scrapyd_dist.deploy.rollout import RollOut
 

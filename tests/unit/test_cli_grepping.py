@@ -4,8 +4,7 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from scrapyd_dist.cli.jobs.grep import Search
-from scrapyd_dist.cli.jobs.logs import LogFilter
+from scrapyd_dist.cli.jobs.logs import LogFilter, Search
 
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.commands import COMMANDS, load, walk
-from scrapyd_dist.cli.exit_codes import CODES
+from scrapyd_dist.cli.commands import CODES, COMMANDS, load, walk
 from scrapyd_dist.cli.manual import pages, settings_page
 
 from scrapyd_dist.settings import GROUPS

@@ -4,10 +4,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from scrapyd_dist.cli.node_selection import quick_project
+from scrapyd_dist.cli.node_status import IdleWatch, NodeStatus, exit_code_of, newest_of
 from scrapyd_dist.cli.nodes.drain import SILENT_LOOKS, DrainResult
-from scrapyd_dist.cli.nodes.node_list import clock
-from scrapyd_dist.cli.nodes.node_status import NodeStatus, drifts, exit_code_of, newest_of, row
-from scrapyd_dist.cli.target_nodes import quick_project
+from scrapyd_dist.cli.nodes.node_commands import clock
 
 from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, NodeError
@@ -42,21 +42,21 @@ def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *ve
 )
 def test_drift(mine: tuple[str, ...], others: tuple[str, ...], drift: bool) -> None:
     one, two, three = seen(0, 0, None, *mine), seen(0, 0, None, *others), seen(0, 0, None, *others)
-    assert drifts(one, newest_of([one, two, three])) is drift
+    assert one.drifts(newest_of([one, two, three])) is drift
 
 
 def test_drift_is_not_known_without_versions() -> None:
     one = seen()
     assert newest_of([one]) is None
-    assert drifts(one, NEW) is None
+    assert one.drifts(NEW) is None
     one.versions = ()
-    assert drifts(one, NEW) is True
+    assert one.drifts(NEW) is True
 
 
 def test_a_row_has_no_password() -> None:
     one = seen(error=ConnectionRefused.at(str(NODE)))
     one.draining = 0.0
-    found = row(one, NEW)
+    found = one.document(NEW)
     assert "hush" not in str(found)
     assert (found["state"], found["draining"]) == ("down", "1970-01-01T00:00:00+00:00")
     assert found["reason"].startswith("connection refused")
@@ -119,7 +119,7 @@ def test_waiting_for_one_that_is_silent_ends() -> None:
 
 
 def test_waiting_for_one_that_starts_nothing_ends() -> None:
-    waited = DrainResult(node=NODE, start_delay=10)
+    waited = DrainResult(node=NODE, idle=IdleWatch(start_delay=10))
     for at in (100, 106, 112, 118, 124):
         waited.saw(seen(pending=2), at, settled=0)
     assert (waited.over, waited.state) == (True, "wedged")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.jobs.job_placement import JobFleet, _NodeLoad
-from scrapyd_dist.cli.jobs.schedule import JobRow, read_jobs
+from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
+from scrapyd_dist.cli.node_status import NodeStatus
 
 from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
 from scrapyd_dist.nodes import Node
@@ -24,7 +24,7 @@ def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
     names = versions or [["a", "b"]] * len(NODES)
     for node, load, known in zip(NODES, loads, names, strict=True):
         seen = Load(pending=0, running=load, finished=0, node_name=node.name, date=NOW)
-        made._seen[node] = _NodeLoad(load=seen, versions=tuple(known))
+        made._seen[node] = NodeStatus(node=node, load=seen, versions=tuple(known))
     return made
 
 

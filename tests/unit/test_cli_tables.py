@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli import tables, target_nodes
+from scrapyd_dist.cli import node_selection, output
 from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.crawls.crawl import seconds
 from scrapyd_dist.examples.pages import Site
@@ -39,7 +39,7 @@ PLAN: dict[str, Any] = {
 
 
 def test_into_a_pipe_columns_are_as_wide_as_they_must_be() -> None:
-    lines = tables.plain_lines(("name", "items"), [["web1", "1"], ["a-very-long-name", "2,000"]])
+    lines = output.plain_lines(("name", "items"), [["web1", "1"], ["a-very-long-name", "2,000"]])
     assert lines == ["NAME              ITEMS", "web1              1", "a-very-long-name  2,000"]
 
 
@@ -89,7 +89,7 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
     ],
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert target_nodes.exit_code(total, errors) == code
+    assert node_selection.exit_code(total, errors) == code
 
 
 @pytest.mark.parametrize(("text", "value"), [(None, None), ("90", 90), ("1.5", 1.5), ("30m", 1800), ("2h", 7200)])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from scrapyd_dist.cli import tables
+from scrapyd_dist.cli import output
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.output import complain, harmless, one_line, put, put_json
 
@@ -23,7 +23,7 @@ def test_what_steers_a_terminal_is_shown_by_its_code() -> None:
 def test_every_line_of_ours_goes_that_way(capsys: pytest.CaptureFixture[str]) -> None:
     put(EVIL)
     complain(EVIL)
-    tables.table(("name",), [[f"x\n{EVIL}"]])
+    output.table(("name",), [[f"x\n{EVIL}"]])
     said = capsys.readouterr()
     assert said.out == f"{SHOWN}\nNAME\nx\\n{SHOWN}\n"
     assert said.err == f"sdist: {SHOWN}\n"

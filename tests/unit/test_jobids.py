@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from scrapyd_dist.cli.selectors import versions_by_job
+from scrapyd_dist.cli.node_selection import versions_by_job
 from scrapyd_dist.deploy.node_versions import NodeVersions, in_use, plan
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id

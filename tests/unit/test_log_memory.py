@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.jobs.grep import Search, _pattern
+from scrapyd_dist.cli.jobs.logs import Search, _pattern
 
 from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, survey
 from scrapyd_dist.nodes import Node

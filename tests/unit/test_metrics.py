@@ -6,8 +6,8 @@ from typing import Any
 
 from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
-from scrapyd_dist.cli.nodes.metric_families import RECENT, measure
-from scrapyd_dist.cli.nodes.node_status import NodeStatus
+from scrapyd_dist.cli.node_status import NodeStatus
+from scrapyd_dist.cli.nodes.metrics import RECENT, measure
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConnectionRefused

@@ -4,6 +4,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.jobs.job_list import remembered
 
 from scrapyd_dist.batches import Crawl
@@ -24,7 +25,8 @@ def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_fo
         for number, slot in enumerate(slots, 1):
             lessee = Lessee(job=f"c.w{number}.a1", node=node.name, url=node.url)
             store.lease_next("c", lessee, slots=[slot], seconds=60.0, limit=1, now=time.time())
-    places = [row.place for row in remembered(tmp_path, ["c"], [node])["c"]]
+    with closing(Context(tmp_path)) as context:
+        places = [row.place for row in remembered(context, ["c"], [node])["c"]]
     assert sorted(place.log for place in places) == [
         "logs/bank/login/c.w3.a1.log", "logs/shop/links/c.w1.a1.log", "logs/shop/login/c.w2.a1.log",
     ]  # fmt: skip

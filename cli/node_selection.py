@@ -1,24 +1,33 @@
-"""Which nodes a command is about: the targets of scrapy.cfg, else the local nodes that run; and their project."""
+"""Which nodes a command is about, what their project is called, and what the store remembers of them."""
 
 from __future__ import annotations
 
 import ast
+import difflib
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.config import STATE_FOLDER
+from scrapyd_dist.deploy.kept_eggs import kept_eggs
+
+from scrapyd_dist.config import STATE_FOLDER, addresses_of, with_netrc
 from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.scheduling.worker_registry import earlier_workers
+from scrapyd_dist.scrapyd.jobs import read_id
+
+from .project_store import maybe_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from scrapyd_dist.batches import Crawl, WorkerEntry
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import DistError
-    from scrapyd_dist.nodes import Node, NodeRecord
 
 #: seconds that the project's settings may take to load
 SETTINGS_TIMEOUT = 60
@@ -32,9 +41,6 @@ def nodes_of(project: ProjectConfig) -> tuple[Node, ...]:
         StoreError: the store does not tell which nodes were added.
     """
     from scrapyd_dist.deploy import local_nodes
-
-    from scrapyd_dist.config import addresses_of
-    from scrapyd_dist.nodes import distinct
 
     listed = (*project.targets, *added(project.root))
     nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
@@ -62,11 +68,6 @@ def unused_local(project: ProjectConfig) -> str:
 
 def added(root: Path) -> tuple[Node, ...]:
     """The nodes that `sdist nodes add` put into the store."""
-    from scrapyd_dist.config import with_netrc
-    from scrapyd_dist.nodes import Node
-
-    from .project_store import maybe_store
-
     store = maybe_store(root)
     if store is None:
         return ()
@@ -140,41 +141,9 @@ def nobody_answered(total: int, errors: Sequence[NodeError]) -> DistError | None
     return kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
 
 
-def node_records(root: Path) -> dict[str, NodeRecord]:
-    """What the project's store remembers of nodes, by the node's name."""
-    from .project_store import maybe_store
-
-    store = maybe_store(root)
-    if store is None:
-        return {}
-    with closing(store):
-        return {record.name: record for record in store.nodes()}
-
-
-def draining(root: Path) -> dict[str, float]:
-    """The nodes that get no new work, and since when."""
-    return {name: record.draining for name, record in node_records(root).items() if record.draining is not None}
-
-
 def names_of(nodes: Iterable[Node]) -> str:
     """Names for a sentence."""
     return ", ".join(repr(node.name) if " " in node.name else node.name for node in nodes)
-
-
-def chosen_nodes(found: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node, ...]:
-    """The nodes of the project whose name fits one of the patterns; all without patterns.
-
-    Raises:
-        ConfigError: there are no nodes.
-        NothingMatched: a pattern fits none.
-    """
-    nodes = nodes_of(found)
-    if not nodes:
-        raise no_nodes(found)
-    for pattern in patterns or ():
-        if not any(fnmatchcase(node.name, pattern) for node in nodes):
-            raise NothingMatched(f"No node is called {pattern!r}. There are: {', '.join(node.name for node in nodes)}.")
-    return tuple(node for node in nodes if not patterns or any(fnmatchcase(node.name, one) for one in patterns))
 
 
 def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
@@ -197,3 +166,76 @@ def _written_bot_name(module: Path) -> str | None:
         ]
         return names[-1] if names and isinstance(names[-1], str) else None
     return None
+
+
+def chosen(project: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node, ...]:
+    """The nodes that these names and globs mean, each once; None or none = all there are.
+
+    Raises:
+        ConfigError: there is no node at all.
+        NothingMatched: a name or a glob means no node.
+    """
+    every = nodes_of(project)
+    if not every:
+        raise no_nodes(project)
+    if not patterns:
+        return every
+    # two targets may have one url: each of their names will do
+    named = (*(node for node in project.targets if not node.lookup), *(n for n in every if n not in project.targets))
+    for pattern in patterns:
+        if not any(fnmatchcase(node.name, pattern) for node in named):
+            known = ", ".join(repr(node.name) if " " in node.name else node.name for node in named)
+            close = difflib.get_close_matches(pattern, [node.name for node in named], 1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            raise NothingMatched(f"No target is called {pattern!r}. {hint}The targets are: {known}.")
+    return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
+
+
+def called(nodes: Sequence[Node], project: ProjectConfig, name: str | None) -> tuple[str, tuple[Node, ...]]:
+    """The project's name on the nodes, and the nodes; a name that was asked for goes before their own."""
+    found = project_name(project, nodes, name)
+    return found, tuple(replace(node, project=name) for node in nodes) if name is not None else tuple(nodes)
+
+
+def known_times(root: Path, nodes: Sequence[Node], project: str | None = None) -> dict[str, float]:
+    """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
+    names = {name for name in (project, *(node.project for node in nodes)) if name}
+    return {egg.version: egg.at for name in names for egg in kept_eggs(root / STATE_FOLDER, name)}
+
+
+def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
+    """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
+    from contextlib import closing
+
+    store = maybe_store(project.root)
+    if store is None:
+        return versions_by_job(())
+    with closing(store):
+        crawls = store.crawls()
+        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
+
+
+def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()) -> Callable[[str], str | None]:
+    """The same, of these crawls: of attempts and rows, of workers, and of those that work in other projects."""
+    versions: dict[str, str | None] = {}
+    elsewhere = {worker.job: worker.version for worker in workers if worker.version}
+    for crawl in crawls:
+        # Of a crawl that went on with other code, a job may run either.
+        versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
+        elsewhere |= {worker.job: worker.version for worker in earlier_workers(crawl.options) if worker.version}
+
+    def version_of(job: str) -> str | None:
+        ours = read_id(job)
+        return None if ours is None else elsewhere.get(job) or versions.get(ours.crawl)
+
+    return version_of
+
+
+def must_name(patterns: Sequence[str] | None, command: str, otherwise: str) -> None:
+    """Refuse a command without a selector.
+
+    Raises:
+        ConfigError: nothing was named.
+    """
+    if not patterns:
+        raise ConfigError(f"Name the targets to {command}, or globs like 'eu-*'. {otherwise}")
