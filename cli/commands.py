@@ -195,10 +195,8 @@ def load(name: str) -> Any:
     module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
     from .options import asks  # behind it are the project and its store, which `sdist --version` is spared
 
-    found: Any = getattr(module, name.replace("-", "_"), None)
-    if hasattr(module, "register"):
-        module.register(app)
-    elif isinstance(found, typer.Typer):
+    found: Any = getattr(module, name.replace("-", "_"))
+    if isinstance(found, typer.Typer):
         app.add_typer(found, name=name)
     else:
         app.command(name)(asks(found))

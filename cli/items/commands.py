@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import typer
+from ..options import group
+from .item_pull import pull
+from .merge import merge
+from .tail import tail
 
-from ..commands import add
-from . import item_pull, merge, tail
-
-items = typer.Typer(help="Fetch, merge and follow the items of crawls and jobs.")
-add(items, "pull", item_pull.pull)
-add(items, "merge", merge.merge)
-add(items, "tail", tail.tail)
+items = group("Fetch, merge and follow the items of crawls and jobs.", pull=pull, merge=merge, tail=tail)
