@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Optional
 
 import typer
@@ -21,10 +22,10 @@ from ..context import Context
 from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import interrupt, lives
 from ..node_selection import exit_code
-from ..options import JobProject, Nodes, Spider, Timeout, seconds
+from ..options import Timeout, seconds
 from ..output import Output, ask, can_ask, complain, say
 from ..polling import poll_until
-from .job_list import TIMEOUT, ask_jobs, named, place_row
+from .job_list import TIMEOUT, JobQuery, named, place_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.joblogs.verdict import Place
 
-    from .job_list import JobList, Listed
+    from .job_list import Listed
 
     Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
 
@@ -48,10 +49,17 @@ WAIT = "60"
 #: jobs that are named in the question
 SHOWN = 10
 
-Force = Annotated[bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")]
-Kill = Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Wait = Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")]
+
+@dataclass(frozen=True, kw_only=True)
+class SignalOptions:
+    """How jobs are told to end, as options of a command."""
+
+    force: Annotated[
+        bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")
+    ] = False
+    kill: Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")] = WAIT
 
 
 class StillThere(DistError):
@@ -97,14 +105,8 @@ def cancel(
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All jobs of the nodes, pending and running.")] = False,
-    node: Nodes = None,
-    project: JobProject = None,
-    spider: Spider = None,
-    force: Force = False,
-    kill: Kill = False,
-    yes: Yes = False,
-    wait: Wait = WAIT,
-    timeout: Timeout = TIMEOUT,
+    query: JobQuery,
+    how: SignalOptions,
     output: Output,
 ) -> None:
     """Cancel jobs, and wait until they are gone. A pending job just leaves its queue.
@@ -118,19 +120,14 @@ def cancel(
     """
     if bool(job) + (crawl is not None) + all_ != 1:
         raise ConfigError("Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three.")
-    names = [crawl] if crawl else job or []
-    chosen = _Cancellation(context, names=names, nodes=node, project=project, spider=spider, timeout=timeout)
-    raise typer.Exit(chosen.run(output, force=force, kill=kill, yes=yes, wait=wait))
+    raise typer.Exit(_Cancellation(context, query, how, [crawl] if crawl else job or []).run(output))
 
 
 def stop(
     *,
     context: Context,
     crawl: CrawlId,
-    force: Force = False,
-    kill: Kill = False,
-    yes: Yes = False,
-    wait: Wait = WAIT,
+    how: SignalOptions,
     timeout: Timeout = TIMEOUT,
     output: Output,
 ) -> None:
@@ -143,55 +140,39 @@ def stop(
 
     Example: sdist stop easy-20260102T030405Z
     """
-    chosen = _Cancellation(context, names=[crawl], timeout=timeout)
-    raise typer.Exit(chosen.run(output, force=force, kill=kill, yes=yes, wait=wait))
+    raise typer.Exit(_Cancellation(context, JobQuery(timeout=timeout), how, [crawl]).run(output))
 
 
 class _Cancellation:
     """What is to be cancelled: jobs and crawls by name, or all jobs where none is named."""
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        names: Sequence[str],
-        timeout: float,
-        nodes: list[str] | None = None,
-        project: str | None = None,
-        spider: str | None = None,
-    ) -> None:
-        self._context, self._timeout, self._names = context, timeout, names
-        self._nodes, self._project, self._spider = context.nodes(nodes), project, spider
+    def __init__(self, context: Context, query: JobQuery, how: SignalOptions, names: Sequence[str]) -> None:
+        self._context, self._query, self._how, self._names = context, query, how, names
+        self._span = seconds("--wait", how.wait) or 0.0
         store = context.store_if_any if names else None
         crawls = [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
         self._crawls = {crawl.id for crawl in crawls}
         # Producers that run: they would send the batches of what is cancelled to other nodes.
         self._producers = [crawl for crawl in crawls if not crawl.state.ended and lives(crawl)]
-        self._listed = self._ask()
+        self._listed = query.ask(context)
 
-    def _ask(self) -> JobList:
-        return ask_jobs(
-            self._context.sender, self._nodes, project=self._project, spider=self._spider, timeout=self._timeout
-        )
-
-    def run(self, output: Output, *, force: bool, kill: bool, yes: bool, wait: str) -> int:
+    def run(self, output: Output) -> int:
         """Cancel the jobs after a question; gives the exit code.
 
         Raises:
             NothingMatched: there are none, and no producer to be stopped either.
             StillThere: after the wait.
         """
-        span = seconds("--wait", wait) or 0.0
         rows = self._named()
-        if not yes:
+        if not self._how.yes:
             _confirm(rows, len(self._producers))
         for producer in self._producers:
-            self._stop_producer(producer, span)
+            self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
-            self._listed = self._ask()
+            self._listed = self._query.ask(self._context)
             rows = self._alive()
-        errors = self._signal(rows, "KILL" if kill else "INT")
-        self._wait([row for at, row in enumerate(rows) if at not in errors], span, force=force, kill=kill)
+        errors = self._signal(rows, "KILL" if self._how.kill else "INT")
+        self._wait([row for at, row in enumerate(rows) if at not in errors])
         _tell(rows, errors, output)
         self._listed.complain()
         return exit_code(len(rows), list(errors.values())) or self._listed.exit_code
@@ -214,19 +195,18 @@ class _Cancellation:
         return [
             row
             for row in self._listed.jobs
-            if row.state is not JobState.FINISHED
-            and (not self._names or row.place.job in jobs or row.place.crawl in self._names)
+            if not row.over and (not self._names or row.place.job in jobs or row.place.crawl in self._names)
         ]
 
-    def _stop_producer(self, producer: Crawl, wait: float) -> None:
+    def _stop_producer(self, producer: Crawl) -> None:
         say(f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later.")
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + self._span
         interrupt(self._context.root, producer)
         store = self._context.store
         store.want(producer.id, "cancel")  # it may be on another machine
         if not poll_until(lambda: not lives(store.crawl(producer.id)), LOOK, deadline=deadline):
             raise StillThere(
-                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {wait:g} seconds, "
+                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._span:g} seconds, "
                 "so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
             )
 
@@ -236,22 +216,22 @@ class _Cancellation:
         def send(at: int) -> None:
             place = rows[at].place
             call = api.cancel(place.project, place.job, signal)
-            self._context.sender.send(place.node, call, timeout=self._timeout)
+            self._context.sender.send(place.node, call, timeout=self._query.timeout)
 
         for row in rows:
             if row.state is JobState.RUNNING:
                 note(self._context.root, row.place, signal)
         return {answer.asked: answer.error for answer in sweep(range(len(rows)), send) if answer.error is not None}
 
-    def _wait(self, left: list[Listed], wait: float, *, force: bool, kill: bool) -> None:
-        begun, again = time.monotonic(), force and not kill
+    def _wait(self, left: list[Listed]) -> None:
+        begun, again = time.monotonic(), self._how.force and not self._how.kill
         while left := self._left(left):
             waited = time.monotonic() - begun
-            if again and waited >= min(PATIENCE, wait / 2):
+            if again and waited >= min(PATIENCE, self._span / 2):
                 again = False
                 self._signal(left, "INT")
-            elif waited >= wait:
-                raise StillThere(_still_there(left, wait, kill=kill, force=force))
+            elif waited >= self._span:
+                raise StillThere(self._still_there(left))
             time.sleep(LOOK)
 
     def _left(self, rows: Sequence[Listed]) -> list[Listed]:
@@ -260,11 +240,21 @@ class _Cancellation:
         def is_there(at: int) -> bool:
             place = rows[at].place
             call = api.status(place.job, place.project)
-            state = self._context.sender.send(place.node, call, timeout=self._timeout)
+            state = self._context.sender.send(place.node, call, timeout=self._query.timeout)
             return state in {JobState.PENDING, JobState.RUNNING}
 
         there = {answer.asked: answer.error is not None or answer.value for answer in sweep(range(len(rows)), is_there)}
         return [row for at, row in enumerate(rows) if there[at]]
+
+    def _still_there(self, left: Sequence[Listed]) -> str:
+        names = ", ".join(f"{row.place.job} ({row.place.node.name})" for row in left[:SHOWN])
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        kill, force = self._how.kill, self._how.force
+        what = "KILL was sent" if kill else "INT was sent twice" if force else "INT was sent"
+        hint = (
+            "Look at the nodes: sdist nodes." if kill else f"Go on with: sdist cancel --{'kill' if force else 'force'}."
+        )
+        return f"Still there after {self._span:g} seconds: {names}{more}. {what}. {hint}"
 
 
 def _confirm(rows: Sequence[Listed], producers: int) -> None:
@@ -278,15 +268,6 @@ def _confirm(rows: Sequence[Listed], producers: int) -> None:
     say("\n".join(shown))
     if not ask(f"Cancel {count}?"):
         raise typer.Exit(130)
-
-
-def _still_there(left: Sequence[Listed], wait: float, *, kill: bool, force: bool) -> str:
-    names = ", ".join(f"{row.place.job} ({row.place.node.name})" for row in left[:SHOWN])
-    what = "KILL was sent" if kill else "INT was sent twice" if force else "INT was sent"
-    harder = "--kill" if force else "--force"
-    hint = "Look at the nodes: sdist nodes." if kill else f"Go on with: sdist cancel {harder}."
-    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-    return f"Still there after {wait:g} seconds: {names}{more}. {what}. {hint}"
 
 
 def _tell(rows: Sequence[Listed], errors: dict[int, NodeError], output: Output) -> None:

@@ -18,6 +18,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..node_selection import exit_code, nobody_answered
+from ..options import JobProject, Nodes, Spider, Timeout
 from ..output import complain
 
 if TYPE_CHECKING:
@@ -43,6 +44,15 @@ class Listed:
     state: JobState
     started: datetime | None = None  #: by the node's local clock
     ended: datetime | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others: base address of its node, and its id."""
+        return self.place.node.url, self.place.job
+
+    @property
+    def over(self) -> bool:
+        return self.state is JobState.FINISHED
 
 
 def place_row(place: Place) -> dict[str, Any]:
@@ -78,6 +88,26 @@ class JobList:
     def exit_code(self) -> int:
         """By the nodes alone: 0, 3, 5 or 6."""
         return exit_code(self.asked, self.errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobQuery:
+    """Whose jobs are meant, as options of a command."""
+
+    node: Nodes = None
+    project: JobProject = None
+    spider: Spider = None
+    timeout: Timeout = TIMEOUT
+
+    def ask(self, context: Context) -> JobList:
+        """The jobs that the nodes list."""
+        nodes = context.nodes(self.node)
+        return ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
+
+    def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
+        """What the nodes list, and of that and of the store the jobs of these ids and crawls; see `named`."""
+        listed = self.ask(context)
+        return listed, named(listed, names, remembered(context, names, context.nodes(self.node)))
 
 
 def make_sender() -> Sender:
@@ -136,12 +166,12 @@ def named(found: JobList, names: Sequence[str], remembered: Mapping[str, Sequenc
     chosen: dict[tuple[str, str], Listed] = {}
     for name in names:
         rows = [row for row in found.jobs if name in (row.place.job, row.place.crawl)]
-        known = {(row.place.node.url, row.place.job) for row in rows}
-        rows += [row for row in remembered.get(name, ()) if (row.place.node.url, row.place.job) not in known]
+        known = {row.key for row in rows}
+        rows += [row for row in remembered.get(name, ()) if row.key not in known]
         if not rows:
             found.must_answer()
             raise NothingMatched(_no_such_job(name, found))
-        chosen |= {(row.place.node.url, row.place.job): row for row in rows}
+        chosen |= {row.key: row for row in rows}
     return tuple(chosen.values())
 
 

@@ -1,4 +1,7 @@
-"""`sdist jobs`: all jobs of all nodes, with the verdict on each: by the store, a worker's report, or its log."""
+"""`sdist jobs`, `stats`: all jobs of all nodes, with a verdict on each and the sums of what Scrapy counted.
+
+A verdict is by the store, a worker's report, or the job's log.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.batches import AttemptState, home_of
-from scrapyd_dist.errors import NodeError
-from scrapyd_dist.joblogs.log_reads import look
+from scrapyd_dist.errors import NodeError, NothingMatched
+from scrapyd_dist.joblogs.job_stats import add_up
+from scrapyd_dist.joblogs.log_reads import look, survey
 from scrapyd_dist.joblogs.verdict import STALL, Outcome, Verdict, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
 
+from ..candidates import crawls
 from ..context import Context
 from ..crawls import wording
-from ..options import JobProject, Nodes, Spider, Timeout, seconds
+from ..options import Nodes, Timeout, seconds
 from ..output import Output, say, table
 from ..project_store import maybe_store
 from .cancel import key_of, noted
-from .job_list import TIMEOUT, ask_jobs, place_row
+from .job_list import TIMEOUT, JobQuery, place_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from scrapyd_dist.batches import Attempt
+    from scrapyd_dist.joblogs.job_stats import StatTotal
+    from scrapyd_dist.joblogs.joblog import LogFacts
     from scrapyd_dist.joblogs.worker_report import WorkerReport
     from scrapyd_dist.transports import Sender
 
@@ -158,16 +165,13 @@ def jobs(
     state: Annotated[
         Optional[list[Outcome]], typer.Option(help=f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
     ] = None,
-    node: Nodes = None,
-    project: JobProject = None,
-    spider: Spider = None,
+    query: JobQuery,
     since: Annotated[
         Optional[str], typer.Option(metavar="TIME", help="Only jobs that ran in the last 90 (seconds), 30m, 2h.")
     ] = None,
     stall: Annotated[
         float, typer.Option(help="Minutes without progress after which a job is stalled.", min=0.1)
     ] = STALL / 60,
-    timeout: Timeout = TIMEOUT,
     output: Output,
 ) -> None:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
@@ -180,7 +184,7 @@ def jobs(
     Example: sdist jobs --state failed --since 24h
     """
     span = seconds("--since", since)
-    listed = ask_jobs(context.sender, context.nodes(node), project=project, spider=spider, timeout=timeout)
+    listed = query.ask(context)
     # No log is read of a job that cannot be in one of the states.
     possible = {
         JobState.PENDING: {Outcome.PENDING},
@@ -190,7 +194,7 @@ def jobs(
     worth = [row for row in listed.jobs if not state or possible[row.state] & set(state)]
     judge = Judge(
         sender=context.sender, kept=kept_of(context.root, worth), signalled=noted(context.root), stall=stall * 60,
-        timeout=timeout,
+        timeout=query.timeout,
     )  # fmt: skip
     answers = {id(answer.asked): answer.value for answer in sweep(worth, judge.judge)}
     judged = [one for row in worth if (one := answers[id(row)]) is not None]
@@ -260,3 +264,93 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
 def _here(moment: str | None) -> str | None:
     """A moment by the clock of this machine."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else None
+
+
+def stats(
+    *,
+    context: Context,
+    name: Annotated[
+        list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
+    ],
+    node: Nodes = None,
+    timeout: Timeout = TIMEOUT,
+    output: Output,
+) -> None:
+    """Add up the stats of Scrapy over jobs: sum, least and most of each.
+
+    Of a crawl's batches only the attempts that count are taken. A job without a
+    dump of stats, because it runs or died, gives what its log tells: pages,
+    items, and how much was logged at each level.
+
+    Example: sdist stats easy-20260102T030405Z
+    """
+    listed, rows = JobQuery(node=node, timeout=timeout).named(context, name)
+    judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), timeout=timeout)
+    told, silent = _all_stats(judge, rows)
+    listed.complain()
+    if not told:
+        raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
+    _show_sums(add_up(told), len(told), silent, output)
+    raise typer.Exit(listed.exit_code)
+
+
+def _all_stats(judge: Judge, rows: Sequence[Listed]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The stats of each job that has any, and the ids of those that have none."""
+    told: list[Mapping[str, Any]] = []
+    silent = []
+    for answer in sweep(rows, lambda row: _stats_of(judge, row)):
+        if answer.value:
+            told.append(answer.value)
+        elif answer.value is not None or answer.error is not None:
+            silent.append(answer.asked.place.job)
+    return told, sorted(silent)
+
+
+def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
+    """The stats of one job; empty where there are none, None where the job does not count."""
+    kept = judge.of_store(row)
+    attempt = kept.attempt if kept is not None else None
+    if attempt is not None and attempt.state is AttemptState.FAILED:
+        return None  # its batch has another attempt, or is dead
+    if attempt is not None and attempt.report.get("stats"):
+        found: Mapping[str, Any] = attempt.report["stats"]
+        return found
+    report = judge.report(row)
+    if report is not None and report.stats:
+        return report.stats
+    place = row.place
+    seen = look(judge.sender, place.node, place.log, timeout=judge.timeout)
+    if seen is None:
+        return {}
+    if seen.facts.stats is not None:
+        return seen.facts.stats
+    facts = survey(judge.sender, place.node, place.log, seen.total)
+    return _of_log(facts) if facts is not None else {}
+
+
+def _of_log(facts: LogFacts) -> dict[str, Any]:
+    """What a log without a dump tells, under the names that Scrapy has for it."""
+    if facts.stats is not None:
+        return dict(facts.stats)
+    counts: dict[str, Any] = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
+    if facts.pages is not None:
+        counts["response_received_count"] = facts.pages
+    if facts.items is not None:
+        counts["item_scraped_count"] = facts.items
+    return counts
+
+
+def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output) -> None:
+    rows = []
+    for name, one in sums.items():
+        told = ", ".join(f"{value} ({count})" if count > 1 else value for value, count in one.values.items())
+        numbers = (None, None, None) if one.min is None else (_number(one.sum), _number(one.min), _number(one.max))
+        rows.append((name, *numbers, one.jobs, told))
+    document = {"jobs": jobs, "silent": silent, "stats": {name: one.document() for name, one in sums.items()}}
+    output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
+    if silent and not output.as_json:
+        say(f"Without stats and log: {', '.join(silent)}.")
+
+
+def _number(value: float | None) -> float | int | None:
+    return value if value is None or isinstance(value, int) else round(value, 3)

@@ -22,15 +22,14 @@ from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls, levels
 from ..context import Context
-from ..options import JobProject, Nodes, Spider, Timeout, seconds
+from ..options import seconds
 from ..output import Output, colourless, complain, one_line, put, put_raw
-from .job_list import TIMEOUT, ask_jobs, named, remembered
+from .job_list import JobQuery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from scrapyd_dist.joblogs.joblog import LogLine
-    from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
 
     from .job_list import JobList, Listed
@@ -77,10 +76,7 @@ def logs(
     since: Annotated[
         Optional[str], typer.Option(metavar="TIME", help="Only lines of the last 90 (seconds), 30m, 2h.")
     ] = None,
-    node: Nodes = None,
-    project: JobProject = None,
-    spider: Spider = None,
-    timeout: Timeout = TIMEOUT,
+    query: JobQuery,
     raw: Raw = False,
 ) -> None:
     """Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job.
@@ -95,10 +91,7 @@ def logs(
     keep = LogFilter(
         level=level_of(level), since=None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
     )
-    source = LogSource(
-        context=context, nodes=context.nodes(node), names=tuple(name or ()), project=project, spider=spider,
-        timeout=timeout,
-    )  # fmt: skip
+    source = LogSource(context=context, query=query, names=tuple(name or ()))
     listed, rows = source.rows()
     if not rows and not follow:
         listed.must_answer()
@@ -199,27 +192,21 @@ class LogSource:
     """Where logs come from."""
 
     context: Context
-    nodes: Sequence[Node]
+    query: JobQuery
     names: tuple[str, ...]
-    project: str | None
-    spider: str | None
-    timeout: float
     _opened: set[tuple[str, str]] = field(default_factory=set)
 
-    def rows(self) -> tuple[JobList, list[Listed]]:
+    def rows(self) -> tuple[JobList, tuple[Listed, ...]]:
         """What the nodes list, and of that the jobs that were named, or that run."""
-        sender = self.context.sender
-        listed = ask_jobs(sender, self.nodes, project=self.project, spider=self.spider, timeout=self.timeout)
         if self.names:
-            rows = list(named(listed, self.names, remembered(self.context, self.names, self.nodes)))
-        else:
-            rows = [row for row in listed.jobs if row.state is JobState.RUNNING]
-        return listed, rows
+            return self.query.named(self.context, self.names)
+        listed = self.query.ask(self.context)
+        return listed, tuple(row for row in listed.jobs if row.state is JobState.RUNNING)
 
     def open(self, rows: Sequence[Listed], keep: LogFilter, count: int | None) -> list[LogStream]:
         """The logs of those jobs that are not open yet, each at its first line to be shown."""
-        fresh = [row for row in rows if (row.place.node.url, row.place.job) not in self._opened]
-        self._opened.update((row.place.node.url, row.place.job) for row in fresh)
+        fresh = [row for row in rows if row.key not in self._opened]
+        self._opened.update(row.key for row in fresh)
         streams = {}
         for answer in sweep(range(len(fresh)), lambda at: self._open(fresh[at], keep, count)):
             if answer.error is not None:
@@ -230,21 +217,21 @@ class LogSource:
 
     def _open(self, row: Listed, keep: LogFilter, count: int | None) -> LogStream:
         place = row.place
-        seen = look(self.context.sender, place.node, place.log, timeout=self.timeout)
+        seen = look(self.context.sender, place.node, place.log, timeout=self.query.timeout)
         offset = (seen.offset if seen else None) or timedelta()
-        tap = LogTap(self.context.sender, place.node, place.log, timeout=self.timeout)
+        tap = LogTap(self.context.sender, place.node, place.log, timeout=self.query.timeout)
         floor = tap.seek_time((keep.since + offset).replace(tzinfo=None)) if keep.since is not None else 0
         if count is not None:
             tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
-        return LogStream(row=row, tap=tap, offset=offset, keep=keep, alive=row.state is not JobState.FINISHED)
+        return LogStream(row=row, tap=tap, offset=offset, keep=keep, alive=not row.over)
 
 
 def _look_again(source: LogSource, streams: Sequence[LogStream], keep: LogFilter) -> list[LogStream]:
     """Note which jobs are over; gives the logs of those that are new."""
     listed, rows = source.rows()
-    over = {(row.place.node.url, row.place.job) for row in listed.jobs if row.state is JobState.FINISHED}
+    over = {row.key for row in listed.jobs if row.over}
     for stream in streams:
-        stream.alive &= (stream.row.place.node.url, stream.row.place.job) not in over
+        stream.alive &= stream.row.key not in over
     return source.open(rows, keep, None)
 
 
@@ -297,10 +284,7 @@ def grep(
     ] = 0,
     most: Annotated[int, typer.Option("--max-count", "-m", help="Matches of each job, at most.", min=1)] = MATCHES,
     level: Level = None,
-    node: Nodes = None,
-    project: JobProject = None,
-    spider: Spider = None,
-    timeout: Timeout = TIMEOUT,
+    query: JobQuery,
     raw: Raw = False,
     output: Output,
 ) -> None:
@@ -312,10 +296,12 @@ def grep(
     """
     regex = _pattern(pattern, ignore_case=ignore_case)
     search = Search(pattern=regex, level=level_of(level), context=around, most=most)
-    nodes = context.nodes(node)
-    listed = ask_jobs(context.sender, nodes, project=project, spider=spider, timeout=timeout)
-    rows = named(listed, name, remembered(context, name, nodes)) if name else listed.jobs
-    matches = _search(context.sender, rows, search, timeout, quiet=output.as_json, raw=raw)
+    if name:
+        listed, rows = query.named(context, name)
+    else:
+        listed = query.ask(context)
+        rows = listed.jobs
+    matches = _search(context.sender, rows, search, query.timeout, quiet=output.as_json, raw=raw)
     listed.complain()
     output.document({"searched": len(rows), "matches": matches})
     if not matches:

@@ -197,19 +197,16 @@ class Waited:
         """Ask the nodes once; whether some jobs are not over."""
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
         self._name_dark(found)
-        listed = {(row.place.node.url, row.place.job): row for row in found.jobs}
+        listed = {row.key: row for row in found.jobs}
         if not self._jobs:
             if len(found.errors) == found.asked:
                 raise found.errors[0]
             rows = named(found, self.names, {})
-            self._jobs = {(row.place.node.url, row.place.job): row for row in rows}
+            self._jobs = {row.key: row for row in rows}
         self.left = []
         for key, row in self._jobs.items():
             self._jobs[key] = now = listed.get(key, row)
-            over = (
-                now.state is JobState.FINISHED if key in listed else key[0] not in found.silent and self._is_silent(now)
-            )
-            if not over:
+            if not (now.over if key in listed else key[0] not in found.silent and self._is_silent(now)):
                 self.left.append(now.place.job)
         return bool(self.left)
 
@@ -222,7 +219,7 @@ class Waited:
 
     def _is_silent(self, row: Listed) -> bool:
         """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
-        if row.state is JobState.FINISHED:
+        if row.over:
             return True
         try:
             seen = look(self.sender, row.place.node, row.place.log, timeout=TIMEOUT)
