@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 #: value and explanation
 Candidates = list[tuple[str, str]]
-
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
 #: source files of a project that are read, and bytes of each, at most
 _MOST_FILES, _MOST_BYTES = 2000, 200_000

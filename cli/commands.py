@@ -24,14 +24,8 @@ MEANINGS = {
     124: "the time was up",
     130: "interrupted by Ctrl-C",
 }
-
-
 _OF_NODES = (0, 2, 3, 4, 5, 6, 130)
-
-
 _CRAWL = (0, 1, 2, 3, 4, 5, 6, 124, 130)
-
-
 #: path of a command, without `sdist` -> its codes
 CODES: Mapping[str, tuple[int, ...]] = {
     "": (0, 2),
@@ -121,8 +115,6 @@ class CommandEntry(NamedTuple):
 
 
 _START, _CRAWLS, _NODES, _CODE, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Code", "Jobs", "Help"
-
-
 # fmt: off
 # ruff: noqa: E501 - a row is a line, as in the help
 COMMANDS = {

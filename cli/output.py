@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 _HAZARDS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
-
-
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
-
-
 _CELL_COLOURS = {
     "up": "green", "down": "red", "unfit": "red", "failed": "red", "refused": "red", "died": "red",
     "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow", "incomplete": "yellow",

@@ -206,8 +206,8 @@ class _Cancellation:
         store.want(producer.id, "cancel")  # it may be on another machine
         if not poll_until(lambda: not lives(store.crawl(producer.id)), LOOK, deadline=deadline):
             raise StillThere(
-                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._span:g} seconds, "
-                "so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
+                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._span:g} "
+                "seconds, so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
             )
 
     def _signal(self, rows: Sequence[Listed], signal: str) -> dict[int, NodeError]:

@@ -36,30 +36,20 @@ if TYPE_CHECKING:
 
 #: lines of each log that are shown when nothing else is said
 LINES = 20
-
-
 #: matches of each job, at most, that are given
 MATCHES = 1000
 #: seconds between two looks at logs that are followed, and at the list of jobs
 LOOK, LIST = 1.0, 5.0
-
-
 Names = Annotated[
     Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", autocompletion=crawls, help="Ids of jobs, and crawls.")
 ]
-
-
 Level = Annotated[
     Optional[str],
     typer.Option(
         metavar="LEVEL", autocompletion=levels, help=f"Only lines of this level or above: {', '.join(LEVELS)}."
     ),
 ]
-
-
 Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
-
-
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 

@@ -43,14 +43,12 @@ LOOK = 0.25
 ASK = 2.0
 #: seconds of silence in the log of a job that its node has forgotten, after which it counts as over
 FORGOTTEN = 60.0
-
 _HOW_ENDED = {
     Outcome.FAILED: "failed",
     Outcome.CANCELLED: "was cancelled",
     Outcome.KILLED: "was killed",
     Outcome.DIED: "died",
 }
-
 Crawls = Annotated[
     Optional[list[str]],
     typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls; the newest if left out."),

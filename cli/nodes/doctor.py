@@ -49,7 +49,6 @@ PATIENCE = 2.0
 EVERY, LOOKING = 1.0, 60.0
 #: an id that no job has
 NO_JOB = "sdist-doctor-asks"
-
 T = TypeVar("T")
 
 

@@ -34,7 +34,6 @@ SILENT_LOOKS = 5
 ANSWER = 10.0
 #: seconds between two lines about the waiting, where there is no terminal
 LINE_EVERY = 30.0
-
 Names = Annotated[
     Optional[list[str]],
     typer.Argument(metavar="NODE", autocompletion=nodes, help="Names of nodes, or globs in quotes."),

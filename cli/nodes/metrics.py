@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 #: seconds for which a crawl that has ended is still told in full, so that its last numbers are seen
 RECENT = 3600.0
-
 #: what a summary says of a whole crawl: name, kind, help, where it is in the summary
 _OF_CRAWL = (
     ("urls_found_total", "counter", "URLs that the index pages had, with repeated ones.", ("urls_found",)),

@@ -1,4 +1,4 @@
-"""The sources of each option: files in their order, the environment, ~/.netrc, the settings, the default."""
+"""The sources of each option: files in their order, the environment, ~/.netrc, the settings, defaults; no secrets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.settings import SETTINGS, nearest, unknown
 
-from .redaction import MASK, masked
-
 if TYPE_CHECKING:
     import configparser
     from collections.abc import Iterator, Mapping
@@ -20,10 +18,50 @@ if TYPE_CHECKING:
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
 
+MASK = "***"
+_SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key|private", re.IGNORECASE)
+_QUERY = re.compile(r"([?&][^=&\s]*(?:passw|secret|token|key|sig)[^=&\s]*=)[^&\s#]+", re.IGNORECASE)
+_LOGIN = re.compile(r"(://[^:@/\s]*):[^@]*@")
+_HEADER = re.compile(r"((?:basic|bearer)\s+)\S+", re.IGNORECASE)
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """The value with `***` for what is, or may be, a secret; texts, lists and mappings are looked into.
+
+    Args:
+        value: anything that JSON can say.
+        name: what it is called, which may tell that all of it is secret.
+    """
+    if isinstance(value, dict):
+        return {key: masked(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(inner, name) for inner in value]
+    if value in (None, "") or isinstance(value, (bool, int, float)):
+        return value
+    return MASK if _SECRET_NAME.search(name) else masked_text(str(value))
+
+
+def masked_text(text: str) -> str:
+    """A text in which passwords of URLs, and what looks like a token, are replaced."""
+    text = "".join(_without_password(word) for word in re.split(r"(\s+)", text))
+    text = _LOGIN.sub(rf"\1:{MASK}@", text)
+    return _HEADER.sub(rf"\1{MASK}", _QUERY.sub(rf"\1{MASK}", text))
+
+
+def _without_password(word: str) -> str:
+    if "@" not in word:
+        return word
+    scheme, sep, rest = word.partition("://")
+    if not sep:
+        scheme, rest = "", word
+    # What stands before the last @ may be a password, even where the text is nonsense.
+    login, _, host = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{sep}{user}:{MASK}@{host}" if colon else word
+
+
 #: keys of a [deploy:NAME] section that mean something here or to scrapyd-client
 TARGET_KEYS = ("url", "username", "password", "project", "version", "slots", "verify", "ca")
-
-
 _VARIABLE = re.compile(r"\$(?:\{([^}]+)\}|(\w+))")
 
 

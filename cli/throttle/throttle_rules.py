@@ -88,19 +88,11 @@ def notice(heedings: Sequence[Heeding]) -> str:
 
 #: domains that are named in a sentence
 _NAMED = 10
-
-
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
-
-
 OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
-
-
 Domains = Annotated[
     list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
 ]
-
-
 SomeDomains = Annotated[
     Optional[list[str]],
     typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
