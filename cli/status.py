@@ -57,7 +57,7 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
         raise typer.Exit(fleet_view.status(context, output))
     row = _crawl(context, crawl)
     if row.kind == "frontier":
-        frontier_list.status(context.store, row, as_json=output.as_json)
+        frontier_list.status(context.store, row, output)
     elif not output.document({**told(row), "state": watcher.alive_state(row)}):
         _show(row, context.root)
 

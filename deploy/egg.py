@@ -76,7 +76,6 @@ BOOT_PREFIX = "_sdist_boot_"
 REDIS_CLIENT = ("redis", "async_timeout")
 #: folders whose byte code is included; that of the project may need another Python than this one
 _COMPILED = (f"{OWN_PACKAGE}/", *(f"{name}/" for name in REDIS_CLIENT))
-
 #: finds the settings module in the boot module
 _SETTINGS = re.compile(r"^start\(settings_module='([\w.]+)'", re.MULTILINE)
 #: the newest marshal version whose output does not depend on reference counts

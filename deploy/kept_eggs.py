@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 #: deployed eggs kept per project
 KEPT_EGGS = 10
-
 _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MULTILINE)
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
 #: timeout in seconds of the first call, whose results all nodes wait for
 ASK_TIMEOUT = 15.0
 #: seconds to check the result of an upload after the node's timeout

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 N = TypeVar("N")
-
 #: timeout of each call in seconds; a node does not answer while it reads an egg
 TIMEOUT = 15.0
 #: maximum number of nodes called concurrently

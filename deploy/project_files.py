@@ -29,7 +29,6 @@ OWN_PACKAGE = "scrapyd_dist"
 INFO = "EGG-INFO/"
 #: timeouts of setup.py, and of git and hg, in seconds
 SETUP_TIMEOUT, COMMIT_TIMEOUT = 300, 20
-
 #: caches of tools, left out without a message
 _CACHES = {"__pycache__", "node_modules", "CVS", "_darcs"}
 _CACHE_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".dist-info", "~")
@@ -37,8 +36,6 @@ _CACHE_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".dist-info", "~")
 _BUILD_FOLDERS = {"build", "dist"}
 #: modules for tools, not for spiders
 _TOOL_MODULES = {"setup.py", "conftest.py"}
-
-
 #: not copied for setup.py
 _NOT_COPIED = ("__pycache__", "node_modules", "build", "dist", "*.egg-info", ".sdist", ".git", ".hg", ".svn", ".tox")
 #: commands for each of scrapyd-client's keywords: description of the commit, number of commits as a fallback, branch

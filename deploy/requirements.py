@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 REQUIREMENTS = "requirements.txt"
 #: timeout of pip in seconds
 PIP_TIMEOUT = 600
-
 _COMPILED = (".so", ".pyd", ".dylib", ".dll")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _OTHER_FILE = re.compile(r"(-r|-c|--requirement|--constraint)[ =]*(\S+)")

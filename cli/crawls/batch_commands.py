@@ -7,7 +7,6 @@ producer process. A miss is forgotten in the same step that lets its request wai
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,24 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.batches import AttemptState, BatchState, Miss
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.replaced import places
 from scrapyd_dist.payload import REPLACES, fit
 
-from ..options import Json
-from ..output import complain, put, put_json, say, table
+from ..context import Context
+from ..output import Output, complain, put, say, table
 from ..polling import poll_until
-from ..project_store import existing_store, key_of, requests_in
+from ..project_store import key_of, requests_in
 from . import producer_process, watcher, wording
 from .crawl import CrawlId, Detach, NewCode, WatchOptions, leave
 from .producer_process import lives
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss
+    from scrapyd_dist.batches import Attempt, Batch, Crawl
     from scrapyd_dist.store import Store
 
 
@@ -60,12 +57,13 @@ class Again:
 
 
 def misses(
+    context: Context,
     crawl: CrawlId,
     kind: Annotated[
         Optional[list[Kind]], typer.Option(metavar="KIND", help="Only gone, failed, dead or index; can be given again.")
     ] = None,
     urls: Annotated[bool, typer.Option("--urls", help="Print the URLs only, one a line.")] = False,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """List the URLs of a crawl or a frontier that gave no result so far, and why.
 
@@ -76,14 +74,14 @@ def misses(
 
     Example: sdist misses easy-20260102T030405Z --kind dead
     """
-    root = load().root
-    with closing(existing_store(root)) as store:
-        store.crawl(crawl)
-        wanted = {one.value for one in kind or Kind}
-        found = [miss for miss in _all(store, root, crawl) if miss.kind in wanted]
-    if as_json:
-        put_json({"crawl": crawl, "misses": [asdict(miss) for miss in found]})
-    elif urls:
+    root = context.root
+    store = context.store
+    store.crawl(crawl)
+    wanted = {one.value for one in kind or Kind}
+    found = [miss for miss in _all(store, root, crawl) if miss.kind in wanted]
+    if output.document({"crawl": crawl, "misses": [asdict(miss) for miss in found]}):
+        return
+    if urls:
         for miss in found:
             put(miss.url)
     else:
@@ -168,25 +166,22 @@ def _retry(store: Store, root: Path, crawl: str, number: int, missed: list[Miss]
 
 #: seconds in which a producer takes notice of what is asked of it
 NOTICE = 15.0
-
-
 #: seconds between two looks
 LOOK = 0.2
-
-
 Numbers = Annotated[
     Optional[list[int]], typer.Option("--batch", metavar="N", help="Only this batch; can be given again.", min=1)
 ]
 
 
 def batches(
+    context: Context,
     crawl: CrawlId,
     state: Annotated[
         Optional[list[str]], typer.Option(metavar="STATE", help="Only batches in this state; can be given again.")
     ] = None,
     batch: Numbers = None,
     urls: Annotated[bool, typer.Option("--urls", help="Print the URLs of these batches instead, one a line.")] = False,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """List the batches of a crawl: how each stands, its attempts, and why they failed.
 
@@ -197,20 +192,19 @@ def batches(
 
     Example: sdist batches easy-20260102T030405Z --state dead --urls
     """
-    root = load().root
-    with closing(existing_store(root)) as store:
-        store.crawl(crawl)
-        rows = _chosen(store, crawl, _states(state or []), batch or [])
-        if urls:
-            for row in rows:
-                for value in requests_in(store, root, crawl, row):
-                    put(str(value["url"]))
-            return
-        tries: dict[int, list[Attempt]] = {}
-        for attempt in store.attempts(crawl):
-            tries.setdefault(attempt.batch, []).append(attempt)
-    if as_json:
-        put_json({"crawl": crawl, "batches": [_document(row, tries.get(row.number, [])) for row in rows]})
+    root = context.root
+    store = context.store
+    store.crawl(crawl)
+    rows = _chosen(store, crawl, _states(state or []), batch or [])
+    if urls:
+        for row in rows:
+            for value in requests_in(store, root, crawl, row):
+                put(str(value["url"]))
+        return
+    tries: dict[int, list[Attempt]] = {}
+    for attempt in store.attempts(crawl):
+        tries.setdefault(attempt.batch, []).append(attempt)
+    if output.document({"crawl": crawl, "batches": [_document(row, tries.get(row.number, [])) for row in rows]}):
         return
     _show(rows, tries)
 
@@ -260,6 +254,7 @@ def _show(rows: Sequence[Batch], tries: dict[int, list[Attempt]]) -> None:
 
 
 def retry(
+    context: Context,
     crawl: CrawlId,
     watched: WatchOptions,
     failed_urls: Annotated[
@@ -282,14 +277,14 @@ def retry(
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
     manner = watched.manner()
-    root = load().root
-    with closing(existing_store(root)) as store:
-        row = store.own_crawl(crawl)
-        producer_process.check_is_crawl(row)
-        if not row.state.ended and producer_process.lives(row):
-            raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
-        store.update_crawl(crawl, options=_anew(row))
-        dead, tried = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
+    root = context.root
+    store = context.store
+    row = store.own_crawl(crawl)
+    producer_process.check_is_crawl(row)
+    if not row.state.ended and producer_process.lives(row):
+        raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
+    store.update_crawl(crawl, options=_anew(row))
+    dead, tried = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
     urls = sum(one.requests for one in tried)
     if doubles := told_doubles(tried):
         complain(doubles)
@@ -337,20 +332,19 @@ def _give_new_attempts(
     return len(requeued), urls
 
 
-def pause(crawl: CrawlId) -> None:
+def pause(context: Context, crawl: CrawlId) -> None:
     """Let a crawl rest: it sends nothing and walks no index page until `sdist resume`.
 
     Jobs that run on the nodes go on to their end, and their items come home.
 
     Example: sdist pause easy-20260102T030405Z
     """
-    root = load().root
-    with closing(existing_store(root)) as store:
-        row = store.crawl(crawl)
-        if row.state.ended or not lives(row):
-            raise ConfigError(f"The crawl {crawl} does not run; there is nothing to pause.")
-        store.want(crawl, "pause")
-        _await_notice(store, crawl)
+    store = context.store
+    row = store.crawl(crawl)
+    if row.state.ended or not lives(row):
+        raise ConfigError(f"The crawl {crawl} does not run; there is nothing to pause.")
+    store.want(crawl, "pause")
+    _await_notice(store, crawl)
     say(f"The crawl {crawl} rests. Go on with: sdist resume {crawl}")
 
 

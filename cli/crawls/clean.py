@@ -8,19 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.batches import check_crawl_name, home_of
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 from ..candidates import crawls
-from ..output import ask, can_ask, put_json, say
-from ..project_store import existing_store, maybe_store, project_store
-from .crawl import CrawlId, Json
+from ..context import Context
+from ..output import Output, ask, can_ask, put_json, say
+from .crawl import CrawlId
 from .producer_process import crawl_folder, lives
 
 if TYPE_CHECKING:
@@ -31,13 +29,12 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
 DAY = 86400.0
-
-
 #: days for which the throttle remembers a domain that nobody asks for
 DOMAINS_STAY = 90.0
 
 
 def clean(
+    context: Context,
     crawl: Annotated[
         Optional[list[str]], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls.")
     ] = None,
@@ -59,9 +56,8 @@ def clean(
     """
     if bool(crawl) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
-    root = load().root
-    found = existing_store(root) if crawl else maybe_store(root)
-    told = _clean(root, found, crawl, older_than, dry_run=dry_run, yes=yes) if found is not None else []
+    store = context.store if crawl else context.store_if_any
+    told = _clean(context.root, store, crawl, older_than, dry_run=dry_run, yes=yes) if store is not None else []
     if as_json:
         put_json({"dry_run": dry_run, "removed": told})
     elif not told:
@@ -76,20 +72,19 @@ def _clean(
     root: Path, store: Store, names: Sequence[str] | None, days: float | None, *, dry_run: bool, yes: bool
 ) -> list[dict[str, Any]]:
     """Remove what was named, or is so old; what it was."""
-    with closing(store):
-        rows = _named(store.crawls(), names) if names else _old(store.crawls(), days or 0.0)
-        for row in rows:
-            check_idle(store, row)
-        told = [_told(root, row) for row in rows]
-        if dry_run:
-            return told
-        if rows:
-            _confirm(told, yes=yes)
-        for row in rows:
-            remove(store, root, row)
-        if days is not None:
-            store.forget_permits(time.time() - max(days, DOMAINS_STAY) * DAY)
+    rows = _named(store.crawls(), names) if names else _old(store.crawls(), days or 0.0)
+    for row in rows:
+        check_idle(store, row)
+    told = [_told(root, row) for row in rows]
+    if dry_run:
         return told
+    if rows:
+        _confirm(told, yes=yes)
+    for row in rows:
+        remove(store, root, row)
+    if days is not None:
+        store.forget_permits(time.time() - max(days, DOMAINS_STAY) * DAY)
+    return told
 
 
 def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
@@ -174,9 +169,10 @@ def _remove_folder(root: Path, name: str) -> None:
 
 
 def trust(
+    context: Context,
     crawl: CrawlId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Believe what the store says of a crawl or frontier, and sign it with this project's key.
 
@@ -187,19 +183,17 @@ def trust(
 
     Example: sdist trust easy-20260102T030405Z
     """
-    with closing(project_store(load().root)) as store:
-        row, options = store.crawl(crawl), store.unchecked(crawl)
-        if not yes:
-            for line in _lines({"spider": row.spider, "project": row.project, "version": row.version, **options}):
-                say(line)
-            if not can_ask():
-                raise ConfigError(f"`sdist trust {crawl}` asks for confirmation, and this is no terminal. Add --yes.")
-            if not ask(f"Do you know all of this, and shall {crawl} be believed?"):
-                raise typer.Exit(130)
-        batches = store.trust(crawl)
-    if as_json:
-        put_json({"crawl": crawl, "batches": batches, "options": options})
-    else:
+    store = context.new_store
+    row, options = store.crawl(crawl), store.unchecked(crawl)
+    if not yes:
+        for line in _lines({"spider": row.spider, "project": row.project, "version": row.version, **options}):
+            say(line)
+        if not can_ask():
+            raise ConfigError(f"`sdist trust {crawl}` asks for confirmation, and this is no terminal. Add --yes.")
+        if not ask(f"Do you know all of this, and shall {crawl} be believed?"):
+            raise typer.Exit(130)
+    batches = store.trust(crawl)
+    if not output.document({"crawl": crawl, "batches": batches, "options": options}):
         say(f"{crawl} is signed with this project's key, with {batches:,} batches. Go on with: sdist resume {crawl}")
 
 

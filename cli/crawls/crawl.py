@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.summary import told
 
 from ..candidates import crawls as crawl_names
-from ..output import complain, put, put_json, say, table
-from ..project_store import maybe_store
+from ..context import Context
+from ..output import Output, complain, put, put_json, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, CrawlOrder
 from .producer_process import kept_code
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
 
     from .producer_process import KeptCode
-    from .watcher import Display
 
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4
@@ -123,8 +120,6 @@ def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
 
 
 _WATCH = "Watching"
-
-
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 
 
@@ -162,26 +157,22 @@ class WatchOptions:
 Name = Annotated[
     Optional[str], typer.Option("--name", help="Name of the crawl; made from spider and time if left out.")
 ]
-
-
 Detach = Annotated[
     bool,
     typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=_WATCH),
 ]
-
-
 NewCode = Annotated[
     bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
 ]
-
-
 CrawlId = Annotated[
     str,
     typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="The crawl's name, as `sdist crawls` lists it."),
 ]
 
 
-def crawl(asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False) -> None:
+def crawl(
+    context: Context, asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False
+) -> None:
     """Spread one crawl over the nodes, watch it, and bring the items home as one file.
 
     The code that is here is uploaded to nodes that lack it; plain jobs go on with
@@ -192,7 +183,7 @@ def crawl(asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach:
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
     manner = watched.manner()
-    root = load().root
+    root = context.root
     order = asked.order(Path.cwd())
     begun, process = producer_process.begin(root, order, name, kept_code(root, order.version))
     if detach:
@@ -214,7 +205,7 @@ def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions)
         say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
 
 
-def plan(asked: CrawlOptions, as_json: Json = False) -> None:
+def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> None:
     """Show what `sdist crawl` with the same options would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
@@ -222,15 +213,13 @@ def plan(asked: CrawlOptions, as_json: Json = False) -> None:
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """
-    root = load().root
+    root = context.root
     order = asked.order(Path.cwd())
     answer = _ask_for_plan(root, order, kept_code(root, order.version))
     if "plan" not in answer:
         complain(str(answer.get("error", "No plan came back.")))
         raise typer.Exit(int(answer.get("exit_code", 1)))
-    if as_json:
-        put_json(answer["plan"])
-    else:
+    if not output.document(answer["plan"]):
         show(answer["plan"])
 
 
@@ -255,7 +244,9 @@ def _ask_for_plan(root: Path, order: CrawlOrder, kept: KeptCode | None) -> dict[
     return {"error": f"The planning process ended with code {done.returncode}, without a plan:\n{end}", "exit_code": 1}
 
 
-def resume(crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, detach: Detach = False) -> None:
+def resume(
+    context: Context, crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, detach: Detach = False
+) -> None:
     """Go on with a crawl that was stopped, refused or paused, or whose process died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
@@ -265,7 +256,7 @@ def resume(crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, det
     Example: sdist resume easy-20260102T030405Z
     """
     manner = watched.manner()
-    root = load().root
+    root = context.root
     if not new_code and producer_process.go_on(root, crawl):  # it rests: its process is there
         raise typer.Exit(0 if detach else watcher.watch(root, crawl, manner))
     again, process = producer_process.begin_again(root, crawl, new_code=new_code)
@@ -275,17 +266,15 @@ def resume(crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, det
     raise typer.Exit(watcher.watch(root, crawl, manner, process))
 
 
-def crawls(as_json: Json = False) -> None:
+def crawls(context: Context, output: Output = Output()) -> None:
     """List the crawls of this project, the newest first.
 
     Example: sdist crawls
     """
-    store, rows = maybe_store(load().root), []
+    store, rows = context.store_if_any, []
     if store is not None:
-        with closing(store):
-            rows = [row for row in store.crawls() if row.kind != "frontier"]
-    if as_json:
-        put_json({"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]})
+        rows = [row for row in store.crawls() if row.kind != "frontier"]
+    if output.document({"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]}):
         return
     if not rows:
         say("There are no crawls yet. `sdist crawl SPIDER` starts one.")

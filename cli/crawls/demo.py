@@ -34,7 +34,6 @@ from .wording import clock, counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from scrapyd_dist.examples.pages import Site
 
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"

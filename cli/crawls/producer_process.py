@@ -29,8 +29,6 @@ from ..node_selection import project_name, quick_project
 from ..project_store import SETTING, existing_store, project_store, where
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapyd_dist.store import Store
 
     from .crawl_options import CrawlOrder
@@ -75,20 +73,12 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0
-
-
 #: seconds without a sign of life after which a process on another machine is taken for dead
 _SILENCE = 60.0
-
-
 #: seconds for which a producer on another machine counts as alive after its last sign of life
 FRESH = 20.0
-
-
 #: how many of the producer's last words explain its death
 _LOG_LINES = 12
-
-
 _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.report import NodeNow, document, gather, page
 
 from ..candidates import crawls
-from ..node_selection import chosen
+from ..context import Context
 from ..output import put, put_json
-from ..project_store import existing_store
 from .producer_process import latest, lives
 
 if TYPE_CHECKING:
-    from scrapyd_dist.report import Facts, NodeNow
+    from scrapyd_dist.report import Facts
 
 #: seconds that a node gets to answer
 PATIENCE = 5.0
 
 
 def report(
+    context: Context,
     crawl: Annotated[
         Optional[str],
         typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The crawl; the newest one if left out."),
@@ -48,9 +47,9 @@ def report(
 
     Example: sdist report easy-20260102T030405Z -o easy.html
     """
-    facts = _facts(crawl)
+    facts = _facts(context, crawl)
     if ask_nodes:
-        facts = replace(facts, nodes_now=_nodes_now(facts.crawl.project))
+        facts = replace(facts, nodes_now=_nodes_now(context, facts.crawl.project))
     if as_json:
         put_json(document(facts))
     if output is not None or not as_json:
@@ -60,17 +59,17 @@ def report(
             put(str(where))
 
 
-def _facts(name: str | None) -> Facts:
-    with closing(existing_store(load().root)) as store:
-        row = store.crawl(name) if name else latest(store)
-        running = not row.state.ended and lives(row)
-        return gather(store, row.id, now=time.time(), lives=running)
+def _facts(context: Context, name: str | None) -> Facts:
+    store = context.store
+    row = store.crawl(name) if name else latest(store)
+    running = not row.state.ended and lives(row)
+    return gather(store, row.id, now=time.time(), lives=running)
 
 
-def _nodes_now(project: str) -> tuple[NodeNow, ...]:
+def _nodes_now(context: Context, project: str) -> tuple[NodeNow, ...]:
     from scrapyd_dist.deploy.node_versions import look
 
-    seen = look(chosen(load(), None), project, timeout=PATIENCE)
+    seen = look(context.nodes(), project, timeout=PATIENCE)
     return tuple(NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen)
 
 

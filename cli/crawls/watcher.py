@@ -71,24 +71,14 @@ def looked_out_for() -> Iterator[CtrlC]:
 
 #: seconds between two looks at the store
 LOOK = 0.25
-
-
 #: seconds between two plain lines
 LINE_EVERY = 30.0
-
-
 #: seconds in which a second Ctrl-C asks whether to stop the crawl
 SECOND = 3.0
-
-
 #: seconds between two looks at the process table, which is dear
 ALIVE_EVERY = 2.0
-
-
 #: seconds that a process whose crawl has ended gets to leave; it may have somebody to tell (--on-finish)
 LEAVE = 75.0
-
-
 #: bytes of the producer's log that are shown at once
 PIECE = 64 * 1024
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 USED = frozenset({"up", "draining"})
 #: URLs of a kind that are named at the end
 SHOWN = 5
-
 _KINDS = {
     "gone": "gone (the site says they are not there)",
     "failed": "failed (they may be there; see the reason)",

@@ -14,11 +14,12 @@ from scrapyd_dist.deploy.node_upload import RollOutRequest
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
 
-from scrapyd_dist.config import load, state_dir
+from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..candidates import nodes
+from ..context import Context
 from ..crawls.wording import counted
 from ..node_selection import called, chosen, must_name
 from ..options import Json, Project
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapyd_dist.deploy.egg import Egg
-    from scrapyd_dist.deploy.node_upload import RollOutRequest
     from scrapyd_dist.deploy.rollout import RollOut
 
     from scrapyd_dist.config import ProjectConfig
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 #: seconds for all that one node is asked
 TIMEOUT = 60.0
 RETRIES = 2
-
 _HOW, _WHAT = "How it is sent", "What is sent"
-
 Version = Annotated[
     Optional[str],
     typer.Option(
@@ -100,6 +98,7 @@ class DeployOptions:
 
 
 def deploy(
+    context: Context,
     asked: DeployOptions,
     targets: Annotated[
         Optional[list[str]], typer.Argument(metavar="TARGET", autocompletion=nodes, help="Names of targets, or globs.")
@@ -113,10 +112,10 @@ def deploy(
     Example: sdist deploy web1 'eu-*'
     """
     must_name(targets, "deploy to", "For all of them: sdist deploy-all.")
-    _deploy(targets, asked)
+    _deploy(context, targets, asked)
 
 
-def deploy_all(asked: DeployOptions) -> None:
+def deploy_all(context: Context, asked: DeployOptions) -> None:
     """Build the project once and upload it to all nodes at the same time.
 
     A node that has this code already is left alone; one that cannot import it
@@ -124,11 +123,11 @@ def deploy_all(asked: DeployOptions) -> None:
 
     Example: sdist deploy-all -p properties
     """
-    _deploy(None, asked)
+    _deploy(context, None, asked)
 
 
-def _deploy(targets: Sequence[str] | None, asked: DeployOptions) -> None:
-    found = load()
+def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> None:
+    found = context.project
     name, nodes = called(chosen(found, targets), found, asked.project)
     state = state_dir(found.root)
     egg, kept_name = _egg(found, name, state, asked)

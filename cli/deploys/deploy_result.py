@@ -18,12 +18,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
 
 _DONE = {"present", "uploaded", "failed"}
-
-
 #: names in the line beside the bar
 _SHOWN = 4
-
-
 Note = "Callable[[Node, Step], None]"
 
 
@@ -80,8 +76,6 @@ def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
 
 #: a dry run found something to do
 WOULD_CHANGE = 10
-
-
 #: a node's last step -> what that means when nobody waits for the rest
 _AT_CTRL_C = {
     "uploaded": "has it",
@@ -116,7 +110,7 @@ def exit_code_of(result: RollOut) -> int:
     return exit_code(len(result.results), errors) or (3 if len(result.spider_lists) > 1 else 0)
 
 
-def tell_present(seen: Sequence[NodeVersions], project: str) -> None:
+def present_document(seen: Sequence[NodeVersions], project: str) -> dict[str, Any]:
     """The same document as `tell`, of nodes to which nothing was sent."""
     rows = [
         {"name": entry.node.name, "url": entry.node.url, "project": entry.project, "state": "present",
@@ -125,7 +119,7 @@ def tell_present(seen: Sequence[NodeVersions], project: str) -> None:
     ]  # fmt: skip
     names = {entry.default for entry in seen}
     version = names.pop() if len(names) == 1 else None
-    put_json({"project": project, "version": version, "dry_run": False, "nodes": rows})
+    return {"project": project, "version": version, "dry_run": False, "nodes": rows}
 
 
 def tell_interrupted(known: RollOutInterrupted) -> None:

@@ -11,14 +11,15 @@ from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
 from scrapyd_dist.deploy.node_upload import RollOutRequest
 from scrapyd_dist.deploy.node_versions import in_use
 
-from scrapyd_dist.config import load, state_dir
+from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
+from ..context import Context
 from ..crawls.wording import counted
 from ..node_selection import called, chosen, exit_code, known_times, nobody_answered, version_lookup
-from ..options import Json, Nodes, Project
-from ..output import ask, can_ask, complain, put, put_json, say, table
+from ..options import Nodes, Project
+from ..output import Output, ask, can_ask, complain, put, say, table
 from . import deploy_result
 from .deploy import RETRIES, roll_out
 
@@ -42,13 +43,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit co
 
 
 def versions(
+    context: Context,
     project: Project = None,
     node: Nodes = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit code 10 when the nodes would not run the same newest code.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)] = TIMEOUT,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Show which node has which versions of the project.
 
@@ -58,17 +60,14 @@ def versions(
 
     Example: sdist versions --check
     """
-    found = load()
+    found = context.project
     name, nodes = called(chosen(found, node), found, project)
     seen = node_versions.look(nodes, name, timeout=timeout)
     uses = version_lookup(found)
     known = known_times(found.root, nodes, name)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
-    if as_json:
-        rows = [_row(entry, uses, known) for entry in seen]
-        document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls}
-        put_json({**document, "nodes": rows})
-    else:
+    document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls}
+    if not output.document({**document, "nodes": [_row(entry, uses, known) for entry in seen]}):
         _show_versions(seen, name, uses, known)
     for text in [*differing, *crawls]:
         complain(text)
@@ -132,27 +131,26 @@ def _counts(name: str, seen: Sequence[NodeVersions]) -> tuple[str, int, int, str
 
 
 def spiders(
+    context: Context,
     project: Project = None,
     node: Nodes = None,
     version: Annotated[
         Optional[str], typer.Option(help="Of this version; otherwise of each node's newest deployment.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)] = SLOW_TIMEOUT,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """List the spiders of the project on the nodes, and where one is missing.
 
     Example: sdist spiders --json
     """
-    found = load()
+    found = context.project
     name, nodes = called(chosen(found, node), found, project)
     known = known_times(found.root, nodes, name)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
     good = [entry for entry in lists if entry.error is None]
     rows = [_spider(spider, good) for spider in sorted({spider for entry in good for spider in entry.spiders})]
-    if as_json:
-        put_json({"project": name, "spiders": rows, "nodes": [_spider_row(entry) for entry in lists]})
-    else:
+    if not output.document({"project": name, "spiders": rows, "nodes": [_spider_row(entry) for entry in lists]}):
         _show_spiders(rows, good)
     errors = [entry.error for entry in lists if entry.error is not None]
     _complain_once(errors)
@@ -192,13 +190,14 @@ def _complain_once(errors: Sequence[DistError]) -> None:
 
 
 def rollback(
+    context: Context,
     version: Annotated[
         Optional[str], typer.Argument(metavar="VERSION", help="Its name or how it begins; otherwise the one before.")
     ] = None,
     project: Project = None,
     dry_run: DryRun = False,
     timeout: Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
-    as_json: Json = False,
+    output: Output = Output(),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
     """Make an earlier version current on all nodes.
@@ -210,7 +209,7 @@ def rollback(
 
     Example: sdist rollback
     """
-    found = load()
+    found = context.project
     name, nodes = called(chosen(found, None), found, project)
     state = state_dir(found.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
@@ -225,13 +224,12 @@ def rollback(
     wish = _again(nodes, egg.content_hash, [name for entry in seen for name in entry.versions], dry_run=dry_run)
     if there:
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
-        if as_json:
-            deploy_result.tell_present(seen, name)
+        output.document(deploy_result.present_document(seen, name))
         raise typer.Exit
     if not quiet:
         say(f"Sending {saved.version} again as {next(iter(wish.given.values()))} …")
     result = roll_out(found, name, nodes, egg, state, timeout, wish, progress=not quiet)
-    deploy_result.tell(result, name, wish, as_json=as_json, quiet=quiet)
+    deploy_result.tell(result, name, wish, as_json=output.as_json, quiet=quiet)
     raise typer.Exit(deploy_result.exit_code_of(result) or _not_current(result))
 
 
@@ -264,6 +262,7 @@ def _not_current(result: RollOut) -> int:
 
 
 def prune(
+    context: Context,
     keep: Annotated[
         int, typer.Option("--keep", help="How many versions stay on each node.", min=1, show_default=False)
     ],
@@ -272,7 +271,7 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRun = False,
     timeout: Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)] = TIMEOUT,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Delete old versions of the project from the nodes.
 
@@ -282,7 +281,7 @@ def prune(
 
     Example: sdist prune --keep 5
     """
-    found = load()
+    found = context.project
     name, nodes = called(chosen(found, node), found, project)
     version_of = version_lookup(found)
     seen = node_versions.look(nodes, name, timeout=timeout)
@@ -290,9 +289,9 @@ def prune(
     plans = [node_versions.plan(entry, keep, version_of, known) for entry in seen]
     doomed = sum(len(entry.versions) for entry in plans)
     if doomed and not dry_run:
-        _ask(plans, doomed, yes=yes, table=not as_json)
+        _ask(plans, doomed, yes=yes, table=not output.as_json)
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
-    _tell(plans, name, as_json=as_json, dry_run=dry_run)
+    _tell(plans, name, output=output, dry_run=dry_run)
     if dry_run and doomed:
         raise typer.Exit(WOULD_CHANGE)
     raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans if entry.error is not None]))
@@ -317,10 +316,8 @@ def _ask(plans: Sequence[Pruning], doomed: int, *, yes: bool, table: bool) -> No
         raise typer.Exit
 
 
-def _tell(plans: Sequence[Pruning], project: str, *, as_json: bool, dry_run: bool) -> None:
-    if as_json:
-        put_json({"project": project, "dry_run": dry_run, "nodes": [_pruned_row(entry) for entry in plans]})
-    else:
+def _tell(plans: Sequence[Pruning], project: str, *, output: Output, dry_run: bool) -> None:
+    if not output.document({"project": project, "dry_run": dry_run, "nodes": [_pruned_row(entry) for entry in plans]}):
         rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
         if rows:
             table(("node", "would be deleted" if dry_run else "deleted"), rows)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments
 from scrapyd_dist.progress.summary import told
@@ -19,6 +18,7 @@ from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
 
 from ..candidates import frontiers, nodes, spiders
+from ..context import Context
 from ..crawls import wording
 from ..crawls.crawl import seconds
 from ..crawls.crawl_options import output_of, pairs
@@ -32,10 +32,8 @@ from .frontier_names import opened, settings_of, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.store import Store
 
 _WORKERS, _SPIDER, _ITEMS, _NODES = "Workers", "The spider", "Items", "Nodes"
@@ -188,7 +186,7 @@ class ConsumeOptions:
 LINE_EVERY = 30.0
 
 
-def consume(wanted: ConsumeOptions) -> None:
+def consume(context: Context, wanted: ConsumeOptions) -> None:
     """Keep workers of a spider running at a frontier until nothing is left, and bring the items home.
 
     The code is uploaded to nodes that lack it. Workers are jobs that lease one
@@ -203,17 +201,17 @@ def consume(wanted: ConsumeOptions) -> None:
 
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
-    root = load().root
+    root = context.root
     outputs = wanted.outputs()
-    with opened(root, wanted.frontier) as (store, row):
-        _check_free(row)
-        rows = has_arguments(store.own_crawl(row.id))
-        if rows:
-            wanted.check_rows()
-        _check_slots(store, row, wanted.slots)
+    store, row = opened(context, wanted.frontier)
+    _check_free(row)
+    rows = has_arguments(store.own_crawl(row.id))
+    if rows:
+        wanted.check_rows()
+    _check_slots(store, row, wanted.slots)
     code = _manage(root, wanted, outputs, rows=rows, before=(row.pid, row.host))
-    with opened(root, wanted.frontier) as (_, row):
-        ended = row
+    _, row = opened(context, wanted.frontier)
+    ended = row
     if wanted.as_json:
         put_json(told(ended))
     else:

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import check_frontier_name, open_frontier
 from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.frontier.worklists import format_of, rows
 
+from ..context import Context
 from ..crawls.wait_line import waiting
 from ..crawls.wording import counted
-from ..options import Json
-from ..output import complain, put_json, say
+from ..output import Output, complain, say
 from ..project_store import key_of, project_store
 from .frontier_names import FrontierName, settings_of
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.middlewares.producer.worklist_import import AnyWorklist, ImportResult
 
-    from scrapyd_dist.frontier.producer_registration import FrontierProducer
     from scrapyd_dist.frontier.worklists import AnyRow
     from scrapyd_dist.store import Store
 
@@ -42,7 +40,6 @@ STDIN = "-"
 TELL, QUICK = 10.0, 2.0
 #: exit codes: no row was a request, some were not, interrupted
 FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
-
 _SLOTS = "Slots"
 
 
@@ -70,6 +67,7 @@ class Format(str, Enum):
 
 
 def add(
+    context: Context,
     frontier: FrontierName,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The list; - is standard input.", show_default=False)
@@ -106,7 +104,7 @@ def add(
         Optional[bool],
         typer.Option("--standing/--no-standing", help="Whether the frontier waits for more for ever, or can finish."),
     ] = None,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Add requests to a frontier, which is made if there is none; what it has seen before is left out.
 
@@ -134,7 +132,7 @@ def add(
         raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
     if abs(priority) > MAX_PRIORITY:
         raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
-    root = load().root
+    root = context.root
     with ExitStack() as stack:
         rows = _rows(stack, file, format_, column, arguments=arguments)
         settings = settings_of(
@@ -145,7 +143,7 @@ def add(
         producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)
         _set_standing(store, producer, standing)
         account, interrupted = _fill(producer, worklist, rows)
-    _tell(frontier, account, interrupted=interrupted, as_json=as_json)
+    _tell(frontier, account, interrupted=interrupted, output=output)
 
 
 def _rows(
@@ -226,18 +224,17 @@ def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyR
     return account, False
 
 
-def _tell(frontier: str, account: ImportResult, *, interrupted: bool, as_json: bool) -> None:
+def _tell(frontier: str, account: ImportResult, *, interrupted: bool, output: Output) -> None:
     for row in account.told:
         complain(f"line {row.line}: {row.reason}.")
     if account.bad > len(account.told):
         complain(f"and {account.bad - len(account.told):,} more rows like these.")
-    if as_json:
-        bad = [{"line": row.line, "reason": row.reason} for row in account.told]
-        put_json({
-            "frontier": frontier, "rows": account.rows, "added": account.added, "duplicate": account.duplicate,
-            "bad": account.bad, "bad_rows": bad, "interrupted": interrupted,
-        })  # fmt: skip
-    else:
+    document = {
+        "frontier": frontier, "rows": account.rows, "added": account.added, "duplicate": account.duplicate,
+        "bad": account.bad, "bad_rows": [{"line": row.line, "reason": row.reason} for row in account.told],
+        "interrupted": interrupted,
+    }  # fmt: skip
+    if not output.document(document):
         asides = {"there before": account.duplicate, "no requests": account.bad}
         told = "".join(f", {number:,} {what}" for what, number in asides.items() if number)
         say(f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}.")

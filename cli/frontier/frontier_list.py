@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
 from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import SlotCount
 from scrapyd_dist.progress.summary import told
 
 from ..candidates import frontiers
+from ..context import Context
 from ..crawls import wording
 from ..crawls.producer_process import lives
-from ..options import Json
-from ..output import put, put_json, say, table
-from ..project_store import maybe_store, requests_in
+from ..output import Output, put, say, table
+from ..project_store import requests_in
 from .frontier_names import FrontierName, Prefix, matching, opened, slot_of, with_prefix
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapyd_dist.batches import Batch, Crawl
-    from scrapyd_dist.frontier.backlog import Backlog, SlotCount
+    from scrapyd_dist.frontier.backlog import Backlog
     from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
 
@@ -38,9 +36,10 @@ Some = Annotated[
 
 
 def list_(
+    context: Context,
     frontier: Some = None,
     all_: Annotated[bool, typer.Option("--all", help="The slots of all frontiers.")] = False,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """List the frontiers of this project; or the slots of one, or of all.
 
@@ -51,29 +50,21 @@ def list_(
 
     Example: sdist frontier list
     """
-    root = load().root
     if frontier is not None:
         if all_:
             raise ConfigError(f"--all, and the frontier {frontier}: one of the two has to go.")
-        with opened(root, frontier) as (store, row):
-            entries = [_Entry(store, row)]
+        store, row = opened(context, frontier)
+        entries = [_Entry(store, row)]
     else:
-        entries = _entries(root)
-    if as_json:
-        put_json({"frontiers": [entry.document() for entry in entries]})
-    elif frontier is not None:
+        found = context.store_if_any
+        entries = [] if found is None else [_Entry(found, row) for row in found.crawls() if row.kind == "frontier"]
+    if output.document({"frontiers": [entry.document() for entry in entries]}):
+        return
+    if frontier is not None:
         for count in entries[0].counts:
             put(count.slot)
     else:
         _show(entries, slots=all_)
-
-
-def _entries(root: Any) -> list[_Entry]:
-    store = maybe_store(root)
-    if store is None:
-        return []
-    with closing(store):
-        return [_Entry(store, row) for row in store.crawls() if row.kind == "frontier"]
 
 
 class _Entry:
@@ -114,11 +105,10 @@ class _Entry:
         }
 
 
-def status(store: Store, row: Crawl, *, as_json: bool) -> None:
+def status(store: Store, row: Crawl, output: Output) -> None:
     """Say how a frontier stands, and what its workers have done."""
     entry = _Entry(store, row)
-    if as_json:
-        put_json({**told(row), **entry.document()})
+    if output.document({**told(row), **entry.document()}):
         return
     requests = " · ".join(f"{number:,} {kind}" for kind, number in total_of(entry.counts).items())
     put(f"{row.id}: {entry.state} · {wording.counted(len(entry.counts), 'slot')} · {requests}")
@@ -148,8 +138,6 @@ def _show(entries: Sequence[_Entry], *, slots: bool) -> None:
 
 #: slots that are shown on a terminal, at most: where each site has one there are thousands
 SCREEN = 50
-
-
 #: what requests of a slot can be -> the states of their batches
 KINDS = {
     "waiting": ("sealed", "failed"),
@@ -181,6 +169,7 @@ def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
 
 
 def count(
+    context: Context,
     frontier: FrontierName,
     prefix: Prefix = None,
     regex: Annotated[
@@ -189,7 +178,7 @@ def count(
     num_slots: Annotated[
         Optional[int], typer.Option(metavar="N", min=1, help="The slots P0 to P(N-1), with zeros where there is none.")
     ] = None,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Count the requests in each slot of a frontier, by what became of them.
 
@@ -200,16 +189,17 @@ def count(
     """
     if regex is not None and (prefix is not None or num_slots is not None):
         raise ConfigError("--regex stands alone: leave --prefix and --num-slots out, or write them into it.")
-    with opened(load().root, frontier) as (store, _):
-        counts = _chosen(slots_in(store, frontier), frontier, prefix, regex, num_slots)
+    store, _ = opened(context, frontier)
+    counts = _chosen(slots_in(store, frontier), frontier, prefix, regex, num_slots)
     total, filled = total_of(counts), sum(one.waiting > 0 for one in counts)
-    if as_json:
-        put_json({
+    if output.document(
+        {
             "frontier": frontier,
             "slots": [slot_document(one) for one in counts],
             "requests": total,
             "not_empty": filled,
-        })  # fmt: skip
+        }
+    ):
         return
     shown = fullest(counts) if sys.stdout.isatty() else counts
     rows = [(one.slot, *requests_of(one).values()) for one in shown]
@@ -245,10 +235,11 @@ def _chosen(
 
 
 def dump(
+    context: Context,
     frontier: FrontierName,
     slot: Annotated[str, typer.Argument(metavar="SLOT", help="The slot's name; '' is the one without a name.")],
     num_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Requests to print, at most.")] = 100,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Print the requests of a slot that are leased next, and leave them there.
 
@@ -257,13 +248,12 @@ def dump(
 
     Example: sdist frontier dump shop p0 --num-requests 10
     """
-    root = load().root
-    with opened(root, frontier) as (store, _):
-        slot_of(slots_in(store, frontier), frontier, slot)
-        found = list(_next(store, root, frontier, slot, num_requests))
-    if as_json:
-        batches = [{"batch": one.number, "priority": one.priority, "requests": values} for one, values in found]
-        put_json({"frontier": frontier, "slot": slot, "batches": batches})
+    root = context.root
+    store, _ = opened(context, frontier)
+    slot_of(slots_in(store, frontier), frontier, slot)
+    found = list(_next(store, root, frontier, slot, num_requests))
+    batches = [{"batch": one.number, "priority": one.priority, "requests": values} for one, values in found]
+    if output.document({"frontier": frontier, "slot": slot, "batches": batches}):
         return
     for _, values in found:
         for value in values:

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, BatchState
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
 
+from ..context import Context
 from ..crawls.batch_commands import told_doubles, try_again
 from ..crawls.clean import check_idle, remove
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
-from ..options import Json
-from ..output import ask, can_ask, complain, put_json, say
+from ..output import Output, ask, can_ask, complain, say
 from ..project_store import key_of, requests_in
 from .frontier_list import batches_of, slot_document, slots_in, total_of
 from .frontier_names import FrontierName, Prefix, Yes, check_own_slot, opened, with_prefix
@@ -39,12 +38,8 @@ if TYPE_CHECKING:
 
 #: seconds between two lines about how far it is
 TELL = 10.0
-
-
 #: batches that are named where they were left
 SHOWN = 5
-
-
 #: exit codes: some batches were left; interrupted
 PARTIAL, INTERRUPTED = 3, 130
 
@@ -122,6 +117,7 @@ class By(str, Enum):
 
 
 def move(
+    context: Context,
     frontier: FrontierName,
     source: Annotated[
         str,
@@ -145,7 +141,7 @@ def move(
             help="Move this one batch, waiting or dead, into the slot DEST, the only other argument.",
         ),
     ] = None,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Move what waits in some slots of a frontier to others: split slots, join them, or put one batch away.
 
@@ -167,7 +163,7 @@ def move(
                 "--batch moves one batch into one slot: sdist frontier move FRONTIER --batch NUMBER DEST. Leave out"
                 " what belongs to moving whole slots."
             )
-        _put_alone(frontier, batch, source, as_json=as_json)
+        _put_alone(context, frontier, batch, source, output)
         return
     if dest is None or slots is None:
         raise ConfigError(
@@ -175,21 +171,21 @@ def move(
             " For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
         )
     check_own_slot(dest)
-    _move_slots(frontier, source, SlotRule(prefix=dest, number=slots, by=by.value), uniform=uniform, as_json=as_json)
+    _move_slots(
+        context, frontier, source, SlotRule(prefix=dest, number=slots, by=by.value), uniform=uniform, output=output
+    )
 
 
-def _move_slots(frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, as_json: bool) -> None:
-    root = load().root
-    with opened(root, frontier) as (store, _):
-        found = with_prefix(slots_in(store, frontier), frontier, prefix)
-        names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
-        batches = [one for one in store.batches(frontier, WAITING | OUT) if one.slot in names]
-        cut = _in_turn(store, frontier, goal) if uniform else _cutter(store, root, frontier, goal)
-        made = walk([one for one in batches if one.state in WAITING], cut, "moved")
+def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> None:
+    root = context.root
+    store, _ = opened(context, frontier)
+    found = with_prefix(slots_in(store, frontier), frontier, prefix)
+    names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
+    batches = [one for one in store.batches(frontier, WAITING | OUT) if one.slot in names]
+    cut = _in_turn(store, frontier, goal) if uniform else _cutter(store, root, frontier, goal)
+    made = walk([one for one in batches if one.state in WAITING], cut, "moved")
     made.left += [one for one in batches if one.state in OUT]
-    if as_json:
-        put_json({"frontier": frontier, "to": goal.names(), **made.document()})
-    else:
+    if not output.document({"frontier": frontier, "to": goal.names(), **made.document()}):
         what = f"{counted(made.requests, 'request')} of {counted(len(made.done), 'batch', 'batches')}"
         filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
         say(f"Moved {what} of {frontier} to {filled}.")
@@ -253,15 +249,15 @@ def _stand_in(value: RequestValue) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def _put_alone(frontier: str, number: int, slot: str, *, as_json: bool) -> None:
+def _put_alone(context: Context, frontier: str, number: int, slot: str, output: Output) -> None:
     """Put one batch, waiting or dead, into a slot under a new number."""
     check_slot_name(slot)
-    with opened(load().root, frontier) as (store, _):
-        row = _movable(store, frontier, number)
-        new = _put(store, frontier, row, slot)
-    if as_json:
-        put_json({"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size})
-    else:
+    store, _ = opened(context, frontier)
+    row = _movable(store, frontier, number)
+    new = _put(store, frontier, row, slot)
+    if not output.document(
+        {"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size}
+    ):
         say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
 
 
@@ -293,6 +289,7 @@ def _holder(store: Store, frontier: str, number: int) -> str:
 
 
 def requeue(
+    context: Context,
     frontier: FrontierName,
     batch: Annotated[
         Optional[list[int]], typer.Argument(metavar="BATCH", help="Numbers of batches; all of them if left out.")
@@ -300,7 +297,7 @@ def requeue(
     failed_urls: Annotated[
         bool, typer.Option("--failed-urls", help="What failed in batches that are done waits again, too.")
     ] = False,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
 
@@ -310,22 +307,21 @@ def requeue(
 
     Example: sdist frontier requeue shop 7 9
     """
-    root, kinds = load().root, {"dead", "failed"} if failed_urls else {"dead"}
-    with opened(root, frontier) as (store, _):
-        dead = store.batches(frontier, {BatchState.DEAD})
-        missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
-        _check(frontier, {one.number for one in dead} | missed, batch or [])
-        wanted = [one for one in dead if not batch or one.number in batch]
-        back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
-        tried = try_again(store, root, frontier, kinds, numbers=batch or ())
+    kinds = {"dead", "failed"} if failed_urls else {"dead"}
+    store, _ = opened(context, frontier)
+    dead = store.batches(frontier, {BatchState.DEAD})
+    missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
+    _check(frontier, {one.number for one in dead} | missed, batch or [])
+    wanted = [one for one in dead if not batch or one.number in batch]
+    back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
+    tried = try_again(store, context.root, frontier, kinds, numbers=batch or ())
     urls = sum(one.requests for one in tried)
     if doubles := told_doubles(tried):
         complain(doubles)
     again = [one for one in wanted if one.number in back]
     requests = sum(one.size for one in again)
-    if as_json:
-        numbers = [one.number for one in again]
-        put_json({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls})
+    numbers = [one.number for one in again]
+    if output.document({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls}):
         return
     told = [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"] if again else []
     told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
@@ -353,11 +349,12 @@ _SHOWN = 20
 
 
 def delete(
+    context: Context,
     frontier: FrontierName,
     prefix: Prefix = None,
     all_: Annotated[bool, typer.Option("--all", help="The whole frontier, and all that came home of it.")] = False,
     yes: Yes = False,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Delete slots of a frontier, with what they remember: their requests can come again.
 
@@ -371,17 +368,17 @@ def delete(
         raise ConfigError("Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two.")
     if prefix == "":
         raise ConfigError("An empty --prefix fits every slot. If that is meant, say --all.")
-    root = load().root
-    with opened(root, frontier) as (store, row):
-        if all_:
-            _everything(store, root, row, yes=yes, as_json=as_json)
-            return
-        counts = with_prefix(slots_in(store, frontier), frontier, prefix or "")
-        _confirm(frontier, counts, yes=yes)
-        _slots(store, frontier, counts, as_json=as_json)
+    root = context.root
+    store, row = opened(context, frontier)
+    if all_:
+        _everything(store, root, row, yes=yes, output=output)
+        return
+    counts = with_prefix(slots_in(store, frontier), frontier, prefix or "")
+    _confirm(frontier, counts, yes=yes)
+    _slots(store, frontier, counts, output=output)
 
 
-def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], *, as_json: bool) -> None:
+def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], output: Output) -> None:
     slots = {count.slot for count in counts}
     # What was cut has given all it had to its pieces, which may lie elsewhere.
     states = set(BatchState) - {BatchState.SPLIT}
@@ -389,16 +386,16 @@ def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], *, as_json:
     idle = [batch for batch in batches if batch.state not in OUT]
     made = walk(idle, lambda batch: store.drop_batch(frontier, batch.number, forget=True), "deleted")
     made.left += [batch for batch in batches if batch.state in OUT]
-    if as_json:
-        put_json({"frontier": frontier, "slots": [slot_document(count) for count in counts], **made.document()})
-    else:
+    if not output.document(
+        {"frontier": frontier, "slots": [slot_document(count) for count in counts], **made.document()}
+    ):
         what = f"{counted(made.requests, 'request')} in {counted(len(made.done), 'batch', 'batches')}"
         say(f"Deleted {what}, of {counted(len(counts), 'slot')} of {frontier}.")
     made.complain()
     raise typer.Exit(made.exit_code)
 
 
-def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, as_json: bool) -> None:
+def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, output: Output) -> None:
     if row.kind != "frontier":
         raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
     check_idle(store, row)
@@ -406,11 +403,9 @@ def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, as_json: boo
     _confirm(row.id, counts, yes=yes)
     remove(store, root, row)
     requests = sum(total_of(counts).values())
-    if as_json:
-        batches = sum(sum(batches_of(count).values()) for count in counts)
-        made = {"batches": batches, "requests": requests, "left": [], "interrupted": False}
-        put_json({"frontier": row.id, "slots": [slot_document(count) for count in counts], **made})
-    else:
+    batches = sum(sum(batches_of(count).values()) for count in counts)
+    made = {"batches": batches, "requests": requests, "left": [], "interrupted": False}
+    if not output.document({"frontier": row.id, "slots": [slot_document(count) for count in counts], **made}):
         say(f"Deleted the frontier {row.id} and all that was kept of it.")
 
 

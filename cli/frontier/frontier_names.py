@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -14,20 +13,19 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.frontier.intake import check_frontier_name
 
 from ..candidates import frontiers
-from ..project_store import maybe_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from scrapy.settings import Settings
 
     from scrapyd_dist.batches import Crawl
     from scrapyd_dist.store import Store
 
+    from ..context import Context
+
 #: names that are listed where one is not found
 _LISTED = 10
-
 FrontierName = Annotated[
     str,
     typer.Argument(
@@ -38,8 +36,7 @@ Prefix = Annotated[Optional[str], typer.Option("--prefix", metavar="P", help="On
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-@contextmanager
-def opened(root: Path, name: str) -> Iterator[tuple[Store, Crawl]]:
+def opened(context: Context, name: str) -> tuple[Store, Crawl]:
     """The project's store and a frontier in it; a crawl is one as well.
 
     Raises:
@@ -47,11 +44,10 @@ def opened(root: Path, name: str) -> Iterator[tuple[Store, Crawl]]:
         NothingMatched: nothing is.
     """
     check_frontier_name(name)
-    store = maybe_store(root)
+    store = context.store_if_any
     if store is None:
-        raise NothingMatched(f"There is no frontier {name}, and nothing else in {root} yet. {_HOW}")
-    with closing(store):
-        yield store, _found(store, name)
+        raise NothingMatched(f"There is no frontier {name}, and nothing else in {context.root} yet. {_HOW}")
+    return store, _found(store, name)
 
 
 _HOW = "`sdist frontier add FRONTIER FILE` makes one, and so does a producer's first write."

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import typer
 
 from scrapyd_dist.batches import AttemptState
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
@@ -22,21 +21,20 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..candidates import crawls
+from ..context import Context
 from ..crawls.producer_process import crawl_folder
 from ..jobs.job_list import TIMEOUT, Listed, ask_jobs, make_sender, named
 from ..jobs.jobs_table import Judge, kept_of
 from ..node_selection import chosen, exit_code, nodes_of
-from ..options import Json, Nodes, Timeout
-from ..output import put_json, say, table
+from ..options import Nodes, Timeout
+from ..output import Output, say
 from .item_sources import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from scrapyd_dist.batches import Attempt
     from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.items.download import DownloadedFile
     from scrapyd_dist.nodes import Node
 
     from ..jobs.job_list import JobList
@@ -215,23 +213,20 @@ def _elsewhere(feeds: Sequence[str]) -> DownloadedFile:
 
 #: files that are fetched at the same time
 THREADS = 16
-
-
 #: seconds between two lines about how far it is
 TELL = 10.0
-
-
 FOLDER = Path("items")
 
 
 def pull(
+    context: Context,
     name: Annotated[
         list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
     ],
     folder: Annotated[Path, typer.Option("--dir", "-d", metavar="FOLDER", help="Where the files go.")] = FOLDER,
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
-    as_json: Json = False,
+    output: Output = Output(),
 ) -> None:
     """Fetch the items of crawls and jobs, a file for each job, whether it runs or is over.
 
@@ -242,10 +237,10 @@ def pull(
 
     Example: sdist items pull easy-20260102T030405Z -d backup
     """
-    found = load()
+    found = context.project
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file, and -d names a folder.")
-    crawls = stored(found.root, name)
+    crawls = stored(context, name)
     puller = ItemPuller(project=found, folder=folder, crawls=tuple(crawls.values()), timeout=timeout)
     listed = puller.look([one for one in name if one not in crawls], node)
     results = _bring(puller.wishes())
@@ -253,7 +248,7 @@ def pull(
         listed.complain()
     if not results:
         raise NothingMatched(f"{', '.join(name)}: no items yet, and no job that writes some.")
-    _show(folder, results, as_json=as_json)
+    _show(folder, results, output=output)
     raise typer.Exit(_exit_code(results, listed.errors if listed is not None else ()))
 
 
@@ -281,26 +276,18 @@ def _size(count: int) -> str:
     return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
 
 
-def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], *, as_json: bool) -> None:
+def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], output: Output) -> None:
     items = sum(pulled.items for _, pulled in results)
-    if as_json:
-        files = [_row(wish, pulled) for wish, pulled in results]
-        put_json({"folder": str(folder.absolute()), "items": items, "files": files})
-        return
+    files = [_row(wish, pulled) for wish, pulled in results]
     rows = [
-        (
-            wish.job,
-            wish.node,
-            pulled.state.value,
-            pulled.items,
-            _size(pulled.bytes),
-            _size(pulled.fetched),
-            _why(pulled),
-        )
+        (wish.job, wish.node, pulled.state.value, pulled.items, _size(pulled.bytes), _size(pulled.fetched),
+         _why(pulled))
         for wish, pulled in results
-    ]
-    table(("job", "node", "state", "items", "size", "fetched", ""), rows)
-    say(f"{items:,} items in {folder}.")
+    ]  # fmt: skip
+    document = {"folder": str(folder.absolute()), "items": items, "files": files}
+    output.table(document, ("job", "node", "state", "items", "size", "fetched", ""), rows)
+    if not output.as_json:
+        say(f"{items:,} items in {folder}.")
 
 
 def _row(wish: PullRequest, pulled: DownloadedFile) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +18,6 @@ from scrapyd_dist.scrapyd.sweep import sweep
 
 from ..crawls.producer_process import crawl_folder
 from ..output import complain
-from ..project_store import maybe_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
 
+    from ..context import Context
+
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
-
-
 #: seconds that the project's settings may take to load
 _SETTINGS_TIMEOUT = 60
 
@@ -103,18 +101,17 @@ class Stored:
         return found
 
 
-def stored(root: Path, names: Sequence[str]) -> dict[str, Stored]:
+def stored(context: Context, names: Sequence[str]) -> dict[str, Stored]:
     """Those of the names that are crawls of the project, in the order of the names."""
-    store = maybe_store(root)
+    store = context.store_if_any
     if store is None:
         return {}
-    with closing(store):
-        crawls = {crawl.id: crawl for crawl in store.crawls()}
-        return {
-            name: Stored(crawl=crawls[name], attempts=tuple(store.attempts(name)), root=root)
-            for name in names
-            if name in crawls
-        }
+    crawls = {crawl.id: crawl for crawl in store.crawls()}
+    return {
+        name: Stored(crawl=crawls[name], attempts=tuple(store.attempts(name)), root=context.root)
+        for name in names
+        if name in crawls
+    }
 
 
 def _setting(root: Path, name: str) -> str:
@@ -133,12 +130,8 @@ def _setting(root: Path, name: str) -> str:
 
 
 T = TypeVar("T")
-
-
 #: nodes are asked at the same time, so many at most
 THREADS = 32
-
-
 #: seconds for which a node that could not be read is left alone
 PAUSE = 10.0
 

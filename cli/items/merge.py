@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.merging import merge as write
 
 from ..candidates import crawls
+from ..context import Context
 from ..crawls.crawl_options import output_of
-from ..options import Json
-from ..output import complain, put_json, say
+from ..output import Output, complain, say
 from .item_sources import stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from scrapyd_dist.items.json_lines import FoundItem
-    from scrapyd_dist.items.merging import ItemOutput
     from scrapyd_dist.items.replaced import Runs
 
     from .item_sources import Stored
@@ -36,6 +34,7 @@ _SHOWN = 10
 
 
 def merge(
+    context: Context,
     name: Annotated[
         list[str],
         typer.Argument(
@@ -56,7 +55,7 @@ def merge(
             metavar="FIELD", help="Of items with the same value here the first counts; more fields make one key."
         ),
     ] = None,
-    as_json: Json = False,
+    report: Output = Output(),
 ) -> None:
     """Make one file of the items of crawls, or of files, as `sdist crawl -o` does.
 
@@ -67,13 +66,13 @@ def merge(
     Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
     """
     outputs = _outputs(output or (), overwrite or ())
-    crawls, files, problems = _asked(name)
+    crawls, files, problems = _asked(context, name)
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
     skip = {file.path: file.skip for file in files if file.skip}
     items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files), skip=skip)
     count = write(items, outputs)
     problems += _judged(files, items.found) or _totals(crawls, files, items.found, problems)
-    _show(count, outputs, items.found, problems, as_json=as_json)
+    _show(count, outputs, items.found, problems, report)
     raise typer.Exit(3 if problems else 0)
 
 
@@ -95,10 +94,10 @@ def _outputs(new: Sequence[str], over: Sequence[str]) -> list[ItemOutput]:
     return [ItemOutput.named(one["path"], overwrite=True, format=one["format"]) for one in asked]
 
 
-def _asked(names: Sequence[str]) -> tuple[list[Stored], list[_File], list[str]]:
+def _asked(context: Context, names: Sequence[str]) -> tuple[list[Stored], list[_File], list[str]]:
     """The crawls and the files behind the names, in their order, and what is wrong with some."""
     wanted = [name for name in names if not Path(name).is_file()]
-    crawls = stored(load().root, wanted) if wanted else {}
+    crawls = stored(context, wanted) if wanted else {}
     files: list[_File] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):
@@ -187,7 +186,7 @@ def _torn(found: Sequence[FoundItem]) -> Iterator[str]:
 
 
 def _show(
-    count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str], *, as_json: bool
+    count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str], report: Output
 ) -> None:
     duplicates, torn = sum(one.duplicates for one in found), list(_torn(found))
     for text in [*torn[:_SHOWN], *([f"and {len(torn) - _SHOWN:,} more torn files"] if len(torn) > _SHOWN else [])]:
@@ -196,8 +195,7 @@ def _show(
         complain(text)
     if len(problems) > _SHOWN:
         complain(f"and {len(problems) - _SHOWN:,} more like these; --json lists all.")
-    if as_json:
-        put_json(_document(count, outputs, found, problems))
+    if report.document(_document(count, outputs, found, problems)):
         return
     aside = f", {duplicates:,} duplicates left out" if duplicates else ""
     say(f"{count:,} items of {len(found):,} files in {', '.join(str(one.path) for one in outputs)}{aside}.")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from scrapyd_dist.config import load
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.items.json_lines import item_in
 
 from ..candidates import crawls
+from ..context import Context
 from ..crawls.producer_process import crawl_folder, latest, lives
-from ..jobs.job_list import TIMEOUT, make_sender
-from ..node_selection import nodes_of
+from ..jobs.job_list import TIMEOUT
 from ..options import Timeout
 from ..output import put_values, say
-from ..project_store import existing_store
 from .item_sources import ItemStreams
 
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.store import Store
 
-    from .item_sources import ItemStream, ItemStreams
+    from .item_sources import ItemStream
 
 #: items that are shown when nothing else is said
 ITEMS = 10
@@ -36,6 +33,7 @@ LOOK, ALIVE = 1.0, 5.0
 
 
 def tail(
+    context: Context,
     crawl: Annotated[
         Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The newest crawl when left out.")
     ] = None,
@@ -54,19 +52,18 @@ def tail(
 
     Example: sdist items tail -f easy-20260102T030405Z | jq .price
     """
-    found = load()
-    with closing(existing_store(found.root)) as store:
-        row = store.crawl(crawl) if crawl is not None else latest(store)
-        nodes = {node.url: node for node in nodes_of(found)}
-        folder = crawl_folder(found.root, row.id)
-        streams = ItemStreams(store=store, crawl=row, folder=folder, sender=make_sender(), nodes=nodes, timeout=timeout)
-        show = Show(with_node=with_node)
-        for stream, lines in streams.last(items):
-            show.lines(stream, lines)
-        if follow:
-            _follow(store, row.id, streams, show)
-        elif not show.count and items:
-            say(f"{row.id} has no items yet that could be read here.")
+    store = context.store
+    row = store.crawl(crawl) if crawl is not None else latest(store)
+    nodes = {node.url: node for node in context.all_nodes}
+    folder = crawl_folder(context.root, row.id)
+    streams = ItemStreams(store=store, crawl=row, folder=folder, sender=context.sender, nodes=nodes, timeout=timeout)
+    show = Show(with_node=with_node)
+    for stream, lines in streams.last(items):
+        show.lines(stream, lines)
+    if follow:
+        _follow(store, row.id, streams, show)
+    elif not show.count and items:
+        say(f"{row.id} has no items yet that could be read here.")
     raise typer.Exit(3 if streams.broken else 0)
 
 

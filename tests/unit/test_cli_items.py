@@ -11,6 +11,7 @@ import typer
 from scrapyd_dist.cli.crawls.producer_process import crawl_folder, store_path
 from scrapyd_dist.cli.items import item_pull, merge, tail
 from scrapyd_dist.cli.items.item_pull import file_name
+from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -64,7 +65,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int:
     """The exit code of a merge with --json."""
     with pytest.raises(typer.Exit) as left:
-        merge.merge(list(names), output=[out], overwrite=None, key=key, as_json=True)
+        asks(merge.merge)(name=list(names), output=[out], overwrite=None, key=key, as_json=True)
     return left.value.exit_code
 
 
@@ -162,7 +163,7 @@ def test_what_makes_no_sense_is_one_paragraph(
 ) -> None:
     asked: dict[str, Any] = {"output": ["all.jl"], "overwrite": None, "key": None, "as_json": False, **arguments}
     with pytest.raises(kind, match=said):
-        merge.merge(**asked)
+        asks(merge.merge)(**asked)
     assert not Path("all.jl").exists()
 
 
@@ -171,7 +172,7 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: pytest.Capture
     job = shop.batch('{"n": 1}\n')
     for states in (["whole", "whole"], ["whole", "present"]):
         with pytest.raises(typer.Exit) as left:
-            item_pull.pull([CRAWL], folder=Path("items"), node=None, timeout=1, as_json=True)
+            asks(item_pull.pull)(name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=True)
         document = json.loads(capsys.readouterr().out)
         assert (left.value.exit_code, document["items"], document["schema"]) == (0, 2, 1)
         assert [row["state"] for row in document["files"]] == states
@@ -179,7 +180,7 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: pytest.Capture
     assert Path(f"items/{CRAWL}/own-0.jl").read_text() == '{"n": 0}\n'
     out = shop.batch(None)
     with pytest.raises(typer.Exit) as left:
-        item_pull.pull([CRAWL], folder=Path("items"), node=None, timeout=1, as_json=False)
+        asks(item_pull.pull)(name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=False)
     said = capsys.readouterr()
     assert left.value.exit_code == 3
     assert f"{out}  web1" in said.out
@@ -197,7 +198,7 @@ def test_the_newest_items_come_last(shop: Shop, capsys: pytest.CaptureFixture[st
             **more,
         }
         with pytest.raises(typer.Exit) as left:
-            tail.tail(**asked)
+            asks(tail.tail)(**asked)
         assert left.value.exit_code == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
