@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from scrapyd_dist.batches import Crawl
+    from scrapyd_dist.store import Store
 
 #: value and explanation
 Candidates = list[tuple[str, str]]
@@ -38,24 +38,17 @@ def nodes() -> Candidates:
 
 def crawls() -> Candidates:
     """Crawls and frontiers in the local store."""
-    return [(crawl.id, f"{crawl.spider or crawl.kind}, {crawl.state.value}") for crawl in _stored()]
+    return _stored(lambda store: [(row.id, f"{row.spider or row.kind}, {row.state.value}") for row in store.crawls()])
 
 
 def frontiers() -> Candidates:
     """Frontiers in the local store."""
-    return [(crawl.id, crawl.state.value) for crawl in _stored() if crawl.kind == "frontier"]
+    return _stored(lambda store: [(row.id, row.state.value) for row in store.crawls() if row.kind == "frontier"])
 
 
 def domains() -> Candidates:
     """Domains that have a rule of the throttle in the local store."""
-    with suppress(Exception):
-        address = _local_address()
-        if address is not None:
-            from scrapyd_dist.store import open_store
-
-            with closing(open_store(address)) as store:
-                return [(domain, "") for domain in sorted(store.rules().rules)]
-    return []
+    return _stored(lambda store: [(domain, "") for domain in sorted(store.rules().rules)])
 
 
 def spiders() -> Candidates:
@@ -87,26 +80,20 @@ def endpoints() -> list[str]:
     ]  # fmt: skip
 
 
-def _stored() -> list[Crawl]:
+def _stored(read: Callable[[Store], Candidates]) -> Candidates:
+    """What the project's store has, if it is a file that exists; a server may be far away."""
     with suppress(Exception):
-        address = _local_address()
-        if address is not None:
-            from scrapyd_dist.store import open_store
+        from scrapyd_dist.config import load
+        from scrapyd_dist.store import open_store
+        from scrapyd_dist.store.address import is_url
 
+        from .project_store import where
+
+        address = where(load().root)
+        if not is_url(address) and Path(address).exists():
             with closing(open_store(address)) as store:
-                return list(store.crawls())
+                return read(store)
     return []
-
-
-def _local_address() -> str | None:
-    """The project's store if it is a file that exists; a server may be far away."""
-    from scrapyd_dist.config import load
-    from scrapyd_dist.store.address import is_url
-
-    from .project_store import where
-
-    address = where(load().root)
-    return None if is_url(address) or not Path(address).exists() else address
 
 
 def _sources(package: Path) -> Iterator[str]:

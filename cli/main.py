@@ -36,7 +36,7 @@ def main() -> NoReturn:
     except BrokenPipeError:
         _close_pipe()
     if code == INTERRUPTED:
-        # Calls to nodes that nobody waits for any more would keep the process until they time out.
+        # Calls to nodes that are still under way would keep the process until they time out.
         with suppress(OSError):
             sys.stdout.flush()
         sys.stderr.flush()

@@ -132,7 +132,7 @@ def exit_code(total: int, errors: Sequence[DistError]) -> int:
     return 6 if any(error.exit_code == 6 for error in errors) else NoNodeReachable.exit_code
 
 
-def nobody_answered(total: int, errors: Sequence[NodeError]) -> DistError | None:
+def no_answer(total: int, errors: Sequence[NodeError]) -> DistError | None:
     """What to raise where nothing can be said without an answer: why there is none, in one paragraph; else None."""
     if not errors or len(errors) < total:
         return None

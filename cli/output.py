@@ -149,7 +149,7 @@ def on_terminal() -> bool:
 
 
 def can_ask() -> bool:
-    """Whether somebody is there to answer a question."""
+    """Whether there is a terminal to ask a question on."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 

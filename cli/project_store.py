@@ -43,7 +43,7 @@ def _said(root: Path) -> str | None:
     try:
         project = config.load(root)
     except ConfigError:
-        return None  # whoever needs more of the project says so
+        return None  # a command that needs more of the project reports it
     return project.options.get(OPTION) or _setting(root, project.settings_module)
 
 

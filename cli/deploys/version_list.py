@@ -17,7 +17,7 @@ from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_tha
 
 from ..context import Context
 from ..crawls.wording import counted
-from ..node_selection import called, chosen, exit_code, known_times, nobody_answered, version_lookup
+from ..node_selection import called, chosen, exit_code, known_times, no_answer, version_lookup
 from ..options import Nodes, Project
 from ..output import Output, ask, can_ask, complain, put, say, table
 from . import deploy_result
@@ -213,7 +213,7 @@ def rollback(
     name, nodes = called(chosen(found, None), found, project)
     state = state_dir(found.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
-    error = nobody_answered(len(seen), [entry.error for entry in seen if entry.error is not None])
+    error = no_answer(len(seen), [entry.error for entry in seen if entry.error is not None])
     if error is not None:
         raise error
     known = known_times(found.root, nodes, name)

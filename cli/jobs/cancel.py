@@ -264,7 +264,7 @@ def _confirm(rows: Sequence[Listed], producers: int) -> None:
     running = f" and {producers} producers" if producers > 1 else " and the producer" if producers else ""
     count = f"{len(rows)} job{'s' * (len(rows) != 1)}{running}"
     if not can_ask():
-        raise ConfigError(f"{count} would be cancelled, and nobody is here to be asked. Add --yes to do it.")
+        raise ConfigError(f"{count} would be cancelled, and there is no terminal to ask on. Add --yes to do it.")
     say("\n".join(shown))
     if not ask(f"Cancel {count}?"):
         raise typer.Exit(130)

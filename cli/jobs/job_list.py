@@ -17,7 +17,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
 
-from ..node_selection import exit_code, nobody_answered
+from ..node_selection import exit_code, no_answer
 from ..options import JobProject, Nodes, Spider, Timeout
 from ..output import complain
 
@@ -75,12 +75,12 @@ class JobList:
             complain(str(error))
 
     def must_answer(self) -> None:
-        """Nobody answered, so that nothing can be said about jobs.
+        """No node answered, so that nothing can be said about jobs.
 
         Raises:
             DistError: that is so.
         """
-        error = nobody_answered(self.asked, self.errors)
+        error = no_answer(self.asked, self.errors)
         if error is not None:
             raise error
 

@@ -260,7 +260,7 @@ def _answer(question: str) -> str:
 
 
 def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
-    """What `project` has to say in a new section; None where [deploy] says it, or nobody can."""
+    """What `project` has to say in a new section; None where [deploy] says it, or it cannot be told."""
     if chosen is not None or found.project:
         return chosen if chosen != found.project else None
     try:
@@ -279,7 +279,7 @@ def _write(file: Path, new: Sequence[ConfigSection]) -> None:
 
 
 def _replace(place: Path, content: bytes) -> None:
-    """Write the file in one step, so that nobody ever reads half of it."""
+    """Write the file in one step, so that half of it is never read."""
     number, name = tempfile.mkstemp(prefix=".scrapy.cfg.", dir=place.parent)
     try:
         with os.fdopen(number, "wb") as beside:

@@ -164,8 +164,8 @@ def apply(
 
     `domains:` has hits, window (in seconds) and, if wanted, scale for each
     domain; `blacklist:` is a list of domains. A file with one mistake is refused
-    whole, and each mistake is named with its line. What somebody has paused
-    stays paused.
+    whole, and each mistake is named with its line. A domain that is
+    paused stays paused.
 
     Example: sdist throttle apply limits.yml --dry-run
     """

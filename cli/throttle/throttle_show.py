@@ -31,7 +31,7 @@ class Row:
 
     domain: str
     rules: Mapping[str, Rule]  #: all that hold
-    state: DomainState | None  #: None: nobody has asked for it
+    state: DomainState | None  #: None: it was never asked for
     now: float  #: the store's clock
 
     @property
@@ -179,7 +179,7 @@ def _only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise NothingMatched(
-            f"{', '.join(unknown)}: no limit of its own, and nobody has asked for it lately."
+            f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
             " `sdist throttle show` lists all that is known."
         )
     return [known[name] for name in names]
