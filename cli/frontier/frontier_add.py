@@ -18,6 +18,7 @@ from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import check_frontier_name, open_frontier
 from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.frontier.worklists import format_of, rows
+from scrapyd_dist.settings import complaints
 
 from ..context import Context
 from ..crawls.wait_line import waiting
@@ -138,6 +139,8 @@ def add(
         settings = settings_of(
             {"DISTRIBUTED_MODE": "pull", **{name: it for name, it in asked.items() if it is not None}}
         )
+        for text in complaints(settings):
+            complain(text)
         worklist = _worklist(settings, key_of(root), spider_callback, priority, arguments=arguments)
         store = stack.enter_context(closing(project_store(root)))
         producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)

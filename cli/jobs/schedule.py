@@ -19,6 +19,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.sweep import sweep
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
+from scrapyd_dist.settings import unknown
 
 from ..candidates import nodes, spiders
 from ..context import Context
@@ -301,6 +302,8 @@ def schedule(
     wishes = _wishes(spider or [], from_, JobRow(
         spider="", node=on, priority=priority, args=pairs("-a", arg or []), settings=pairs("-s", setting or [])
     ))  # fmt: skip
+    for text in unknown({name for wish in wishes for name in wish.settings}):
+        complain(text)
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes, sender = context.nodes(node), context.sender

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.frontier.backlog import UNFAIR
@@ -77,17 +77,9 @@ def _orders(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest) -> dict[s
         "node": node.name,
         "url": node.url,
         "slots": list(worker.slots),
-        "lease": terms.lease,
         "collected": list(spec.collected),
         "start_by": round(worker.start_by + worker.member.skew, 1),
-        "max_batches": terms.max_batches,
-        "max_requests": terms.max_requests,
-        "max_time": terms.max_time,
-        "idle": terms.idle,
-        "ahead": terms.ahead,
-        "batch_size": terms.batch_size,
-        "fair": terms.fair,
-        "start": terms.start,
+        **asdict(terms),
     }
 
 

@@ -27,7 +27,6 @@ from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import SITE, SlotRule, slot_of_site
@@ -104,11 +103,6 @@ def test_fairly_leased_batches_are_small_unless_somebody_says_otherwise(fair: st
     assert (made.scaling.terms.fair, made.scaling.terms.batch_size) == (fair, 10)
     assert options(MODE="pull", FAIR=fair, BATCH_SIZE=40).scaling.terms.batch_size == 40
     assert (options(FAIR=fair).batch_size, options(MODE="pull").fair) == (10_000, UNFAIR)
-
-
-def test_another_kind_of_fairness_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"DISTRIBUTED_FAIR is 'equal'; it can be spread or by-domain\."):
-        options(FAIR="equal")
 
 
 def test_workers_are_told_what_the_command_line_says() -> None:

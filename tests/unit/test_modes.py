@@ -35,11 +35,6 @@ def settings(**values: Any) -> Settings:
 # what is read
 
 
-def test_without_a_word_batches_are_pushed() -> None:
-    assert not options().pull
-    assert options().batch_size == 10_000
-
-
 def test_workers_lease_a_hundred_requests_at_a_time_unless_told_otherwise() -> None:
     pulled = options(MODE="pull")
     assert (pulled.pull, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
@@ -57,24 +52,6 @@ def test_the_limits_of_workers() -> None:
     assert options(MODE="pull", WORKERS=6, MAX_JOBS=2).scaling.most == 2
     assert options(MODE="pull", MAX_JOBS=2).scaling.most == 2
     assert options(MODE="pull").scaling.most == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("MODE", "pulled", "push or pull"),
-        ("WORKERS", "-1", "0 or more"),
-        ("WORKERS", "many", "whole number"),
-        ("MAX_TIME", "-1", "0 seconds or more"),
-        ("IDLE", "soon", "number of seconds"),
-        ("LEASE", "0", "more than 0"),
-        ("START", "last", "skip or first"),
-    ],
-)
-def test_values_that_make_no_sense_are_named(name: str, value: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as refused:
-        options(**{"MODE": "pull", name: value})
-    assert f"DISTRIBUTED_{name}" in str(refused.value)
 
 
 # what is refused
@@ -252,7 +229,8 @@ def test_slots_that_cannot_be_are_refused_before_anything_is_started() -> None:
         check_mode(options(**own), settings(**own))
 
 
-def test_index_pages_are_no_seeds() -> None:
-    own = {"MODE": "pull", "SEEDS": True, "INDEX": "http://web/%d", "PAGES": 3}
+@pytest.mark.parametrize("other", [{"INDEX": "http://web/%d", "PAGES": 3}, {"LIMIT": 5}])
+def test_index_pages_and_limits_do_not_go_with_seeds(other: dict[str, Any]) -> None:
+    own = {"MODE": "pull", "SEEDS": True, **other}
     with pytest.raises(ConfigError, match="Leave out one of the two"):
         check_mode(options(**own), settings(**own))

@@ -8,6 +8,7 @@ from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, 
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.settings import SETTINGS
 
 
 def options(values: dict[str, Any] | None = None, priority: str = "project", **more: Any) -> ProducerOptions:
@@ -88,6 +89,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"DEPLOY": "always"}, "if-missing or never"),
     ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
     ({"UNSENDABLE": "drop"}, "local or refuse"),
+    ({"MODE": "pulled"}, "MODE is 'pulled'; it can be push or pull"),
+    ({"WORKERS": "-1"}, "WORKERS is -1, and must be 0 or more"),
+    ({"MAX_TIME": "-1"}, "0 seconds or more"),
+    ({"IDLE": "soon"}, "number of seconds"),
+    ({"LEASE": "0"}, "LEASE is 0.0, and must be more than 0"),
+    ({"START": "last"}, "skip or first"),
+    ({"PROFILE": "quick"}, "PROFILE is 'quick'; it can be usual or fast or none"),
+    ({"FAIR": "equal"}, r"FAIR is 'equal'; it can be spread or by-domain\."),
     ({"INDEX": "u%d"}, "needs the number of its pages"),
     ({"PAGES": 3}, "needs the address of the index"),
     ({"SHARDS": 3}, "Shards need to know the index pages"),
@@ -102,9 +111,9 @@ def test_what_is_wrong_is_told_with_its_name(values: dict[str, Any], why: str) -
         options(values)
 
 
-@pytest.mark.parametrize("name", ["PAGES", "BATCH_SIZE", "MAX_JOBS"])
+@pytest.mark.parametrize("name", SETTINGS)
 def test_an_empty_value_is_none(name: str) -> None:
-    assert options({name: ""}) == ProducerOptions()
+    assert read_options(Settings({name: ""})) == ProducerOptions()
 
 
 SECRET = "ftp://me:s3cret@host/%(batch)s.jl"

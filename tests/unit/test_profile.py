@@ -12,7 +12,7 @@ from scrapy.settings import BaseSettings, Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, job_settings
-from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
+from scrapyd_dist.middlewares.producer.producer_options import read_options
 from scrapyd_dist.middlewares.profile import (
     FAST,
     NONE,
@@ -24,7 +24,6 @@ from scrapyd_dist.middlewares.profile import (
     log_no_more,
 )
 
-from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import START_URLS
 
 LOGGERS = ("", "scrapy", "scrapy.core.engine", "my.spider")
@@ -130,15 +129,6 @@ def test_workers_and_producers_get_it_and_no_other_crawl(process: dict[str, Any]
 def test_the_jobs_are_told_which(name: str) -> None:
     options = read_options(settings(DISTRIBUTED_PROFILE=name))
     assert job_settings(CrawlRequest(), options)["DISTRIBUTED_PROFILE"] == name
-
-
-def test_who_says_nothing_gets_the_usual_one() -> None:
-    assert read_options(Settings()).profile == ProducerOptions().profile == USUAL
-
-
-def test_a_profile_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match="DISTRIBUTED_PROFILE is 'quick'; it can be usual or fast or none"):
-        read_options(settings(DISTRIBUTED_PROFILE="quick"))
 
 
 def test_what_an_earlier_crawl_of_this_process_has_left_behind_is_collected(as_before: None) -> None:
