@@ -25,7 +25,7 @@ from ..node_selection import called, chosen, must_name
 from ..options import Json, Project
 from ..output import say
 from ..project_store import where
-from . import deploy_result
+from .deploy_result import exit_code_of, tell, tell_interrupted
 from .deploy_result import bar
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
     if not asked.quiet:
         _say_what(name, egg, nodes, asked)
     result = roll_out(found, name, nodes, egg, state, asked.timeout, wish, progress=asked.progress)
-    deploy_result.tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
-    raise typer.Exit(deploy_result.exit_code_of(result))
+    tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
+    raise typer.Exit(exit_code_of(result))
 
 
 def _egg(found: ProjectConfig, project: str, state: Path, asked: DeployOptions) -> tuple[Egg, str | None]:
@@ -209,7 +209,7 @@ def roll_out(
                 nodes, project, egg, state=state, dirty=dirty, timeout=timeout, wish=wish, progress=note
             )  # fmt: skip
     except rollout.RollOutInterrupted as known:
-        deploy_result.tell_interrupted(known)
+        tell_interrupted(known)
         raise
 
 

@@ -20,7 +20,7 @@ from ..crawls.wording import counted
 from ..node_selection import called, chosen, exit_code, known_times, no_answer, version_lookup
 from ..options import Nodes, Project
 from ..output import Output, ask, can_ask, complain, put, say, table
-from . import deploy_result
+from .deploy_result import exit_code_of, present_document, tell
 from .deploy import RETRIES, roll_out
 
 if TYPE_CHECKING:
@@ -224,13 +224,13 @@ def rollback(
     wish = _again(nodes, egg.content_hash, [name for entry in seen for name in entry.versions], dry_run=dry_run)
     if there:
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
-        output.document(deploy_result.present_document(seen, name))
+        output.document(present_document(seen, name))
         raise typer.Exit
     if not quiet:
         say(f"Sending {saved.version} again as {next(iter(wish.given.values()))} …")
     result = roll_out(found, name, nodes, egg, state, timeout, wish, progress=not quiet)
-    deploy_result.tell(result, name, wish, as_json=output.as_json, quiet=quiet)
-    raise typer.Exit(deploy_result.exit_code_of(result) or _not_current(result))
+    tell(result, name, wish, as_json=output.as_json, quiet=quiet)
+    raise typer.Exit(exit_code_of(result) or _not_current(result))
 
 
 def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
