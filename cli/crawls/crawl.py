@@ -1,9 +1,8 @@
-"""A plan on standard output: shards, nodes, code, batches, and what to know before the start."""
+"""`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on; and the options of all that watch one."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.summary import told
 
 from ..candidates import crawls as crawl_names
 from ..context import Context
+from ..options import Json, seconds
 from ..output import Output, complain, put, put_json, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, CrawlOrder
@@ -120,7 +119,6 @@ def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
 
 
 _WATCH = "Watching"
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,18 +292,3 @@ def crawls(context: Context, output: Output = Output()) -> None:
             for row in rows
         ],
     )
-
-
-def seconds(option: str, text: str | None) -> float | None:
-    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds; None for None.
-
-    Raises:
-        ConfigError: it is none, or not more than zero.
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
-    if value <= 0:
-        raise ConfigError(f"{option} {text!r} is no span of time. Write seconds, or a number with m or h: 90, 30m, 2h.")
-    return value

@@ -1,4 +1,7 @@
-"""The kept egg of a version that a crawl is to run in place of the working tree's code."""
+"""The producer's process from outside: the crawl's name and code, its start, whether it lives, its stop.
+
+A crawl is in the store before its process is started, so that none runs unknown.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 
 def store_path(root: Path) -> Path:
-    """The project's store, where no other one was named; `storing.where` tells."""
+    """The project's store, if no other one is named; see `project_store.where`."""
     return root / STATE_FOLDER / STORE_FILE
 
 

@@ -1,7 +1,8 @@
-"""`sdist deploy` and `sdist deploy-all`: one egg, built once, onto many nodes at the same time."""
+"""`sdist deploy` and `deploy-all`: one egg, built once, to many nodes at the same time; and how that is shown."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -21,80 +22,246 @@ from scrapyd_dist.scrapyd.versions import sanitised
 from ..candidates import nodes
 from ..context import Context
 from ..crawls.wording import counted
-from ..node_selection import called, chosen, must_name
+from ..node_selection import called, chosen, exit_code, must_name
 from ..options import Json, Project
-from ..output import say
+from ..output import complain, on_terminal, put_json, say, table
 from ..project_store import where
-from .deploy_result import exit_code_of, tell, tell_interrupted
-from .deploy_result import bar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from scrapyd_dist.deploy.egg import Egg
-    from scrapyd_dist.deploy.rollout import RollOut
+    from scrapyd_dist.deploy.node_upload import NodeResult, Step
+    from scrapyd_dist.deploy.node_versions import NodeVersions
+    from scrapyd_dist.deploy.rollout import RollOut, RollOutInterrupted
 
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
+
+_DONE = {"present", "uploaded", "failed"}
+#: names in the line beside the bar
+_SHOWN = 4
+Note = "Callable[[Node, Step], None]"
+
+
+@contextmanager
+def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
+    """Gives what is to be called with each step of each node.
+
+    Args:
+        nodes: how many there are.
+        shown: False draws and says nothing.
+    """
+    if not shown:
+        yield lambda _node, _step: None
+    elif on_terminal():
+        with _drawn(nodes) as note:
+            yield note
+    else:
+        yield _plain(nodes)
+
+
+def _plain(nodes: int) -> Callable[[Node, Step], None]:
+    done = 0
+
+    def note(node: Node, step: Step) -> None:
+        nonlocal done
+        if step.value in _DONE:
+            done += 1
+            say(f"{done} of {nodes}: {node.name} {step.value}")
+        elif step.value == "undone":
+            say(f"{node.name} undone")
+
+    return note
+
+
+@contextmanager
+def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task, busy = progress.add_task("", total=nodes), dict[str, str]()
+
+        def note(node: Node, step: Step) -> None:
+            if step.value in _DONE or step.value == "undone":
+                busy.pop(node.name, None)
+            else:
+                busy[node.name] = step.value
+            words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
+            progress.update(task, advance=step.value in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+
+        yield note
+
+
+#: a dry run found something to do
+WOULD_CHANGE = 10
+#: a node's last step -> what that means when nobody waits for the rest
+_AT_CTRL_C = {
+    "uploaded": "has it",
+    "present": "has it",
+    "failed": "failed",
+    "undone": "had it, and it was deleted again",
+    "asking": "was not sent it",
+}
+
+
+def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, quiet: bool) -> None:
+    """Show all of it."""
+    if as_json:
+        document = {"project": project, "version": result.version, "dry_run": wish.dry_run}
+        put_json({**document, "nodes": [_row(entry, project) for entry in result.results]})
+    elif not quiet:
+        _show(result, project)
+    _say_failures(result)
+    _say_differences(result)
+    _say_undone(result, wish)
+    if not quiet and not wish.dry_run:
+        _say_defaults(result)
+
+
+def exit_code_of(result: RollOut) -> int:
+    """0 = all have it; 10 = a dry run would change something; else as for every command that asks all nodes."""
+    if any(entry.planned for entry in result.results):
+        return WOULD_CHANGE
+    errors = [entry.error for entry in result.failed if entry.error is not None]
+    if errors and not result.ready:
+        return exit_code(len(errors), errors)
+    return exit_code(len(result.results), errors) or (3 if len(result.spider_lists) > 1 else 0)
+
+
+def present_document(seen: Sequence[NodeVersions], project: str) -> dict[str, Any]:
+    """The same document as `tell`, of nodes to which nothing was sent."""
+    rows = [
+        {"name": entry.node.name, "url": entry.node.url, "project": entry.project, "state": "present",
+         "version": entry.default, "default": entry.default, "spiders": None, "reason": ""}
+        for entry in seen
+    ]  # fmt: skip
+    names = {entry.default for entry in seen}
+    version = names.pop() if len(names) == 1 else None
+    return {"project": project, "version": version, "dry_run": False, "nodes": rows}
+
+
+def tell_interrupted(known: RollOutInterrupted) -> None:
+    """Which nodes have it after Ctrl-C, and which may have it or not."""
+    groups: dict[str, list[str]] = {}
+    for name, step in known.steps.items():
+        groups.setdefault(_AT_CTRL_C.get(step.value, "nobody knows yet"), []).append(name)
+    told = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items())
+    complain(
+        f"Interrupted. The version {known.version} so far: {told}. A node that was being sent it goes on by itself. "
+        "See what they have with `sdist versions`; `sdist deploy-all --only-missing` brings it to the others."
+    )
+
+
+def _state(result: NodeResult) -> str:
+    if result.error is not None:
+        return "failed"
+    if result.undone:
+        return "undone"
+    if result.planned:
+        return "missing"
+    return "uploaded" if result.uploaded else "present"
+
+
+def _row(result: NodeResult, project: str) -> dict[str, Any]:
+    known = result.error is None and not result.undone and bool(result.spiders or result.default)
+    return {
+        "name": result.node.name,
+        "url": result.node.url,
+        "project": result.node.project or project,
+        "state": _state(result),
+        "version": result.version,
+        "default": result.default,
+        "spiders": len(result.spiders) if known else None,
+        "reason": result.reason or result.stays,
+    }
+
+
+def _show(result: RollOut, project: str) -> None:
+    names = ("name", "state", "version", "spiders", "url")
+    table(names, [tuple(_row(entry, project)[name] for name in names) for entry in result.results])
+
+
+def _say_failures(result: RollOut) -> None:
+    for reason, names in result.failures.items():
+        complain(reason if len(names) == 1 else f"{', '.join(names)}: {reason}")
+    if result.failures and result.ready:
+        say("The others have it. Once that is put right, `sdist deploy-all --only-missing` brings it to those without.")
+
+
+def _say_differences(result: RollOut) -> None:
+    if len(result.spider_lists) > 1:
+        told = "; ".join(f"{', '.join(names)}: {', '.join(found) or 'none'}" for found, names in
+                         result.spider_lists.items())  # fmt: skip
+        complain(f"The same version has different spiders on different nodes ({told}). Does its code look at its node?")
+
+
+def _say_undone(result: RollOut, wish: RollOutRequest) -> None:
+    if not wish.atomic or not result.failed:
+        return
+    names = [entry.node.name for entry in result.results if entry.undone]
+    if names:
+        say(f"Undone, since not every node could have it: {', '.join(names)}.")
+    for entry in result.results:
+        if entry.stays:
+            complain(f"{entry.node.name} was not undone: {entry.stays}.")
+
+
+def _say_defaults(result: RollOut) -> None:
+    """Scrapyd runs by default what sorts last, which a name of another kind may do for ever."""
+    others: dict[str, list[str]] = {}
+    for entry in result.ready:
+        if entry.default not in {None, entry.version}:
+            others.setdefault(f"{entry.default}", []).append(entry.node.name)
+    for version, names in others.items():
+        say(
+            f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs that name no version "
+            "run that one. What sdist starts names its version."
+        )
+
 
 #: seconds for all that one node is asked
 TIMEOUT = 60.0
 RETRIES = 2
 _HOW, _WHAT = "How it is sent", "What is sent"
-Version = Annotated[
-    Optional[str],
-    typer.Option(
-        help="Name of the version; GIT or HG puts the commit's name behind time and content hash.",
-        rich_help_panel=_WHAT,
-    ),
-]
-OnlyMissing = Annotated[
-    bool, typer.Option("--only-missing", help="Send the egg that was sent last to those that lack it; build nothing.",
-                       rich_help_panel=_WHAT),
-]  # fmt: skip
-Dependencies = Annotated[
-    bool, typer.Option("--include-dependencies", help="Put the pure-Python packages of requirements.txt into the egg.",
-                       rich_help_panel=_WHAT),
-]  # fmt: skip
-SetupPy = Annotated[
-    bool, typer.Option("--use-setup-py", help="Let the project's own setup.py build the egg, in a copy.",
-                       rich_help_panel=_WHAT),
-]  # fmt: skip
-Atomic = Annotated[
-    bool, typer.Option("--atomic", help="All or none: undo it on all nodes when one fails.", rich_help_panel=_HOW)
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.", rich_help_panel=_HOW)
-]
-Timeout = Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1, rich_help_panel=_HOW)]
-Retries = Annotated[
-    int, typer.Option(help="How often a node that does not answer is asked again.", min=0, max=20, rich_help_panel=_HOW)
-]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+
+def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOptions:
-    """What both commands can be asked for; a field is a parameter of the command."""
+    """The options of both commands; a field is a parameter of the command."""
 
     project: Project = None
-    version: Version = None
-    only_missing: OnlyMissing = False
-    include_dependencies: Dependencies = False
-    use_setup_py: SetupPy = False
-    atomic: Atomic = False
-    dry_run: DryRun = False
-    timeout: Timeout = TIMEOUT
-    retries: Retries = RETRIES
+    version: Annotated[
+        Optional[str],
+        _option(_WHAT, "Name of the version; GIT or HG puts the commit's name behind time and content hash."),
+    ] = None
+    only_missing: Annotated[
+        bool,
+        _option(_WHAT, "Send the egg that was sent last to those that lack it; build nothing.", "--only-missing"),
+    ] = False
+    include_dependencies: Annotated[
+        bool,
+        _option(_WHAT, "Put the pure-Python packages of requirements.txt into the egg.", "--include-dependencies"),
+    ] = False
+    use_setup_py: Annotated[
+        bool, _option(_WHAT, "Let the project's own setup.py build the egg, in a copy.", "--use-setup-py")
+    ] = False
+    atomic: Annotated[bool, _option(_HOW, "All or none: undo it on all nodes when one fails.", "--atomic")] = False
+    dry_run: Annotated[bool, _option(_HOW, "Change nothing; exit code 10 if it would.", "--dry-run")] = False
+    timeout: Annotated[float, _option(_HOW, "Seconds that each node gets.", min=0.1)] = TIMEOUT
+    retries: Annotated[int, _option(_HOW, "How often a node that does not answer is asked again.", min=0, max=20)] = (
+        RETRIES
+    )
     as_json: Json = False
-    no_progress: NoProgress = False
-    quiet: Quiet = False
-
-    @property
-    def progress(self) -> bool:
-        return not (self.no_progress or self.quiet)
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False
 
 
 def deploy(
@@ -134,7 +301,9 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
     wish = _wish(found, nodes, asked, kept_name)
     if not asked.quiet:
         _say_what(name, egg, nodes, asked)
-    result = roll_out(found, name, nodes, egg, state, asked.timeout, wish, progress=asked.progress)
+    result = roll_out(
+        found, name, nodes, egg, state, asked.timeout, wish, progress=not (asked.no_progress or asked.quiet)
+    )
     tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
     raise typer.Exit(exit_code_of(result))
 

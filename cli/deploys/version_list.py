@@ -20,8 +20,7 @@ from ..crawls.wording import counted
 from ..node_selection import called, chosen, exit_code, known_times, no_answer, version_lookup
 from ..options import Nodes, Project
 from ..output import Output, ask, can_ask, complain, put, say, table
-from .deploy_result import exit_code_of, present_document, tell
-from .deploy import RETRIES, roll_out
+from .deploy import RETRIES, exit_code_of, present_document, roll_out, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -20,12 +20,12 @@ from scrapyd_dist.settings import of_options
 from ..candidates import frontiers, nodes, spiders
 from ..context import Context
 from ..crawls import wording
-from ..crawls.crawl import seconds
 from ..crawls.crawl_options import output_of, pairs
 from ..crawls.producer_process import lives
-from ..crawls.wait_line import waiting
 from ..crawls.watcher import misses_of
+from ..options import seconds
 from ..output import complain, put, put_json
+from ..polling import waiting
 from ..project_store import SETTING, where
 from .frontier_list import slots_in
 from .frontier_names import opened, settings_of, with_prefix

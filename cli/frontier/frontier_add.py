@@ -21,9 +21,9 @@ from scrapyd_dist.frontier.worklists import format_of, rows
 from scrapyd_dist.settings import complaints
 
 from ..context import Context
-from ..crawls.wait_line import waiting
 from ..crawls.wording import counted
 from ..output import Output, complain, say
+from ..polling import waiting
 from ..project_store import key_of, project_store
 from .frontier_names import FrontierName, settings_of
 

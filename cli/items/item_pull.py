@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -23,9 +24,9 @@ from scrapyd_dist.scrapyd.sweep import sweep
 from ..candidates import crawls
 from ..context import Context
 from ..crawls.producer_process import crawl_folder
-from ..jobs.job_list import TIMEOUT, Listed, ask_jobs, make_sender, named
+from ..jobs.job_list import TIMEOUT, Listed, ask_jobs, named
 from ..jobs.jobs_table import Judge, kept_of
-from ..node_selection import chosen, exit_code, nodes_of
+from ..node_selection import exit_code
 from ..options import Nodes, Timeout
 from ..output import Output, say
 from .item_sources import stored
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.nodes import Node
 
     from ..jobs.job_list import JobList
@@ -54,16 +54,15 @@ class ItemPuller:
     """Finds out what there is to fetch.
 
     Args:
-        project: whose nodes and store are asked.
+        context: the project, its store and nodes.
         folder: where the files go.
         crawls: those that were named.
         timeout: seconds that a node may be silent.
     """
 
-    def __init__(self, *, project: ProjectConfig, folder: Path, crawls: Sequence[Stored], timeout: float) -> None:
-        self._project, self._folder, self._crawls, self._timeout = project, folder, crawls, timeout
-        self._sender = make_sender()
-        self._judge = Judge(sender=self._sender, timeout=timeout)
+    def __init__(self, context: Context, folder: Path, crawls: Sequence[Stored], timeout: float) -> None:
+        self._context, self._folder, self._crawls, self._timeout = context, folder, crawls, timeout
+        self._judge = Judge(sender=context.sender, timeout=timeout)
         self._nodes: dict[str, Node] = {}
         self._rows: tuple[Listed, ...] = ()
         self._some = False  #: whether only some nodes are meant
@@ -74,16 +73,15 @@ class ItemPuller:
         Raises:
             NothingMatched: a name is none of a job, or a pattern fits no node.
         """
-        project = self._project
-        nodes = chosen(project, patterns) if names or patterns else nodes_of(project)
+        nodes = self._context.nodes(patterns) if names or patterns else self._context.all_nodes
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
         listed = None
         if names:
-            listed = ask_jobs(self._sender, nodes, timeout=self._timeout)
+            listed = ask_jobs(self._context.sender, nodes, timeout=self._timeout)
             self._rows = named(listed, names, {})
         rows = [self._row(one, attempt) for one in self._crawls for attempt in one.attempts]
-        kept = kept_of(project.root, [*(row for row in rows if row is not None), *self._rows])
-        self._judge = Judge(sender=self._sender, kept=kept, timeout=self._timeout)
+        kept = kept_of(self._context.root, [*(row for row in rows if row is not None), *self._rows])
+        self._judge = Judge(sender=self._context.sender, kept=kept, timeout=self._timeout)
         return listed
 
     def wishes(self) -> list[PullRequest]:
@@ -94,7 +92,7 @@ class ItemPuller:
         for one in self._crawls:
             for path in () if self._some else one.own:
                 target = self._folder / one.crawl.id / path.name
-                yield PullRequest(job=path.stem, node="producer", bring=_bind(copy_home, path, target))
+                yield PullRequest(job=path.stem, node="producer", bring=partial(copy_home, path, target))
             for attempt in [*one.accepted, *one.open]:
                 if not self._some or attempt.url in self._nodes:
                     yield self._of_attempt(one, attempt)
@@ -102,14 +100,15 @@ class ItemPuller:
     def _of_attempt(self, one: Stored, attempt: Attempt) -> PullRequest:
         target, part = self._folder / one.crawl.id / f"{attempt.job}.jl", one.part(attempt)
         row = self._row(one, attempt)
+        bring: Callable[[], DownloadedFile]
         if part is not None and part.is_file():
-            bring = _bind(copy_home, part, target)
+            bring = partial(copy_home, part, target)
         elif part is None and attempt.state is AttemptState.ACCEPTED:
-            bring = _bind(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
+            bring = partial(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
         elif row is None:
             bring = _absent
         else:
-            bring = _bind(self._bring_ours, row, target, over=attempt.state is AttemptState.ACCEPTED)
+            bring = partial(self._bring_ours, row, target, over=attempt.state is AttemptState.ACCEPTED)
         return PullRequest(job=attempt.job, node=attempt.node, bring=bring)
 
     def _row(self, one: Stored, attempt: Attempt) -> Listed | None:
@@ -125,13 +124,13 @@ class ItemPuller:
         attempt = kept.attempt if kept is not None else None
         if attempt is not None and place.crawl is not None:
             target = self._folder / place.crawl / f"{place.job}.jl"
-            home = crawl_folder(self._project.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
+            home = crawl_folder(self._context.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
             accepted = attempt.state is AttemptState.ACCEPTED and home.is_file()
-            bring = _bind(copy_home, home, target) if accepted else _bind(self._bring_ours, row, target, over=over)
+            bring = partial(copy_home, home, target) if accepted else partial(self._bring_ours, row, target, over=over)
         else:
             # Names of jobs and nodes are foreign: none of them may lead out of the folder.
             target = self._folder / file_name(place.node.name) / f"{file_name(place.job)}.jl"
-            bring = _bind(self._bring_plain, row, target, over=over)
+            bring = partial(self._bring_plain, row, target, over=over)
         return PullRequest(job=place.job, node=place.node.name, bring=bring)
 
     def _bring_ours(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
@@ -154,16 +153,15 @@ class ItemPuller:
             part=part,
             over=over or part is not None,
         )
-        return _explained(
-            fetch(self._sender, wanted, silence=self._timeout), wanted.over, "there is nothing of it there"
-        )
+        found = fetch(self._context.sender, wanted, silence=self._timeout)
+        return _explained(found, wanted.over, "there is nothing of it there")
 
     def _bring_plain(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
         """What Scrapyd keeps of any job."""
         place = row.place
         path = f"items/{place.project}/{place.spider}/{place.job}.jl"
         wanted = WantedFile(node=place.node, path=path, target=target, over=over)
-        pulled = fetch(self._sender, wanted, silence=self._timeout)
+        pulled = fetch(self._context.sender, wanted, silence=self._timeout)
         why = "no items of it are there: no items_dir in the node's scrapyd.conf, or jobs_to_keep removed them"
         if place.crawl is not None:
             why = "its crawl is not in this project's store, which alone knows where its part is"
@@ -183,10 +181,6 @@ def file_name(text: str) -> str:
     """A foreign name as one of a file; different ones stay different."""
     quoted = quote(text, safe=" ")
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
-
-
-def _bind(function: Callable[..., DownloadedFile], *values: Any, **more: Any) -> Callable[[], DownloadedFile]:
-    return lambda: function(*values, **more)
 
 
 def _explained(pulled: DownloadedFile, over: bool, why: str) -> DownloadedFile:
@@ -237,11 +231,10 @@ def pull(
 
     Example: sdist items pull easy-20260102T030405Z -d backup
     """
-    found = context.project
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file, and -d names a folder.")
     crawls = stored(context, name)
-    puller = ItemPuller(project=found, folder=folder, crawls=tuple(crawls.values()), timeout=timeout)
+    puller = ItemPuller(context, folder, tuple(crawls.values()), timeout)
     listed = puller.look([one for one in name if one not in crawls], node)
     results = _bring(puller.wishes())
     if listed is not None:

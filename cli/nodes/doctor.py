@@ -24,12 +24,12 @@ from scrapyd_dist.scrapyd.versions import current, told_content
 
 from ..candidates import nodes
 from ..context import Context
-from ..crawls.wait_line import waiting
 from ..crawls.wording import counted
 from ..node_selection import exit_code, known_times, quick_project
 from ..node_status import IdleWatch, NodeStatus, start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout
 from ..output import Output, put, say
+from ..polling import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

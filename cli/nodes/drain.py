@@ -10,12 +10,11 @@ import typer
 
 from ..candidates import nodes
 from ..context import Context
-from ..crawls.wait_line import waiting
 from ..node_selection import exit_code, names_of
 from ..node_status import IdleWatch, NodeStatus, ask_nodes, moment
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, seconds
 from ..output import Output, complain, say
-from ..polling import poll_until
+from ..polling import poll_until, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.deploys import deploy_result
+from scrapyd_dist.cli.deploys import deploy
 from scrapyd_dist.cli.node_selection import chosen
 from scrapyd_dist.deploy.node_upload import BrokenEggError, NodeResult, RollOutRequest, Step
 from scrapyd_dist.deploy.rollout import RollOut
@@ -27,7 +27,7 @@ def failed(node: Node, error: DistError) -> NodeResult:
 
 class TestBar:
     def test_elsewhere_a_line_for_each_node_that_is_done(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with deploy_result.bar(2, shown=True) as note:
+        with deploy.bar(2, shown=True) as note:
             for step in (Step.ASKING, Step.UPLOADING, Step.RETRYING, Step.CHECKING, Step.UPLOADED):
                 note(A, step)
             note(B, Step.FAILED)
@@ -39,11 +39,11 @@ class TestBar:
     def test_on_a_terminal_it_is_drawn(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(deploy_result, "on_terminal", lambda: True)
+        monkeypatch.setattr(deploy, "on_terminal", lambda: True)
         for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("NO_COLOR", raising=False)
-        with deploy_result.bar(2, shown=True) as note:
+        with deploy.bar(2, shown=True) as note:
             note(A, Step.UPLOADED)
             note(B, Step.UPLOADING)
         said = capsys.readouterr()
@@ -52,7 +52,7 @@ class TestBar:
         assert said.out == ""
 
     def test_or_not_at_all(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with deploy_result.bar(2, shown=False) as note:
+        with deploy.bar(2, shown=False) as note:
             note(A, Step.UPLOADED)
         assert capsys.readouterr().err == ""
 
@@ -72,13 +72,13 @@ class TestExitCode:
         ],
     )
     def test_table(self, entries: list[NodeResult], code: int) -> None:
-        assert deploy_result.exit_code_of(result(*entries)) == code
+        assert deploy.exit_code_of(result(*entries)) == code
 
 
 class TestWords:
     def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
-        deploy_result.tell(result(*entries), "shop", RollOutRequest(), as_json=True, quiet=False)
+        deploy.tell(result(*entries), "shop", RollOutRequest(), as_json=True, quiet=False)
         document = json.loads(capsys.readouterr().out)
         assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
         assert [row["state"] for row in document["nodes"]] == ["uploaded", "failed"]
@@ -86,24 +86,24 @@ class TestWords:
 
     def test_each_reason_once(self, capsys: pytest.CaptureFixture[str]) -> None:
         entries = [NodeResult(node=node, error=BrokenEggError(node, "no"), reason="it is broken") for node in (A, B)]
-        deploy_result.tell(result(*entries), "shop", RollOutRequest(), as_json=False, quiet=False)
+        deploy.tell(result(*entries), "shop", RollOutRequest(), as_json=False, quiet=False)
         said = capsys.readouterr()
         assert said.err.count("it is broken") == 1
         assert "web-a, web-b: it is broken" in said.err
 
     def test_another_default(self, capsys: pytest.CaptureFixture[str]) -> None:
         entry = NodeResult(node=A, **{**GOOD, "default": "r9"})
-        deploy_result.tell(result(entry), "shop", RollOutRequest(), as_json=False, quiet=False)
+        deploy.tell(result(entry), "shop", RollOutRequest(), as_json=False, quiet=False)
         assert "on web-a Scrapyd sorts r9 behind this version" in capsys.readouterr().err
 
     def test_different_spiders(self, capsys: pytest.CaptureFixture[str]) -> None:
         entries = (NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ()}))
-        deploy_result.tell(result(*entries), "shop", RollOutRequest(), as_json=False, quiet=True)
+        deploy.tell(result(*entries), "shop", RollOutRequest(), as_json=False, quiet=True)
         assert "web-a: one; web-b: none" in capsys.readouterr().err
 
     def test_what_could_not_be_undone(self, capsys: pytest.CaptureFixture[str]) -> None:
         entries = (NodeResult(node=A, uploaded=True, stays="job x uses it", **GOOD), failed(B, AuthRefused.at("b")))
-        deploy_result.tell(result(*entries), "shop", RollOutRequest(atomic=True), as_json=False, quiet=True)
+        deploy.tell(result(*entries), "shop", RollOutRequest(atomic=True), as_json=False, quiet=True)
         assert "web-a was not undone: job x uses it." in capsys.readouterr().err
 
 

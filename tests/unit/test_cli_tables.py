@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli import node_selection, output
 from scrapyd_dist.cli.crawls import crawl, demo
-from scrapyd_dist.cli.crawls.crawl import seconds
+from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
