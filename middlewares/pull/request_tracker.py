@@ -1,8 +1,8 @@
-"""Carries each leased batch's mark from its requests to all that follows from them, and hears how every one ends.
+"""Passes each batch's mark from its requests on to all that follows from them, and notes how every one ends.
 
-The rule it keeps: whatever Scrapy does with a request of a batch (fetches it, redirects it, filters it, fails it, drops
-it without a word), it is counted open until then and not longer. Items have no mark: theirs is that of the response.
-Part of the worker half: imports Scrapy and the standard library only.
+Whatever Scrapy does with a request of a batch (fetches it, redirects it, filters it, fails it, drops it without a
+word), it counts as open until then and no longer. Items have no mark: theirs is that of the response. Part of the
+worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from weakref import finalize
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.spidermiddlewares.httperror import HttpError
-from scrapy.spiders import CrawlSpider
 from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
@@ -23,6 +22,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each
 from ..targets import MARK, Target
+from ..worker.base import SAME_PAGE, follows_rule, in_callback
 from ..worker.request_ledger import judge
 from .work_unit import BATCH, OURS, LeasedBatch, UnitMark, attempt_over, mark_of
 
@@ -46,16 +46,18 @@ class RequestTracker:
         *,
         crawl: str,
         target: Target,
+        rules_lead_away: bool,
         changed: Callable[[WorkUnit], None],
         again: Callable[[WorkUnit, UnitMark, Request], bool],
     ) -> None:
         """Nothing is begun yet.
 
         Args:
-            crawler: the worker's.
+            crawler: the worker's; its engine is there by now.
             crawl: its crawl.
             target: which requests go to the frontier.
-            changed: is called whenever something of it has ended.
+            rules_lead_away: what a CrawlSpider's rule follows belongs to the producer.
+            changed: is called whenever something of a unit has ended.
             again: repeats a request whose session has expired; False when it will not.
         """
         self._crawler = crawler
@@ -66,21 +68,15 @@ class RequestTracker:
         self._again = again
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
         self._repeated: set[UnitMark] = set()
-        self._offsite: OffsiteMiddleware | None = None
+        self._offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
+        self._rules_lead_away = rules_lead_away
         self.begun: dict[tuple[int, int], WorkUnit] = {}
-        self.rules_lead_away = True  #: what a CrawlSpider's rule follows belongs to the producer
-
-    def connect(self) -> None:
-        connect = self._crawler.signals.connect
-        connect(self._opened, signals.spider_opened)
+        connect = crawler.signals.connect
         connect(self._scheduled, signals.request_scheduled)
         connect(self._dropped, signals.request_dropped)
         connect(self._item, signals.item_scraped)
         connect(self._no_item, signals.item_dropped)
         connect(self._no_item, signals.item_error)
-
-    def _opened(self) -> None:
-        self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
 
     def enter(self, begun: WorkUnit) -> None:
         self.begun[begun.key] = begun
@@ -99,7 +95,7 @@ class RequestTracker:
     def watched(
         self, request: Request, begun: WorkUnit, index: int | None = None, source: int | None = None
     ) -> Request:
-        """The request with its mark, and so that its failure is heard of."""
+        """The request with its mark, and with an errback that notes its failure."""
         errback = own_errback(request)
         if BATCH in request.meta:  # it is handed over a second time, or has the whole meta of its response
             request = request.replace()
@@ -109,28 +105,22 @@ class RequestTracker:
         return request
 
     def _sorted(self, request: Request, begun: WorkUnit, source: int | None) -> Request | None:
-        """The request as this worker crawls it, or None when it is for the frontier or for nobody."""
+        """The request as this worker crawls it, or None when it is for the frontier, or dropped."""
         for name in OURS:
             request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
-        if self._leads_away(request):
+        if self._rules_lead_away and not request.meta.get(MARK) and follows_rule(self._crawler, request):
             self._count("links_not_followed")
             return None
         if self._target.takes(request, spider):
-            if self._limited and self.rules_lead_away:  # the producer alone counts how many there are
+            if self._limited and self._rules_lead_away:  # the producer alone counts how many there are
                 self._count("links_beyond_limit")
                 return None
             fate = begun.finds.take(request)
             if fate is not Disposition.LOCAL:
                 return None
         return self.watched(request, begun, source=source)
-
-    def _leads_away(self, request: Request) -> bool:
-        spider = self._crawler.spider
-        if not self.rules_lead_away or not isinstance(spider, CrawlSpider) or request.meta.get(MARK):
-            return False
-        return bool(request.callback == spider._callback)  # noqa: SLF001 - how Scrapy marks its own
 
     def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
         begun = self.begun.get(mark.key)
@@ -183,7 +173,7 @@ class RequestTracker:
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
-            begun.missed(mark, "failed", _in_callback(error))
+            begun.missed(mark, "failed", in_callback(error))
             raise
         else:
             if mark not in self._repeated:
@@ -201,7 +191,7 @@ class RequestTracker:
         if self._expired(error, begun, mark, response):
             return ()
         if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
-            begun.missed(mark, "failed", _in_callback(error))
+            begun.missed(mark, "failed", in_callback(error))
         self._ended(begun, mark)
         return None
 
@@ -251,7 +241,7 @@ class RequestTracker:
     def _dropped(self, request: Request) -> None:
         begun, mark = self._of(request)
         if begun is not None and mark is not None:
-            begun.missed(mark, "gone", "the same page as another request of this batch")
+            begun.missed(mark, "gone", SAME_PAGE)
             self._ended(begun, mark)
 
     def _item(self, item: Any, response: Response | None) -> None:
@@ -277,7 +267,3 @@ class RequestTracker:
 
     def _count(self, name: str) -> None:
         self._crawler.stats.inc_value(f"distributed/{name}")
-
-
-def _in_callback(error: Exception) -> str:
-    return f"{type(error).__name__} in the callback: {str(error)[:200]}"

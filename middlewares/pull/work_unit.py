@@ -182,14 +182,10 @@ class LeasedBatch(WorkUnit):
         self.ledger.pages += 1
 
     def item(self, item: Any, mark: UnitMark) -> None:
-        """Write an item down; one that has no JSON form is lost, and that is said: of its URL, or else of the batch."""
+        """Write an item to the part; one that has no JSON form is lost, and the report says so."""
         try:
             self.part.add(item)
         except (TypeError, ValueError) as error:
-            reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
-            if mark.position is not None:
-                self.ledger.missed(mark.position, "failed", reason)
-            else:
-                self.problem = self.problem or f"An item was lost: {reason}."
-            return
-        self.ledger.item(mark.source)
+            self.problem = self.problem or self.ledger.lost_item(mark.position, error)
+        else:
+            self.ledger.item(mark.source)

@@ -43,25 +43,26 @@ def crawl_folder(log_file: str | None, home: str) -> Path | None:
 
 
 class FilesFolder:
-    """The crawl's folder as it was when its worker began; one that is removed under it takes nothing home."""
+    """The crawl's folder as it was when its worker began; one that is removed under it takes nothing home.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: is made where it is not there.
+        least: bytes that must be free on its disk.
+    """
+
+    def __init__(self, path: Path, least: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self.path = path
+        self.path, self._least = path, least
         self._handle = os.open(path, os.O_RDONLY)  # as long as it is open, no other folder gets its number
 
-    def trouble(self, least: int) -> FinishReason | None:
-        """Why a worker cannot go on writing here; None when it can. `least`: bytes to be free."""
+    def trouble(self) -> tuple[FinishReason, str] | None:
+        """Why a worker cannot go on writing here, and in words where the reason does not say it; None when it can."""
         if not _is_there(self._handle, self.path):
-            return FinishReason.FILES_LOST
-        return FinishReason.DISK_FULL if free_bytes(self.path) < least else None
-
-    def lost(self) -> str:
-        """What `FinishReason.FILES_LOST` means, for people."""
-        return (
-            f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its items"
-            " there; what was not fetched from it yet is crawled again."
-        )
+            return FinishReason.FILES_LOST, (
+                f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its"
+                " items there; what was not fetched from it yet is crawled again."
+            )
+        return (FinishReason.DISK_FULL, "") if free_bytes(self.path) < self._least else None
 
 
 def _is_there(handle: int, path: Path) -> bool:

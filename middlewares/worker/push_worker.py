@@ -1,14 +1,13 @@
-"""The worker half: a batch's requests instead of the spider's own start, and an account of what became of each.
+"""The worker that is sent one batch: its requests instead of the spider's own start, and an account of each.
 
-The rules it keeps: it never starts the index crawl and never distributes again; each request of the
-batch ends as done, gone, failed or dead, or the report says that it did not end. Imports Scrapy and the
-standard library only, because it travels in the egg.
+It never starts the index crawl and never distributes again; each request of the batch ends as done, gone, failed or
+dead, or the report says that it did not end. Imports Scrapy and the standard library only, because it travels in the
+egg.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,21 +15,19 @@ from urllib.parse import urlsplit
 
 from scrapy import Request, signals
 from scrapy.spidermiddlewares.httperror import HttpError
-from scrapy.spiders import CrawlSpider
 from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.finish_reasons import FinishReason, meaning, not_made
 from scrapyd_dist.payload import REPLACES, PayloadError, decode
-from scrapyd_dist.version import PACKAGE_FILE, __version__
 
 from ..assignment import Assignment, egg_key
 from ..codec import WatchedDict, from_value
 from ..engine_compat import close_spider, each, looping_call
-from ..setting_reader import SettingReader
 from ..targets import with_target
 from ..throttle.install import problem_of as throttle_problem
-from .part import FilesFolder, PartFile, ReportFile, crawl_folder, remove_old
+from .base import LOOK, SAME_PAGE, BaseWorker, follows_rule, in_callback, plain_stats, report_head
+from .part import FilesFolder, PartFile
 from .request_ledger import RequestLedger, judge
 
 if TYPE_CHECKING:
@@ -50,10 +47,6 @@ logger = logging.getLogger(__name__)
 INDEX = "distributed_index"
 #: request meta: from which of them it followed, itself included
 SOURCE = "distributed_source"
-#: seconds between two looks at the folder with the part, and at the disk
-LOOK = 2.0
-REPORT_SCHEMA = 1
-OVER = "This attempt came too late: another one has taken its place."
 
 
 class BuiltRequests(NamedTuple):
@@ -65,22 +58,25 @@ class BuiltRequests(NamedTuple):
     again: bool = False  #: it was made in an earlier batch, and failed there
 
 
-class PushWorker:
-    """The spider middleware of a worker."""
+class PushWorker(BaseWorker):
+    """The spider middleware of a worker that was sent its batch.
+
+    Args:
+        crawler: the process.
+        made: the batch's requests.
+        job: what it was told; None when the batch was typed by hand.
+        problem: why it cannot work; empty when it can.
+    """
 
     def __init__(self, crawler: Crawler, made: list[BuiltRequests], job: Assignment | None, problem: str = "") -> None:
-        self._crawler = crawler
-        self._made = made
-        self._job = job
-        self._problem = problem
+        super().__init__(crawler, "attempt", problem)
+        self._made, self._job = made, job
         self._row = job.row if job is not None else ""
         urls = [self._row] if self._row else [one.url for one in made]
         self.ledger = RequestLedger(urls, again=any(one.again for one in made))
         self._started = time.time()
-        self._reason = ""
         self._feeds: list[str] = []
-        self._part: PartFile | None = None
-        self._report: ReportFile | None = None
+        self._part: PartFile | None = None  #: None where items go to the project's feed
         self._folder: FilesFolder | None = None
         self._looks: Any = None
         self._looked = 0.0
@@ -92,18 +88,17 @@ class PushWorker:
         job = Assignment.from_settings(crawler.settings)
         made, problem = ([], "") if job is not None and job.row else requests_of(crawler)
         worker = cls(crawler, made, job, problem or throttle_problem(crawler))
-        worker._connect()
+        for handler, signal in (
+            (worker._opened, signals.spider_opened),
+            (worker._item, signals.item_scraped),
+            (worker._scheduled, signals.request_scheduled),
+            (worker._dropped, signals.request_dropped),
+            (worker._feed_closed, signals.feed_slot_closed),
+            (worker._closed, signals.spider_closed),
+            (worker._stopped, signals.engine_stopped),
+        ):
+            crawler.signals.connect(handler, signal)
         return worker
-
-    def _connect(self) -> None:
-        connect = self._crawler.signals.connect
-        connect(self._opened, signals.spider_opened)
-        connect(self._item, signals.item_scraped)
-        connect(self._scheduled, signals.request_scheduled)
-        connect(self._dropped, signals.request_dropped)
-        connect(self._feed_closed, signals.feed_slot_closed)
-        connect(self._closed, signals.spider_closed)
-        connect(self._stopped, signals.engine_stopped)
 
     # what goes in
 
@@ -178,37 +173,28 @@ class PushWorker:
 
     def _raised(self, index: int | None, error: Exception) -> None:
         if index is not None:
-            self.ledger.missed(index, "failed", f"{type(error).__name__} in the callback: {str(error)[:200]}")
+            self.ledger.missed(index, "failed", in_callback(error))
 
     def _leads_away(self, request: Request) -> bool:
-        """A link that a CrawlSpider rule follows belongs to the producer: following it here would crawl on and on."""
-        spider = self._crawler.spider
-        if self._row or not isinstance(spider, CrawlSpider) or request.callback != spider._callback:  # noqa: SLF001 - how Scrapy marks its own
+        if self._row or not follows_rule(self._crawler, request):
             return False
         self._crawler.stats.inc_value("distributed/links_not_followed")
         return True
 
     # signals
 
-    def _opened(self, spider: Spider) -> None:
-        if self._job is None:
+    def _opened(self) -> None:
+        job = self._job
+        folder = None if job is None else self._find_folder(job)
+        if job is None or folder is None:
             return
-        settings = self._crawler.settings
-        folder = crawl_folder(settings.get("LOG_FILE"), self._job.home or self._job.crawl)
-        if folder is None:
-            self._problem = self._problem or "This node writes no log files, so there is no way home for items."
-            return
-        if self._job.start_by and time.time() > self._job.start_by:
-            self._problem, self._reason = OVER, FinishReason.SUPERSEDED.value
-        if not self._job.feed:
-            self._folder = FilesFolder(folder)
-            self._part = PartFile(folder, self._job.name)
+        if not job.feed:
+            self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
+            self._part = PartFile(folder, job.name)
             self._looks = looping_call(self._look_around)
             self._looks.start(LOOK, now=False)
-        self._report = ReportFile(folder, self._job.name, self._progress)
-        self._take_lease(self._job)
-        self._report.start()
-        remove_old(folder, self._job.collected, SettingReader(settings).value("DISTRIBUTED_KEEP_DAYS"))
+        self._take_lease(job)
+        self._start_report(folder, job, lambda: self._progress(job))
 
     def _take_lease(self, job: Assignment) -> None:
         """Hold this attempt in the store, where it can be reached; without that, only HTTP tells who has it."""
@@ -229,21 +215,21 @@ class PushWorker:
         self._leases = leases = LeaseRenewer(
             store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=self._superseded, patient=True
         )
-        if current:
-            leases.hold(job.batch, job.attempt, since)
-            leases.start()
-            guard(self._crawler, self._why_not)
-        else:
-            self._problem, self._reason = OVER, FinishReason.SUPERSEDED.value
+        if not current:
+            self._supersede()
+            return
 
-    def _why_not(self, request: Request) -> str:
-        """Once another attempt has taken this one's place, not one more request leaves."""
-        assert self._leases
-        self._leases.check()
-        return OVER if self._reason == FinishReason.SUPERSEDED.value else ""
+        def why_not(_: Request) -> str:
+            """Once another attempt has taken this one's place, not one more request leaves."""
+            leases.check()
+            return self._late if self._reason == FinishReason.SUPERSEDED.value else ""
+
+        leases.hold(job.batch, job.attempt, since)
+        leases.start()
+        guard(self._crawler, why_not)
 
     def _superseded(self, *_: object) -> None:
-        self._problem, self._reason = OVER, FinishReason.SUPERSEDED.value
+        self._supersede()
         close_spider(self._crawler, FinishReason.SUPERSEDED)
 
     def _item(self, item: Any, response: Response | Failure | None) -> None:
@@ -252,30 +238,21 @@ class PushWorker:
             try:
                 self._part.add(item)
             except (TypeError, ValueError) as error:
-                self._unwritten(error, meta.get(INDEX))
+                self._problem = self._problem or self.ledger.lost_item(meta.get(INDEX), error)
                 return
             self._look_around()
         self.ledger.item(meta.get(SOURCE))
-
-    def _unwritten(self, error: Exception, index: int | None) -> None:
-        """An item that has no JSON form is lost, and that is said: of its URL, or else of the whole batch."""
-        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
-        logger.error(reason)
-        if index is not None:
-            self.ledger.missed(index, "failed", reason)
-        else:
-            self._problem = self._problem or f"An item was lost: {reason}."
 
     def _look_around(self) -> None:
         now = time.monotonic()
         if self._folder is None or now - self._looked < LOOK:
             return
         self._looked = now
-        trouble = self._folder.trouble(SettingReader(self._crawler.settings).value("DISTRIBUTED_MIN_FREE"))
+        trouble = self._folder.trouble()
         if trouble:
-            if trouble is FinishReason.FILES_LOST:
-                self._problem = self._problem or self._folder.lost()
-            close_spider(self._crawler, trouble)
+            reason, problem = trouble
+            self._problem = self._problem or problem
+            close_spider(self._crawler, reason)
 
     def _scheduled(self, request: Request) -> None:
         # Scrapy filters a redirect that leaves the site without a word: no signal, no failure.
@@ -285,7 +262,7 @@ class PushWorker:
     def _dropped(self, request: Request) -> None:
         index = request.meta.get(INDEX)
         if index is not None:
-            self.ledger.missed(index, "gone", "the same page as another request of this batch")
+            self.ledger.missed(index, "gone", SAME_PAGE)
 
     def _feed_closed(self, slot: Any) -> None:
         if slot.itemcount != self.ledger.items:  # it takes some items only, or is one of several pieces
@@ -296,11 +273,10 @@ class PushWorker:
         self._feeds.append(uri.geturl())
 
     def _closed(self, reason: str) -> None:
-        self._reason = self._reason or (FinishReason.REFUSED.value if self._problem else reason)
+        super()._closed(reason)
         if self._row and meaning(self._reason).asked_for:
-            self._reason = (
-                FinishReason.FINISHED.value
-            )  # it did what its settings ask for; Scrapy's own word is in the stats
+            # It did what its settings ask for; Scrapy's own word is in the stats.
+            self._reason = FinishReason.FINISHED.value
             self.ledger.done(0)
         elif meaning(self._reason).by_settings:  # the same of a batch: the next attempt would end there as well
             self.ledger.rest, self._reason = not_made(self._reason), FinishReason.FINISHED.value
@@ -310,52 +286,36 @@ class PushWorker:
             self._leases.stop()
         if self._looks is not None and self._looks.running:
             self._looks.stop()
-        if self._report is None or self._job is None:
-            return
-        self._report.finish(self._final(self._whole_part()))
-
-    def _whole_part(self) -> dict[str, Any] | None:
-        try:
-            return self._part.close() if self._part is not None else None
-        except OSError as error:
-            self._problem = self._problem or f"Its items could not be kept in this node's logs: {error}."
-            return None
+        if self._report_file is not None and self._job is not None:
+            self._report_file.finish(self._final(self._job))
 
     # the report
 
-    def _progress(self) -> dict[str, Any]:
+    def _progress(self, job: Assignment) -> dict[str, Any]:
         if self._part is not None:
             self._part.flush()
-        return {**self._head("running"), **self.ledger.progress()}
+        return {**self._head("running", job), **self.ledger.progress()}
 
-    def _final(self, part: dict[str, Any] | None) -> dict[str, Any]:
-        stats = self._crawler.stats.get_stats()
+    def _final(self, job: Assignment) -> dict[str, Any]:
+        stats, part = self._crawler.stats.get_stats(), None
+        try:
+            part = self._part.close() if self._part is not None else None
+        except OSError as error:
+            self._problem = self._problem or f"Its items could not be kept in this node's logs: {error}."
         return {
-            **self._head("ended"),
+            **self._head("ended", job),
             **self.ledger.close(),
             "finish_reason": self._reason or "unknown",
             "problem": self._problem,
             "part": part,
             "feeds": self._feeds,
             "feeds_failed": sum(n for name, n in stats.items() if name.startswith("feedexport/failed_count/")),
-            "stats": {name: value for name, value in stats.items() if isinstance(value, (int, float, str))},
+            "stats": plain_stats(stats),
         }
 
-    def _head(self, state: str) -> dict[str, Any]:
-        assert self._job
-        return {
-            "schema": REPORT_SCHEMA,
-            "state": state,
-            "crawl": self._job.crawl,
-            "batch": self._job.batch,
-            "attempt": self._job.attempt,
-            "pid": os.getpid(),
-            "lease": self._leases is not None,
-            "no_lease": self._no_lease,
-            "started": self._started,
-            "updated": time.time(),
-            "code": {"version": __version__, "file": PACKAGE_FILE, "egg": self._job.version},
-        }
+    def _head(self, state: str, job: Assignment) -> dict[str, Any]:
+        lease = {"lease": self._leases is not None, "no_lease": self._no_lease}
+        return report_head(state, job.crawl, job.version, self._started, batch=job.batch, attempt=job.attempt, **lease)
 
 
 def requests_of(crawler: Crawler) -> tuple[list[BuiltRequests], str]:

@@ -1,10 +1,11 @@
-"""What became of each request of a batch; the rule: each ends as done, gone, failed or dead, or is told as not ended.
+"""What became of each request of a batch: done, gone, failed or dead; what has not ended is told, too.
 
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from ..codec import PagesUsedUp
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
 
 #: 4xx that say "not now" instead of "not there"
 NOT_NOW = frozenset({408, 429})
@@ -64,6 +67,15 @@ class RequestLedger:
             places[-1] += 1
         else:
             places.extend((place, place + 1))
+
+    def lost_item(self, index: int | None, error: Exception) -> str:
+        """Note an item without a JSON form: its request has failed, or else the batch has a problem."""
+        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+        logger.error(reason)
+        if index is None:
+            return f"An item was lost: {reason}."
+        self.missed(index, "failed", reason)
+        return ""
 
     def progress(self) -> dict[str, int]:
         return {

@@ -288,8 +288,7 @@ def settings_in(folder: Path) -> dict[str, Any]:
 
 def opened(folder: Path, **options: Any) -> PushWorker:
     worker = worker_of(job=options.pop("job", {}), **{**settings_in(folder), **options})
-    assert worker._crawler.spider
-    worker._opened(worker._crawler.spider)
+    worker._opened()
     return worker
 
 
@@ -367,8 +366,7 @@ def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_node_without_log_files_makes_no_request() -> None:
     worker = worker_of(job={}, LOG_FILE=None)
-    assert worker._crawler.spider
-    worker._opened(worker._crawler.spider)
+    worker._opened()
     assert start(worker) == []
     assert "no way home" in worker._problem
 
