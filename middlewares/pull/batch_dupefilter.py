@@ -1,7 +1,6 @@
-"""The filter of duplicates of a pulling worker: a fresh one for each attempt of a batch.
+"""The filter of duplicates of a pulling worker: a fresh one for each attempt, so that no batch is denied a page.
 
-The rule it keeps: no batch is denied a page because an earlier one had it. Part of the worker half: imports Scrapy and
-the standard library only.
+Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def put_in(settings: BaseSettings) -> None:
         settings.set(
             "DUPEFILTER_CLASS", type("BatchDupeFilter", (BatchDupeFilter,), {"usual": usual}), priority="cmdline"
         )
-    # What is left of a crawl is in the store; a queue on disk would be this job's alone, and nobody would read it.
+    # What is left of a crawl is in the store; a queue on disk would be this job's alone, and never be read.
     settings.set("JOBDIR", None, priority="cmdline")
 
 

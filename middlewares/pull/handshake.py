@@ -1,7 +1,7 @@
-"""A worker's first words to a crawl of another project: who it is, and whether it could work there; no request is made.
+"""The handshake of a worker with a crawl of another project: its key, and whether it could work there.
 
-What such a job is given makes it harmless where this code is not: a project without it does not start at all. Part of
-the worker half: imports Scrapy and the standard library only.
+No request is made; a project without this code does not start such a job at all. Part of the worker half: imports
+Scrapy and the standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A leasing worker's calls to the store: the next batches, acks, and whether more will come."""
+"""A leasing worker's calls to the store: the next batches, acks, and whether more will come.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,22 @@ if TYPE_CHECKING:
     from ..worker.lease_renewer import LeaseRenewer
 
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: seconds between two calls to a store that does not answer
+AGAIN = 1.0
+#: seconds for which a worker that ends waits for the store
+HURRY = 10.0
+#: seconds that a worker waits for batches that may come back: from a worker that died, or whose part may be lost
+MAY_RETURN = 5.0
+#: seconds for which a worker that writes what its own pages led to counts as a producer
+PRODUCING = 60.0
+
+
 class Notifier:
-    """Wakes all who wait, each time."""
+    """Wakes all waiting tasks, each time."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
@@ -49,30 +66,8 @@ class Notifier:
             await asyncio.wait_for(one, timeout)
 
 
-logger = logging.getLogger(__name__)
-
-
-T = TypeVar("T")
-
-
-#: seconds between two questions to a store that does not answer
-AGAIN = 1.0
-
-
-#: seconds for which a worker that ends waits for it
-HURRY = 10.0
-
-
-#: seconds that a worker waits for batches that may come back: from a worker that died, or whose part may be lost
-MAY_RETURN = 5.0
-
-
-#: seconds for which a worker that writes what its own pages led to counts as a producer
-PRODUCING = 60.0
-
-
 def is_suspect(leased: Leased) -> bool:
-    """Whether workers died on it, or on what it was cut from, so that it may be what killed them."""
+    """Whether workers died on this batch, or on the one that it was cut from."""
     return leased.attempt - leased.batch.forgiven > 1 or leased.batch.parent > 0
 
 
@@ -112,17 +107,17 @@ class LeaseClient:
         if self._ends:
             return []
         self._asking = None
-        # A lease that was lost before anybody had begun is told to nobody else.
+        # A lease may be lost already, before its batch has begun.
         return [one for one in leased if self._renewer.holds(one.batch.number, one.attempt)]
 
     async def unclaimed(self) -> list[Leased]:
-        """What the store gave while the one who had asked was told to end."""
+        """Batches that the store gave while the worker was told to end."""
         return [] if self._asking is None else await self._asking
 
     async def _next(self, limit: int, enough: Collection[str]) -> list[Leased]:
         leased = await self._ask(self._lease, min(limit, self._left()), enough)
         first = next((at for at, one in enumerate(leased) if is_suspect(one)), len(leased))
-        for one in leased[first + 1 :]:  # what kills its worker is to take nothing with it
+        for one in leased[first + 1 :]:  # a batch that kills its worker should take no other with it
             await self.give_back((one.batch.number, one.attempt), "one before it is worked on alone")
         leased = leased[: first + 1]
         if leased:
@@ -160,13 +155,13 @@ class LeaseClient:
         return ""
 
     def _left(self) -> int:
-        """How many batches one question may bring: what the next one has can be as much as is allowed."""
+        """How many batches one call may bring."""
         if self._job.max_requests:
             return 1
         return self._job.max_batches - self.batches if self._job.max_batches else 1_000
 
     async def no_more(self) -> bool:
-        """Whether this worker, which has nothing and was just given nothing, will be given nothing any more."""
+        """Whether an idle worker that was just given nothing will get no more work."""
         backlog = await self._ask(self._db.backlog, self._job.crawl)
         if backlog.finished:
             return True
@@ -185,7 +180,7 @@ class LeaseClient:
         found: Sequence[FrontierIntake],
         counts: Mapping[str, int],
     ) -> dict[str, int] | None:
-        """It has ended, and has led to these requests: their account as it was kept; None when its lease was lost."""
+        """Ack a batch that has led to these requests: their counts as kept; None when its lease was lost."""
         kept: dict[str, int] = {}
 
         def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
@@ -232,7 +227,7 @@ class LeaseClient:
         return True
 
     async def add(self, found: Sequence[FrontierIntake], counts: Mapping[str, int]) -> dict[str, int]:
-        """Requests that pages of the worker's own have led to; their account as it was kept."""
+        """Add requests that the worker's own pages have led to; their counts as the store kept them."""
 
         def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
             self._db.add_batches(self._job.crawl, new, now=time.time(), counts=told)
@@ -255,7 +250,7 @@ class LeaseClient:
         return {}
 
     async def missed(self, misses: Sequence[Miss]) -> None:
-        """Requests that it found, and nobody can take."""
+        """Tell of found requests that no worker can make."""
         if misses:
             await self._ask(self._db.add_misses, self._job.crawl, misses)
 
@@ -277,10 +272,10 @@ class LeaseClient:
             await asyncio.sleep(AGAIN)
 
     def end(self) -> None:
-        """The worker ends: nothing more is leased, and nobody waits long for the store."""
+        """The worker ends: nothing more is leased, and calls to the store are given up soon."""
         self._ends = True
         self._patience = min(self._patience, HURRY)
 
     def close(self) -> None:
-        """Wait for what is under way, and close the connection."""
+        """Wait for the call that is under way, and close the connection."""
         self._thread.close()

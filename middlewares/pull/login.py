@@ -1,7 +1,7 @@
-"""What a worker asks for on its own account: the spider's start, and its login, again whenever that is forgotten.
+"""A worker's own requests: the spider's start, and its login, again whenever the session has expired.
 
-The rule it keeps: a request whose session has expired waits for the new login and is made again, a few times at most;
-nobody logs in twice for the same expiry. Part of the worker half: imports Scrapy and the standard library only.
+A request whose session has expired waits for the new login and is made again, a few times at most; one expiry means one
+login. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ WAY = frozenset(
 
 
 class LoginState:
-    """Makes a worker's own requests."""
+    """Makes a worker's own requests.
+
+    Args:
+        finds: makes room for the requests that its pages lead to.
+    """
 
     def __init__(
         self,
@@ -50,16 +54,6 @@ class LoginState:
         notifier: Notifier,
         finds: Callable[[str], FoundRequests],
     ) -> None:
-        """Nothing is asked for yet.
-
-        Args:
-            crawler: the worker's.
-            name: the worker's.
-            tracker: what counts the requests.
-            lease_client: the store.
-            notifier: tells that something has ended.
-            finds: makes room for what pages lead to.
-        """
         self._crawler, self._name = crawler, name
         self._tracker, self._lease_client, self._notifier, self._finds = tracker, lease_client, notifier, finds
         self._times = 0
@@ -88,7 +82,12 @@ class LoginState:
 
 
 class Login:
-    """The sessions of one worker."""
+    """The sessions of one worker.
+
+    Args:
+        method: gives the requests of a login; None where none is needed.
+        failed: is told why a login in the middle of the crawl has failed.
+    """
 
     def __init__(
         self,
@@ -99,15 +98,6 @@ class Login:
         tracker: RequestTracker,
         failed: Callable[[str], object],
     ) -> None:
-        """No session yet.
-
-        Args:
-            crawler: the worker's.
-            method: gives the requests of a login; None where nobody has to log in.
-            asking: makes them.
-            tracker: what counts the requests.
-            failed: is told why a login in the middle of the crawl has failed.
-        """
         self._crawler, self._method, self._asking = crawler, method, asking
         self._tracker, self._failed = tracker, failed
         self._waiting: list[Callable[[], object]] = []
@@ -130,7 +120,7 @@ class Login:
         return f"The login has failed: {reason}." if reason else ""
 
     def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
-        """Make a request again whose session has expired, as soon as there is a new one; False when it is not to be."""
+        """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
         if self._method is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST:
             return False
         self._waiting.append(self._repeat_later(begun, mark, request))
@@ -164,7 +154,7 @@ class Login:
 
 
 def _afresh(request: Request) -> Request:
-    """The request as it was before anything happened to it, to be made once more."""
+    """The request as it was at first, to be made once more."""
     first = request.meta.get("redirect_urls")
     meta = {name: value for name, value in request.meta.items() if name not in WAY}
     meta[REPEATED] = request.meta.get(REPEATED, 0) + 1

@@ -1,7 +1,7 @@
-"""From leased batches to requests: a pulling worker's next batch comes while the last one is still being made.
+"""From leased batches to requests: the next batch is leased while requests of the last one are still being made.
 
-The rule it keeps: a request that cannot be made here fails alone, with its reason. Part of the worker half: imports
-Scrapy and the standard library only.
+A request that cannot be made here fails alone, with its reason. Part of the worker half: imports Scrapy and the
+standard library only.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two questions whether there is work: soon at first, since a crawl begins and ends with short waits
+#: seconds between two calls for work: few at first, since a crawl begins and ends with short waits
 SOON, POLL = 0.05, 0.5
-#: batches that a worker which has read none yet fails for that reason, before it ends
+#: unreadable batches after which a worker that could read none ends
 UNREADABLE = 3
-#: batches that a worker has at one time, more or less: each has a file open
+#: batches that a worker has at one time, about: each has a file open
 MOST_HELD = 400
 #: requests that are made at one time, where the project sets no limit
 UNLIMITED = 100
 
 
 class UnbuiltRequests(NamedTuple):
-    """A leased request that Scrapy does not get, and what becomes of it in the account."""
+    """A leased request that cannot be made, and how the ledger counts it."""
 
     kind: str
     reason: str
@@ -60,7 +60,14 @@ class UnbuiltRequests(NamedTuple):
 
 
 class RequestFeeder:
-    """Gives Scrapy the requests of one batch after the other."""
+    """Gives Scrapy the requests of one batch after the other.
+
+    Args:
+        folder: where parts are written.
+        key: of the crawl, whose batches may be encrypted.
+        finds: makes room for what a batch leads to.
+        broken: is told why no batch can be read.
+    """
 
     def __init__(
         self,
@@ -76,20 +83,6 @@ class RequestFeeder:
         finds: Callable[[str], FoundRequests],
         broken: Callable[[str], object],
     ) -> None:
-        """Nothing is leased before `requests` is asked for one.
-
-        Args:
-            crawler: the worker's.
-            job: its orders.
-            folder: where parts are written.
-            key: of the crawl, whose batches may be encrypted.
-            lease_client: the store.
-            tracker: what counts the requests.
-            acker: what ends the batches.
-            notifier: tells that something has ended.
-            finds: makes room for what a batch leads to.
-            broken: is told of a batch that cannot be read.
-        """
         self._crawler, self._job, self._folder, self._key = crawler, job, folder, key
         self._lease_client, self._tracker, self._acker, self._notifier = lease_client, tracker, acker, notifier
         self._finds, self._broken = finds, broken
@@ -119,13 +112,13 @@ class RequestFeeder:
     async def requests(self) -> AsyncIterator[Request]:
         """All that this worker makes; ends when the last batch of it is settled."""
         while not self.stopped and not self._lease_client.limit:
-            # Items that a component swallows keep batches open without a request: then Scrapy has to run dry once.
+            # Items that a component swallows keep batches open without requests, until Scrapy has run dry once.
             if self.room <= 0 or len(self._acker.held) > min(2 * self._ready, MOST_HELD):
                 await self._notifier.wait()
                 continue
             enough = {slot for slot, number in self._of_sites().items() if number > self._enough}
             leased = await self._lease_client.next(-(-self.room // self._size), enough)
-            # Opened all at once: told to end, the worker has to know of each.
+            # Opened all at once: a worker that ends gives back each.
             for one, batch in [(one, self._open(one)) for one in leased]:
                 if is_suspect(one):
                     await self._until_settled(besides=batch)
@@ -159,7 +152,7 @@ class RequestFeeder:
         self._worked, self._pause = time.monotonic(), SOON
         number = leased.batch.number
         values, problem = _values(leased, self._key)
-        # One small batch among large ones must not make this worker take all the rest from the others.
+        # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{self._job.crawl}.b{number}.a{leased.attempt}")
         batch = LeasedBatch(leased, self._job.crawl, values, self._finds(f"b{number}:"), part)
@@ -174,7 +167,7 @@ class RequestFeeder:
         return batch
 
     def _note(self, number: int, problem: str) -> None:
-        """Whether a batch could be read. A worker that can read none ends: it is not the batches that are wrong."""
+        """A worker that can read no batch ends: the fault is its own, not the batches'."""
         if not problem:
             self._unread = None
         elif self._unread is not None:
@@ -224,9 +217,9 @@ class RequestFeeder:
         return kept
 
     async def _take_attributes(self, value: RequestValue) -> None:
-        """Give the spider the attributes that travel with a request; those that went before it are made with theirs.
+        """Give the spider the attributes that travel with a request, once all earlier requests have ended.
 
-        A spider has one value of each. To mix requests of two would give callbacks the wrong one without a word.
+        A spider has one value of each: an earlier request's callback would get the wrong one without a word.
         """
         wanted = value.get(ATTRIBUTES)
         if wanted is None or wanted == self._attributes:
@@ -260,7 +253,7 @@ def most_of_a_site(crawler: Crawler) -> int:
 
 
 def _unproven(value: RequestValue) -> str:
-    """Why a request is not made when no key shows that it is this project's own."""
+    """Why a request is not made without a key that proves it is this project's own."""
     scheme = value["url"].partition(":")[0].lower()
     if scheme in {"http", "https"} and "proxy" not in str(value.get("meta", "")):
         return ""

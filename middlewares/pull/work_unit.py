@@ -1,8 +1,7 @@
-"""What a pulling worker has begun: one leased batch each, or pages of the worker's own, until the last of it has ended.
+"""Units of a pulling worker's work: a leased batch, or pages of the worker's own, until their last request has ended.
 
-The rule it keeps: a request is open from the moment it is handed to Scrapy until its page, its failure or its
-disappearance was heard of, and an item until it has left the pipelines; nothing is over before its last one.
-Part of the worker half: imports Scrapy and the standard library only.
+A request is open from its start in Scrapy until its page, its failure or its disappearance was noted, and an item until
+it has left the pipelines. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class WorkUnit:
         self._open.discard(mark.serial)
 
     def forget(self) -> None:
-        """Scrapy has nothing of it any more: what is open was lost on the way, and nothing will be heard of it."""
+        """Scrapy has nothing of it any more: what is open was lost on the way."""
         self._open.clear()
         self._items = 0
 

@@ -1,4 +1,7 @@
-"""The throttle's downloader middlewares: permits of what leaves, the sites' answers, and robots.txt's Crawl-delay."""
+"""The throttle's downloader middlewares: permits of what leaves, the sites' answers, and robots.txt's Crawl-delay.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -57,18 +60,18 @@ REMEMBERED = 1000
 
 
 class PermitMiddleware:
-    """Lets requests with a permit pass, and sees to it that others get one."""
+    """Lets requests with a permit pass; all others wait for one."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PermitMiddleware:
-        """What checks a crawl.
+        """The middleware of this crawler.
 
         Raises:
-            ConfigError: there is no store to ask, and nobody else here who would tell.
-            NotConfigured: nothing of the throttle can hold here.
+        ConfigError: there is no store to ask, and no other component here that says so.
+        NotConfigured: nothing of the throttle can hold here.
         """
         gate = Gate.of(crawler)
         if not gate.in_force:
@@ -104,18 +107,18 @@ class PermitMiddleware:
         self._goes(request)
 
     def _goes(self, request: Request) -> None:
-        """It leaves as it was before it was sent back."""
+        """The request leaves as it was before it was sent back."""
         if AGAIN in request.meta:
             request.dont_filter = request.meta.pop(AGAIN)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
-        """An answer that came from nearer than the site: its permit was not used."""
+        """An answer from a cache or a middleware, not from the site: its permit was not used."""
         if self._gate.awake:
             self._gate.forget(request)
         return response
 
     def process_exception(self, request: Request, exception: Exception, spider: Spider | None = None) -> None:
-        """A request that somebody has dropped: the same."""
+        """A request that another middleware has dropped: its permit was not used."""
         self._gate.forget(request)
 
 
@@ -175,7 +178,7 @@ class CrawlDelay:
         self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
 
     def _forget(self) -> None:
-        """Whose delay was to be told again, and was not, has not answered since: the store keeps it."""
+        """A domain whose delay was not told again has not answered since; the store keeps its delay."""
         old = self._clock() - 2 * REPEAT_AFTER
         for domain, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
             if since < old:
@@ -190,7 +193,7 @@ def first_url(url: str, meta: Mapping[str, object]) -> str:
 
 def crawl_delay(body: bytes, agent: str) -> float:
     """The seconds between two requests that a robots.txt asks this user agent for; 0 where it asks for none."""
-    from protego import Protego  # only who obeys a robots.txt pays for it
+    from protego import Protego  # loaded only where ROBOTSTXT_OBEY is set
 
     delay = Protego.parse(body.decode("utf-8-sig", "ignore")).crawl_delay(agent)
     return max(float(delay), 0.0) if delay is not None else 0.0
@@ -211,7 +214,7 @@ class SiteWatch:
         return cls(gate, gate.options)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
-        """Report the answer; whoever comes next decides what becomes of the request."""
+        """Report the answer; other middlewares decide what becomes of the request."""
         if not self._gate.awake or "cached" in response.flags:
             return response
         domain = site_of(request.url)

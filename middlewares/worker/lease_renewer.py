@@ -1,8 +1,7 @@
 """The leases that a worker holds, renewed by a thread with a connection of its own.
 
-The rules it keeps: a lease is renewed only while the event loop turns, so that a worker that hangs loses it; after a
-standstill the store is asked before another request leaves. Part of the worker half: imports Scrapy and the standard
-library only.
+A lease is renewed only while the event loop turns, so that a worker that hangs loses it; after a standstill the store
+is asked before another request leaves. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """The leases of one worker. What is not said to be the thread's is called in the event loop."""
+    """The leases of one worker. Call from the event loop unless noted."""
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ class LeaseRenewer:
     # the event loop's side
 
     def check(self) -> None:
-        """To be called before a request leaves: after a standstill, nobody knows what is still ours."""
+        """Call before a request leaves: after a standstill, leases may be lost."""
         if self._clock() - self._turned > self._seconds / RENEWALS:
             self.turn()
 
@@ -159,7 +158,7 @@ class LeaseRenewer:
             self._tell(held, loss)
 
     def _confirm(self, stood: float) -> None:
-        """Who has stood still may have been given up: nothing else happens here until the store was asked."""
+        """After a standstill leases may be lost: block the event loop until the store was asked."""
         logger.warning("this worker has stood still for %.1f s; asking the store whether its leases are good", stood)
         self._done.clear()
         self._wanted.set()

@@ -1,8 +1,7 @@
 """A worker's files in its node's log folder: the part (its items) and the report (how far it is, how it ended).
 
-The rules it keeps: the part has its final name only when it is whole; the report is always replaced
-by rename, so that a reader never sees half of one; the last report comes after the part is closed.
-Part of the worker half: imports Scrapy and the standard library only.
+The part has its final name only when it is whole; the report is always replaced by rename, so that a reader never sees
+half of one. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""A line: how many permits it wants, which it may use, and which it gives up."""
+"""A domain's queue, the open permits of a process, and the store's clock: what each wants, uses and gives up."""
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from scrapyd_dist.middlewares.throttle.domain_queues import (
     DomainStatus,
     QueueKey,
 )
-from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
+from scrapyd_dist.middlewares.throttle.downloader_capacity import FEW, STALE, TOGETHER, DownloaderCapacity
+from scrapyd_dist.middlewares.throttle.throttle_client import FRESH, ClockOffset
 
 from scrapyd_dist.throttle.permits import Permit, PermitReply
 
@@ -137,3 +140,98 @@ def test_what_leaves_for_no_site_is_free() -> None:
     it = DomainQueue(QueueKey(""), waiting=1)
     it.withdraw(1.0)
     assert it.standing is DomainStatus.OPEN
+
+
+class Clock:
+    """Turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def places(of_engine: int, a_second: int = 0, clock: Clock | None = None) -> DownloaderCapacity:
+    """With so much room, where so many left in the last second."""
+    clock = clock or Clock()
+    downloader = SimpleNamespace(total_concurrency=1000, active=range(1000 - of_engine))
+    crawler: Any = SimpleNamespace(engine=SimpleNamespace(downloader=downloader))
+    it = DownloaderCapacity(crawler, clock)
+    for _ in range(a_second):
+        it.departed()
+    clock.now = 1.0
+    return it
+
+
+def test_at_first_there_are_as_many_as_the_engine_has_room_for_and_few_at_once() -> None:
+    assert [places(room).quota(0) for room in (-1, 0, 1, 8, 100)] == [0, 0, 1, 8, FEW]
+    assert [places(8).quota(open_now) for open_now in (7, 8, 9)] == [1, 0, 0]
+
+
+def test_as_many_as_leave_in_a_tenth_of_a_second_are_asked_for_ahead() -> None:
+    assert places(0, a_second=300).quota(0) == 30
+    assert places(5, a_second=300).quota(5) == 25
+    assert places(100, a_second=300).quota(0) == 30
+
+
+def test_the_longer_an_answer_takes_the_more_are_asked_for_ahead() -> None:
+    """Or a store that is far away would set the pace: each question has to bring more than leave until its answer."""
+    it = places(0, a_second=300)
+    wanted = {0.0: 30, 0.2: 90, 60.0: 330}
+    for seconds, ahead in wanted.items():
+        it.took(seconds)
+        assert it.quota(0) == ahead
+
+
+def test_a_busy_engine_asks_for_many_at_once() -> None:
+    assert [places(0, a_second=300).quota(open_now) for open_now in (20, 21)] == [TOGETHER, 0]
+    assert places(25, a_second=300).quota(24) == 6  # but not where it would have nothing to do
+
+
+def test_where_hardly_anything_leaves_nothing_is_asked_for_ahead() -> None:
+    assert places(0, a_second=9).quota(0) == 0
+    assert places(0, a_second=10).quota(0) == 1
+
+
+def test_what_left_long_ago_counts_no_more() -> None:
+    clock = Clock()
+    it = places(0, a_second=300, clock=clock)
+    assert it.quota(0) == 30
+    clock.now = 2.0
+    assert it.quota(0) == 0
+
+
+def test_before_the_first_answer_no_moment_comes() -> None:
+    assert ClockOffset().ours(1.0) == math.inf
+
+
+def test_the_quickest_answer_counts() -> None:
+    moments = ClockOffset()
+    for received, said in ((10.05, 1000.0), (10.51, 1000.5), (11.04, 1001.0)):
+        moments.saw(received, said)
+    assert moments.ours(1002.0) == pytest.approx(12.01)
+    assert moments.stores(12.01) == pytest.approx(1002.0)
+
+
+def test_a_clock_that_was_set_back_makes_nothing_early() -> None:
+    moments = ClockOffset()
+    moments.saw(10.0, 1000.0)
+    moments.saw(11.0, 900.0)
+    assert moments.ours(901.0) == pytest.approx(12.0)
+
+
+def test_a_clock_that_was_set_forward_is_followed_at_once() -> None:
+    moments = ClockOffset()
+    moments.saw(10.0, 1000.0)
+    moments.saw(11.0, 1100.0)
+    assert moments.ours(1101.0) == pytest.approx(12.0)
+
+
+def test_an_old_comparison_is_forgotten() -> None:
+    """Else two clocks that drift apart would be taken for one that was once close."""
+    moments = ClockOffset()
+    moments.saw(10.0, 1000.0)
+    for step in range(1, 4):
+        moments.saw(10.0 + step * 1.1 * FRESH + 0.05, 1000.0 + step * 1.1 * FRESH)
+    assert moments.ours(0.0) == pytest.approx(10.05 - 1000.0)
