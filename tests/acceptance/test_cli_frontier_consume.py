@@ -97,8 +97,9 @@ def test_workers_take_everything_and_the_items_come_home(
     shop: Callable[..., Shop], run_cli: Callable[..., Result]
 ) -> None:
     it = shop()
-    done = run_cli(it.it, "consume", "plain", "shop", "-o", "items.jl", "--json")
+    done = run_cli(it.it, "consume", "plain", "shop", "-o", "items.jl", "--json", "-s", "DISTRIBUTED_LEASES=9")
     assert done.code == 0, done.err
+    assert "Did you mean DISTRIBUTED_LEASE?" in done.err
     told = done.json()
     assert (told["state"], told["items"], told["requests"]["done"], told["batches"]["dead"]) == ("finished", 60, 60, 0)
     it.assert_all_home()

@@ -58,8 +58,20 @@ def test_a_spider_as_it_is_fills_a_frontier_and_makes_no_target_request(
 ) -> None:
     the_site = site(90)
     it = project(settings={"ADDONS": ADDON, "START_URL": the_site.start_url})
-    done = run_scrapy(it, "crawl", "easy", *FILL, "-s", "DISTRIBUTED_SLOT_PREFIX=p", "-s", "DISTRIBUTED_SLOTS=2")
+    done = run_scrapy(
+        it,
+        "crawl",
+        "easy",
+        *FILL,
+        "-s",
+        "DISTRIBUTED_SLOT_PREFIX=p",
+        "-s",
+        "DISTRIBUTED_SLOTS=2",
+        "-s",
+        "DISTRIBUTED_SLOT=3",
+    )
     assert done.code == 0, said(done)
+    assert "Did you mean DISTRIBUTED_SLOTS?" in done.err
     assert the_site.item_hits() == {}
     assert addresses(it) == details(the_site, 90)
     with closing(store_of(it)) as store:

@@ -55,9 +55,10 @@ def test_twenty_shards_on_four_nodes_that_keep_five_logs(
     nodes, pages = fleet(4), site(400, per_page=20)
     it = project(nodes=nodes, settings={**QUICK, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 10})
     line = ["crawl", "easy", *arguments("sdist", pages, shards=20)[2:]]
-    planned = run_cli(it, "plan", *line[1:]).json()
+    planned = run_cli(it, "plan", *line[1:], "-s", "DISTRIBUTED_SHARD=3").json()
     assert len(planned["shards"]) == 20
-    assert any("jobs_to_keep" in warning for warning in planned["warnings"])
+    for said in ("jobs_to_keep", "Did you mean DISTRIBUTED_SHARDS?"):
+        assert any(said in warning for warning in planned["warnings"]), said
     done = run_cli(it, *line, timeout=200)
     assert done.code == 0, done.err
     assert_exact(it, pages)

@@ -39,7 +39,17 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(
     """No blame, no halves, no next attempt, no workers without end; what was not made is listed."""
     pages = site(60, per_page=30)
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "CONCURRENT_REQUESTS": 1})
-    words = [way, "--batch-size", "15", "--max-jobs", "2", "-s", "CLOSESPIDER_ITEMCOUNT=4"]
+    words = [
+        way,
+        "--batch-size",
+        "15",
+        "--max-jobs",
+        "2",
+        "-s",
+        "CLOSESPIDER_ITEMCOUNT=4",
+        "-s",
+        "DISTRIBUTED_LIMITT=4",
+    ]
     done = run_cli(it, *arguments("sdist", pages), *words, timeout=120)
     assert done.code == 0, done.err
     row = last_crawl(it)
@@ -52,7 +62,8 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(
     assert {miss["kind"] for miss in left} == {"gone"}
     assert 30 <= len(left) < 56
     assert len(list(it.items(ITEMS))) + len(left) == 60
-    assert any("CLOSESPIDER_" in text for text in summary["warnings"])
+    for said in ("CLOSESPIDER_", "Did you mean DISTRIBUTED_LIMIT?"):
+        assert any(said in text for text in summary["warnings"]), said
     if way == "--pull":
         workers = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(f"{row.id}.w")}
         assert len(workers) == 2
@@ -65,7 +76,10 @@ def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(
     run_scrapy: Callable[..., Result],
 ) -> None:
     pages = site(200, per_page=20)
-    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "ADDONS": ADDON})
+    it = project(
+        nodes=pair,
+        settings={**IMPATIENT, "START_URL": pages.start_url, "ADDONS": ADDON, "DISTRIBUTED_BATCH_ADAPT": False},
+    )
     words = arguments("scrapy", pages)
     done = run_scrapy(it, *words, "-s", "CLOSESPIDER_PAGECOUNT=3", "-s", "DISTRIBUTED_BATCH_SIZE=3", timeout=120)
     assert done.code == 0, done.err
@@ -74,6 +88,7 @@ def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(
     assert summary["sealed"] < 200
     assert summary["sealed"] == summary["batches"]["done"] * 3 - (-summary["sealed"] % 3)
     assert any("CLOSESPIDER_PAGECOUNT" in text for text in summary["warnings"])
+    assert any("DISTRIBUTED_BATCH_ADAPT is old" in text for text in summary["warnings"])
 
 
 @pytest.mark.parametrize("way", ["--push", "--pull"])
