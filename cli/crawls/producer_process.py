@@ -76,8 +76,6 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
 
 #: seconds between a process's start and its first sign of life; clocks count those in whole ticks
 _SLACK = 2.0
-#: seconds without a sign of life after which a process on another machine is taken for dead
-_SILENCE = 60.0
 #: seconds for which a producer on another machine counts as alive after its last sign of life
 FRESH = 20.0
 #: how many of the producer's last words explain its death

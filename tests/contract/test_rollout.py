@@ -1,6 +1,7 @@
 """Rolling an egg out over real Scrapyd nodes, some of which refuse, hang or have it already."""
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -10,18 +11,25 @@ from typing import Any
 import pytest
 from rig.nodes import ScrapydNode
 from rig.projects import Project
+from rig.waiting import wait_for
+from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.egg import Egg, build
-from scrapyd_dist.deploy.kept_eggs import find_egg
-from scrapyd_dist.deploy.node_upload import BrokenEggError, Step
+from scrapyd_dist.deploy.kept_eggs import find_egg, kept_eggs
+from scrapyd_dist.deploy.node_upload import BrokenEggError, RollOutRequest, Step
 from scrapyd_dist.deploy.rollout import RollOut, ensure
 
-from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NoReply, NothingMatched
+from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionLost, ConnectionRefused, NoReply, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 SPIDER = "import scrapy\nclass One(scrapy.Spider):\n    name = 'one'\n"
+#: runs until it is told to stop
+LONG = (
+    "import scrapy\nclass Long(scrapy.Spider):\n    name = 'long'\n"
+    "    async def start(self):\n        import asyncio\n        await asyncio.sleep(600)\n        yield {}\n"
+)
 
 
 def node_of(real: ScrapydNode, **more: Any) -> Node:
@@ -35,9 +43,11 @@ def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
 
 @pytest.fixture
 def clean(pair: list[ScrapydNode]) -> Iterator[list[ScrapydNode]]:
-    """The two nodes without any project."""
+    """The two nodes without any project or job."""
     yield pair
     for node in pair:
+        node.kill_jobs()
+        node.wait_idle()
         for project in node.api("listprojects.json")["projects"]:
             node.api("delproject.json", project=project)
 
@@ -79,15 +89,7 @@ def test_missing_then_present(clean: list[ScrapydNode], make_egg: Callable[..., 
     def note(node: Node, step: Step) -> None:
         steps.append((node.name, step))
 
-    first = ensure(
-        nodes,
-        "p",
-        egg,
-        spider="one",
-        now=NOON,
-        state=tmp_path,
-        progress=note,
-    )
+    first = ensure(nodes, "p", egg, spider="one", now=NOON, state=tmp_path, progress=note)
     name = version_name(egg.content_hash, NOON)
     assert first.version == name
     assert uploaded(first) == [True, True]
@@ -140,7 +142,7 @@ def test_two_names_of_one_content_become_one(clean: list[ScrapydNode], make_egg:
 def test_a_failing_node_stops_no_other(clean: list[ScrapydNode], make_egg: Callable[..., Egg], deaf: Node) -> None:
     wrong = Node.parse(clean[1].url, name="wrong", username="u", password="nonsense-secret")
     nodes = [gone(), deaf, wrong, node_of(clean[0])]
-    result = ensure(nodes, "p", make_egg(), now=NOON, timeout=2)
+    result = ensure(nodes, "p", make_egg(), now=NOON, timeout=6)
     kinds = [type(node.error) for node in result.results]
     assert kinds == [ConnectionRefused, NoReply, AuthRefused, type(None)]
     assert result.version == versions(clean[0])[-1]
@@ -223,3 +225,214 @@ def test_refused_before_anything_is_asked(make_egg: Callable[..., Egg]) -> None:
         ensure([], "p", make_egg())
     with pytest.raises(ConfigError):
         ensure([gone()], "p", None)
+
+
+def start(real: ScrapydNode, version: str, job: str) -> None:
+    real.api("schedule.json", project="p", spider="long", _version=version, jobid=job)
+    wait_for(lambda: job in real.job_pids().values(), 30, f"the start of {job}")
+    wait_for(lambda: [row["id"] for row in real.api("listjobs.json", project="p")["running"]] == [job], 30, job)
+
+
+class Flaky(RequestsTransport):
+    """Loses the first connections to each page."""
+
+    def __init__(self, page: str, times: int) -> None:
+        super().__init__()
+        self.page, self.left = page, times
+
+    def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
+        if call.path == self.page and self.left:
+            self.left -= 1
+            raise ConnectionLost.at(str(node))
+        return super().send(node, call, timeout=timeout)
+
+
+class Meanwhile(RequestsTransport):
+    """Does something before a certain call."""
+
+    def __init__(self, page: str, what: Callable[[], object]) -> None:
+        super().__init__()
+        self.page, self.what = page, what
+
+    def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
+        if call.path == self.page:
+            self.what()
+        return super().send(node, call, timeout=timeout)
+
+
+class TestNames:
+    def test_a_given_name_is_sent_again_unless_only_the_missing_are_asked_for(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
+    ) -> None:
+        nodes, egg = [node_of(real) for real in clean], make_egg()
+        wish = RollOutRequest(given=dict.fromkeys(("node1", "node2"), "1_9"))
+        first = ensure(nodes, "p", egg, state=tmp_path, wish=wish)
+        assert (first.version, first.results[0].default) == ("1_9", "1_9")
+        assert [egg.version for egg in kept_eggs(tmp_path, "p")] == ["1_9"]
+        other = make_egg(SPIDER.replace("one", "two"))
+        again = ensure(nodes, "p", other, wish=wish)
+        assert [result.uploaded for result in again.results] == [True, True]
+        assert again.results[0].spiders == ("two",)
+        clean[1].api("delproject.json", project="p")
+        third = ensure(nodes, "p", other, wish=RollOutRequest(given=wish.given, only_missing=True))
+        assert [result.uploaded for result in third.results] == [False, True]
+
+    @pytest.mark.parametrize(("older", "newer"), [("1.9", "1.10"), ("r9-master", "r10-master")])
+    def test_what_scrapyd_sorts_wrongly_is_noticed_and_a_crawl_pins_the_newer(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], older: str, newer: str
+    ) -> None:
+        nodes = [node_of(real) for real in clean]
+        changed = make_egg(SPIDER.replace("one", "two"))
+        for name, egg in ((older, make_egg()), (newer, changed)):
+            kept = name.replace(".", "_")
+            result = ensure(nodes, "p", egg, wish=RollOutRequest(given=dict.fromkeys(("node1", "node2"), kept)))
+            assert result.version == kept
+        assert {found.default for found in result.results} == {older.replace(".", "_")}
+        # What a crawl pins tells its content, so a wrong order cannot bring the older code.
+        pinned = ensure(nodes, "p", changed, spider="two", now=NOON)
+        assert pinned.version == version_name(changed.content_hash, NOON)
+        assert [found.spiders for found in pinned.results] == [("two",), ("two",)]
+
+    def test_a_label_is_part_of_a_name_that_is_found_again(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
+    ) -> None:
+        nodes, egg = [node_of(clean[0])], make_egg()
+        first = ensure(nodes, "p", egg, now=NOON, wish=RollOutRequest(label="git-r2-main"))
+        assert first.version == version_name(egg.content_hash, NOON, label="git-r2-main")
+        assert ensure(nodes, "p", egg).version == first.version
+
+
+class TestAllOrNone:
+    def test_one_fails_and_none_keeps_it(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+        steps: list[tuple[str, Step]] = []
+        nodes = [*(node_of(real) for real in clean), gone()]
+        before = ensure(nodes[:2], "p", make_egg(), now=NOON).version
+        result = ensure(
+            nodes,
+            "p",
+            make_egg(SPIDER.replace("one", "two")),
+            wish=RollOutRequest(atomic=True),
+            now=NOON + timedelta(hours=1),
+            progress=lambda node, step: steps.append((node.name, step)),
+        )
+        assert [found.undone for found in result.results] == [True, True, False]
+        assert result.ready == ()
+        assert versions(clean[0]) == versions(clean[1]) == [before]
+        assert {("node1", Step.UNDONE), ("node2", Step.UNDONE)} <= set(steps)
+
+    def test_what_was_there_before_stays(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+        egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
+        first = ensure(nodes[:1], "p", egg, now=NOON)
+        result = ensure(nodes, "p", egg, wish=RollOutRequest(atomic=True))
+        assert [found.undone for found in result.results] == [False, True, False]
+        assert (versions(clean[0]), versions(clean[1])) == ([first.version], [])
+
+    def test_what_a_new_job_may_run_stays_and_the_job_is_named(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
+    ) -> None:
+        egg = make_egg(LONG)
+        name = version_name(egg.content_hash, NOON)
+        ensure([node_of(clean[0])], "p", make_egg(LONG + "\n# older\n"), now=NOON - timedelta(hours=1))
+        start(clean[0], versions(clean[0])[0], "before")
+        begun, lock = threading.Event(), threading.Lock()
+
+        def begin() -> None:
+            # From another program, between the upload and the moment when another node is known to have failed.
+            with lock:
+                if begun.is_set() or name not in versions(clean[0]):
+                    return
+                begun.set()
+                clean[0].api("schedule.json", project="p", spider="long", _version=name, jobid="meanwhile")
+                wait_for(lambda: "meanwhile" in clean[0].job_pids().values(), 30, "the other job")
+
+        nodes = [*(node_of(real) for real in clean), gone()]
+        with closing(Meanwhile("listspiders.json", begin)) as transport:
+            result = ensure(
+                nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
+            )
+        assert begun.is_set()
+        assert result.results[0].stays.endswith("is in use there by meanwhile")
+        assert [found.undone for found in result.results] == [False, True, False]
+        assert (versions(clean[0])[-1], versions(clean[1])) == (name, [])
+        assert [egg.version for egg in kept_eggs(tmp_path, "p")] == [name]
+
+
+class TestRepeated:
+    @pytest.mark.parametrize("page", ["listversions.json", "addversion.json", "listspiders.json"])
+    def test_what_passes_is_tried_again(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], page: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("scrapyd_dist.deploy.node_upload.BACKOFF", 0.01)
+        steps: list[Step] = []
+        with closing(Flaky(page, 2)) as transport:
+            result = ensure(
+                [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
+                progress=lambda _node, step: steps.append(step),
+            )  # fmt: skip
+        assert result.failed == ()
+        assert steps.count(Step.RETRYING) == 2
+
+    def test_so_often_and_no_more(self, make_egg: Callable[..., Egg], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("scrapyd_dist.deploy.node_upload.BACKOFF", 0.01)
+        steps: list[Step] = []
+        wish = RollOutRequest(retries=3)
+        result = ensure([gone()], "p", make_egg(), wish=wish, progress=lambda _node, step: steps.append(step))
+        assert len(result.failed) == 1
+        assert steps.count(Step.RETRYING) == 3
+
+    def test_never_beyond_the_nodes_time(self, make_egg: Callable[..., Egg]) -> None:
+        steps: list[Step] = []
+        result = ensure(
+            [gone()], "p", make_egg(), timeout=0.2, wish=RollOutRequest(retries=20),
+            progress=lambda _node, step: steps.append(step),
+        )  # fmt: skip
+        assert (len(result.failed), steps.count(Step.RETRYING)) == (1, 0)
+
+
+def test_a_dry_run_asks_only(clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path) -> None:
+    egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
+    done = ensure(nodes[:1], "p", egg, now=NOON)
+    result = ensure(nodes, "p", egg, state=tmp_path, wish=RollOutRequest(dry_run=True))
+    assert [found.planned for found in result.results] == [False, True, False]
+    assert result.version == done.version
+    assert len(result.failed) == 1
+    assert versions(clean[1]) == []
+    assert list(tmp_path.glob("eggs")) == []
+
+
+class TestSurvey:
+    def test_versions_default_and_jobs(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+        nodes = [*(node_of(real) for real in clean), gone()]
+        name = ensure(nodes[:1], "p", make_egg(LONG), now=NOON).version
+        start(clean[0], str(name), "c.b1.a1")
+        full, empty, dead = node_versions.look(nodes, "p")
+        assert (full.versions, full.default, [job.id for job in full.jobs]) == ((name,), name, ["c.b1.a1"])
+        assert (empty.versions, empty.default, empty.error) == ((), None, None)
+        assert dead.error is not None
+
+    def test_spiders_of_a_version(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+        nodes = [node_of(real) for real in clean]
+        wish = RollOutRequest(given={"node1": "1_0"})
+        ensure(nodes[:1], "p", make_egg(), wish=wish)
+        ensure(nodes[:1], "p", make_egg(SPIDER.replace("one", "two")), wish=RollOutRequest(given={"node1": "2_0"}))
+        new, none = node_versions.spiders(nodes, "p")
+        assert (new.version, new.spiders) == ("2_0", ("two",))
+        assert "sdist deploy-all" in str(none.error)
+        assert node_versions.spiders(nodes[:1], "p", version="1.0")[0].spiders == ("one",)
+        assert "It has: 1_0, 2_0" in str(node_versions.spiders(nodes[:1], "p", version="3.0")[0].error)
+
+
+class TestPrune:
+    def test_what_a_job_began_to_need_meanwhile_stays(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
+    ) -> None:
+        nodes = [node_of(real) for real in clean]
+        for number in range(4):
+            ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
+        names = versions(clean[0])
+        plans = [node_versions.plan(seen, 1, lambda _job: None) for seen in node_versions.look(nodes, "p")]
+        assert [plan.versions for plan in plans] == [tuple(names[:3])] * 2
+        start(clean[1], names[1], "c.b1.a1")
+        done = node_versions.delete(plans, {"c.b1.a1": names[1]}.get)
+        assert [plan.versions for plan in done] == [tuple(names[:3]), (names[0], names[2])]
+        assert (versions(clean[0]), versions(clean[1])) == (names[3:], [names[1], names[3]])
