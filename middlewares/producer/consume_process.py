@@ -1,4 +1,8 @@
-"""What `sdist consume` works with at one frontier: its lock, its scheduler, its reports."""
+"""The process behind `sdist consume`: it keeps workers running at one frontier, and brings home what they did.
+
+The rules it keeps: one process at a time does so at a frontier; nothing is started before the checks are through; the
+next process takes up what this one leaves behind (workers, parts on their way).
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,10 @@ from scrapyd_dist.transports.threads import ThreadTransport
 
 from ..throttle.install import why_not_heeded
 from .crawl_nodes import CrawlNodes, in_thread
-from .crawl_repository import CrawlRepository
+from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_parts, job_settings
 from .factory import check_mode, shared_settings, stop_code, worker_settings
+from .lifecycle import Lifecycle
 from .preflight import find_project
 from .process import check_known
 from .producer_options import read_options
@@ -41,38 +46,36 @@ if TYPE_CHECKING:
     from scrapy.settings import Settings
 
     from scrapyd_dist.items.delivery import Delivery
+    from scrapyd_dist.items.merging import ItemOutput
     from scrapyd_dist.scheduling.node_state import NodeState
     from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.scheduling.worker_request import WorkerRequest
+    from scrapyd_dist.store.worker_thread import StoreThread
     from scrapyd_dist.transports import AsyncSender
 
     from .producer_options import ProducerOptions
 
 
 class FrontierLock:
-    """This process at a frontier."""
+    """This process's claim to a frontier: the frontier's row names one process."""
 
-    def __init__(self, repository: CrawlRepository) -> None:
-        self._repository = repository
-        self._store = repository.thread.store
+    def __init__(self, thread: StoreThread, frontier: str) -> None:
+        self._thread = thread
+        self._frontier = frontier
 
-    async def take(self, frontier: str, spider: str, asked: CrawlRequest, before: tuple[int | None, str]) -> None:
+    async def take(self, before: tuple[int | None, str]) -> None:
         """From now on the row names this process.
 
         Args:
-            frontier: whose row.
-            spider: of the workers.
-            asked: what the command line asks for.
             before: the process that the row named when it was seen that none works there; its machine.
 
         Raises:
             ConfigError: another one was faster.
         """
-        claim = partial(self._store.claim, frontier, pid=os.getpid(), host=gethostname(), before=before)
-        if not await self._repository.thread(claim):
-            raise _taken(frontier)
-        await self._repository.take_row(spider, asked)
-        await self._repository.thread(self._store.want, self._repository.id, "")
+        claim = self._thread.store.claim
+        mine = partial(claim, self._frontier, pid=os.getpid(), host=gethostname(), before=before)
+        if not await self._thread(mine):
+            raise _taken(self._frontier)
 
     async def check(self) -> None:
         """Refuse to go on beside another process.
@@ -80,16 +83,12 @@ class FrontierLock:
         Raises:
             ConfigError: the frontier is another one's now.
         """
-        if not await self._is_mine():
-            raise _taken(self._repository.id)
+        if not await self.is_mine():
+            raise _taken(self._frontier)
 
-    async def end(self, state: CrawlState, *, code: int, message: str, summary: dict[str, Any] | None) -> None:
-        """Nobody keeps workers running there any more, unless somebody else does."""
-        if await self._is_mine():
-            await self._repository.end(state, code=code, message=message, summary=summary)
-
-    async def _is_mine(self) -> bool:
-        row = await self._repository.thread(self._store.crawl, self._repository.id)
+    async def is_mine(self) -> bool:
+        """Whether the row still names this process."""
+        row = await self._thread(self._thread.store.crawl, self._frontier)
         return (row.pid, row.host) == (os.getpid(), gethostname())
 
 
@@ -256,16 +255,13 @@ class ConsumeRequest:
 
 
 class ConsumeProcess:
-    """One run of the manager at a frontier, from the first check to the merged file.
+    """Starts the consumption of a frontier.
 
     Args:
         errand: what was asked for.
         settings: the project's, with what was asked for; DISTRIBUTED_CRAWL is the frontier.
         show: is given the summary now and then.
     """
-
-    _reporter: FrontierReporter
-    _ticking: asyncio.Task[None]
 
     def __init__(self, errand: ConsumeRequest, settings: Settings, show: Callable[[dict[str, Any]], None]) -> None:
         check_args(errand.args)
@@ -284,71 +280,59 @@ class ConsumeProcess:
         Raises:
             DistError: nothing was started, for this reason.
         """
-        check_known(self._settings, self._errand.spider)
-        self._repository, self._sender = CrawlRepository(self._options, self._project), ThreadTransport()
+        options, spider = self._options, self._errand.spider
+        check_known(self._settings, spider)
+        thread, sender = open_thread(options, self._project), ThreadTransport()
         try:
-            self._hold = FrontierLock(self._repository)
-            frontier = str(self._options.crawl)
-            await self._hold.take(frontier, self._errand.spider, self._asked, self._errand.before)
+            lock = FrontierLock(thread, str(options.crawl))
+            await lock.take(self._errand.before)
+            row = await find_row(thread, options, self._project, spider, self._asked)
+            repository = CrawlRepository(thread, row, options, self._project)
+            await repository.take_up()
+            await thread(thread.store.want, repository.id, "")
             try:
-                await self._begin()
-                return await self._keep()
+                work = await self._begin(lock, repository, sender)
             except BaseException as error:
-                await self._let_go(CrawlState.STOPPED, FAILED, str(error))
+                await end_row(lock, repository, CrawlState.STOPPED, FAILED, str(error))
                 raise
+            return await work.keep()
         finally:
-            self._sender.close()
-            self._repository.close()
+            sender.close()
+            thread.close()
 
-    # begin
-
-    async def _begin(self) -> None:
+    async def _begin(self, lock: FrontierLock, repository: CrawlRepository, sender: AsyncSender) -> ConsumeRun:
         self._listen()
         options, spider = self._options, self._errand.spider
         if not self._errand.rows:
             check_mode(options, self._settings)
             check_parts(self._settings)
-        self._fleet = fleet = CrawlNodes(options, self._project, spider, self._repository.where, self._repository.rules)
-        prepared = await fleet.prepare(await self._repository.nodes())
-        spec, members = await self._spec(prepared.version), await fleet.members()
-        self._manager = new_manager(
-            options, spec, scaling=self._errand.scaling, fleet=fleet, members=members, repository=self._repository,
-            sender=self._sender,
+        fleet = await CrawlNodes.prepare(options, self._project, spider, repository)
+        spec, members = await self._spec(repository, fleet.prepared.version), await fleet.members()
+        manager = new_manager(
+            options, spec, scaling=self._errand.scaling, fleet=fleet, members=members, repository=repository,
+            sender=sender,
         )  # fmt: skip
-        await self._hold.check()
-        await self._check_parts()
-        await self._manager.recover()
-        bulletin = FrontierReporter(
-            repository=self._repository,
-            manager=self._manager,
+        await lock.check()
+        outputs = repository.outputs(self._settings) if self._errand.merge else []
+        if self._errand.merge:
+            await _check_parts(repository)
+        await manager.recover()
+        warnings = [*complaints(self._settings), *await repository.warnings(), *fleet.prepared.warnings]
+        reporter = FrontierReporter(
+            repository=repository,
+            manager=manager,
             show=self._show,
             begun=self._begun,
             unheeded=why_not_heeded(self._settings),
+            warnings=warnings,
         )
-        await bulletin.begin()
-        self._reporter = bulletin
-        told = complaints(self._settings)
-        for warning in (*told, *await self._repository.warnings(), *prepared.warnings):
+        await reporter.begin()
+        for warning in warnings:
             logger.warning("%s", warning)
-            bulletin.warnings.append(warning)
-        await bulletin.tell(CrawlState.WORKING, version=prepared.version, spider=spider)
+        await reporter.tell(CrawlState.WORKING, version=fleet.prepared.version, spider=spider)
         if not self._interrupted.is_set():
-            self._manager.start()
-
-    async def _check_parts(self) -> None:
-        """Refuse to merge what came home to another machine.
-
-        Raises:
-            ConfigError: some of it did.
-        """
-        parts = [self._repository.parts / one.part for one in await self._repository.accepted() if one.part]
-        away = await in_thread(lambda: sum(not part.is_file() for part in parts)) if self._errand.merge else 0
-        if away:
-            raise ConfigError(
-                f"{away:,} of the {len(parts):,} parts of {self._repository.id} are not in"
-                f" {self._repository.parts}: they came home to the machine where it was worked"
-                " on before. Consume it there, or bring that folder here; or leave out -o, and merge them later."
-            )
+            manager.start()
+        return ConsumeRun(self._errand, options, lock, reporter, fleet, outputs, self._interrupted)
 
     def _listen(self) -> None:
         """From now on Ctrl-C ends the managing in good order; a second one ends this process as it stands."""
@@ -361,56 +345,114 @@ class ConsumeProcess:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, signalled)
 
-    async def _spec(self, version: str | None) -> JobRequest:
+    async def _spec(self, repository: CrawlRepository, version: str | None) -> JobRequest:
         asked = {**worker_settings(self._options, self._settings), **job_settings(self._asked, self._options)}
         labels = {"DISTRIBUTED_LABELS": ",".join(self._errand.labels)} if self._errand.labels else {}
         return JobRequest(
-            crawl=self._repository.id,
-            home=self._repository.home,
+            crawl=repository.id,
+            home=repository.home,
             project=self._project.name,
             spider=self._errand.spider,
             version=version,
             settings={**asked, **labels},
             args=self._errand.args,
             shared=shared_settings(self._settings),
-            collected=await self._repository.collected(),
+            collected=await repository.collected(),
             rows=self._errand.rows,
         )
 
-    # keep workers running
 
-    async def _keep(self) -> int:
-        """Until nothing is left to do, or it cannot go on, or somebody has had enough."""
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
-        others = [asyncio.create_task(work) for work in (self._manager.ended(), self._interrupted.wait())]
+async def _check_parts(repository: CrawlRepository) -> None:
+    """Refuse to merge what came home to another machine.
+
+    Raises:
+        ConfigError: some of it did.
+    """
+    parts = [repository.parts / one.part for one in await repository.accepted() if one.part]
+    away = await in_thread(lambda: sum(not part.is_file() for part in parts))
+    if away:
+        raise ConfigError(
+            f"{away:,} of the {len(parts):,} parts of {repository.id} are not in {repository.parts}: they came home to"
+            " the machine where it was worked on before. Consume it there, or bring that folder here; or leave out -o,"
+            " and merge them later."
+        )
+
+
+async def end_row(
+    lock: FrontierLock,
+    repository: CrawlRepository,
+    state: CrawlState,
+    code: int,
+    message: str,
+    document: dict[str, Any] | None = None,
+) -> None:
+    """This process keeps no workers running any more; another one's row stays as it is."""
+    with suppress(StoreError):
+        if await lock.is_mine():
+            await repository.end(state, code=code, message=message, summary=document)
+
+
+class ConsumeRun(Lifecycle):
+    """The consumption of a frontier that has begun."""
+
+    def __init__(
+        self,
+        errand: ConsumeRequest,
+        options: ProducerOptions,
+        lock: FrontierLock,
+        reporter: FrontierReporter,
+        fleet: CrawlNodes,
+        outputs: list[ItemOutput],
+        interrupted: asyncio.Event,
+    ) -> None:
+        super().__init__(TICK)
+        self._errand, self._options, self._lock, self._fleet = errand, options, lock, fleet
+        self._reporter, self._repository, self._manager = reporter, reporter.repository, reporter.manager
+        self._outputs, self._interrupted = outputs, interrupted
+        self._failure = asyncio.Event()
+
+    async def keep(self) -> int:
+        """Keep workers running until nothing is left to do, they cannot go on, or the process is interrupted.
+
+        Returns:
+            The exit code.
+        """
+        self.run_clock()
+        ends = (self._manager.ended(), self._interrupted.wait(), self._failure.wait())
+        waits = [asyncio.ensure_future(end) for end in ends]
         try:
-            await asyncio.wait([self._ticking, *others], return_when=asyncio.FIRST_COMPLETED)
-            if self._ticking.done():
-                await self._ticking
-            return await self._end()
-        except StoreError as error:
-            raise StoreError(f"{error} {self._how_to_go_on()}") from error
-        finally:
-            for task in others:
-                task.cancel()
-            await asyncio.gather(self._still(), *others, return_exceptions=True)
-            await self._manager.stop("")
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                await self.tasks.settle()
+                return await self._end()
+            except StoreError as error:
+                raise StoreError(f"{error} {self._how_to_go_on()}") from error
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+                await self.close("")
+        except BaseException as error:
+            await self._let_go(CrawlState.STOPPED, FAILED, str(error))
+            raise
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK)
-            await self._hold.check()
-            wanted = await self._repository.wanted()
-            if wanted == "cancel":
-                self._interrupted.set()
-            elif (wanted == "pause") != self._manager.paused:
-                self._manager.rest(paused=not self._manager.paused)
-            await self._reporter.tell(self._repository.state)
+    async def tick(self) -> None:
+        """Do what users ask for, and report."""
+        await self._lock.check()
+        wanted = await self._repository.wanted()
+        if wanted == "cancel":
+            self._interrupted.set()
+        elif (wanted == "pause") != self._manager.paused:
+            self._manager.rest(paused=not self._manager.paused)
+        await self._reporter.tell(self._repository.state)
 
-    async def _still(self) -> None:
-        """Write nothing from time to time any more."""
-        self._ticking.cancel()
-        await asyncio.gather(self._ticking, return_exceptions=True)
+    def failed(self, error: BaseException) -> None:
+        self._failure.set()  # `keep` raises it
+
+    async def finish(self, reason: str) -> None:
+        """Report no more, and start no worker any more."""
+        await self.stop_clock()
+        await self._manager.stop(reason)
 
     # end
 
@@ -421,24 +463,24 @@ class ConsumeProcess:
         if not manager.stopped or manager.incomplete:
             return await self._good_end()
         limit = self._errand.scaling.max_time
-        time_up = limit and not manager.failed and time.monotonic() - self._begun > limit
+        time_up = limit and not manager.failed and time.monotonic() - self._reporter.begun > limit
         return await self._stop(manager.stopped, TIME_UP if time_up else stop_code(manager))
 
     async def _good_end(self) -> int:
         """Nothing is left to do here: merge what came home, if that was asked for."""
-        backlog = await self._repository.thread(self._repository.thread.store.backlog, self._repository.id)
+        repository, reporter = self._repository, self._reporter
+        backlog = await repository.thread(repository.thread.store.backlog, repository.id)
         if self._errand.scaling.every == 0 and not backlog.drained:
             return await self._stop("The workers are started", 0)
         await self._manager.left()
         await self._manager.stop("")
-        await self._reporter.tell(CrawlState.COLLECTING)
-        stored = await self._repository.for_delivery(self._fleet.prepared.key)
-        outputs = self._repository.outputs(self._settings) if self._errand.merge else []
-        work = partial(deliver, self._repository.folder, own=[], outputs=outputs, feed_url=None, **stored)
-        self._reporter.delivered = await in_thread(work)
+        await reporter.tell(CrawlState.COLLECTING)
+        stored = await repository.for_delivery(self._fleet.prepared.key)
+        work = partial(deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored)
+        reporter.delivered = await in_thread(work)
         if self._manager.incomplete:
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, self._how_to_complete())
-        code = exit_code(self._reporter.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)
+        code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
         prefix = self._errand.scaling.prefix
@@ -462,13 +504,8 @@ class ConsumeProcess:
         )
 
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
-        """This process keeps no workers running any more."""
-        document = None
-        if hasattr(self, "_ticking"):
-            await self._still()
-        if hasattr(self, "_reporter"):
-            self._reporter.message = message
-            document = self._reporter.summary(state)
-        with suppress(StoreError):
-            await self._hold.end(state, code=code, message=message, summary=document)
+        """Give the frontier's row its end."""
+        await self.stop_clock()
+        self._reporter.message = message
+        await end_row(self._lock, self._repository, state, code, message, self._reporter.summary(state))
         return code

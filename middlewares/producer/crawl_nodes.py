@@ -22,12 +22,13 @@ from .crawl_code import TODAYS, CrawlCode
 from .preflight import bring, members_of, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.scheduling.node_state import NodeState
     from scrapyd_dist.store.reach import Way
 
+    from .crawl_repository import CrawlRepository
     from .preflight import Prepared, PreparedProject
     from .producer_options import ProducerOptions
 
@@ -236,50 +237,59 @@ RULES = "rules of `sdist throttle`"
 
 
 class CrawlNodes:
-    """Finds nodes, and brings them the crawl's code."""
+    """The nodes of one crawl, which have its code.
 
-    prepared: Prepared
-    ways: Ways  #: to the store, for workers
+    Args:
+        sources: where they are listed.
+        options: what the crawl was given.
+        project: whose code the nodes get.
+        spider: its name.
+        repository: the crawl's.
+        prepared: the nodes at the start.
+    """
 
     def __init__(
         self,
+        sources: NodeSources,
         options: ProducerOptions,
         project: PreparedProject,
         spider: str,
-        store: str,
-        rules: Callable[[], Awaitable[int]],
+        repository: CrawlRepository,
+        prepared: Prepared,
     ) -> None:
-        """Nothing is looked at yet.
+        self._sources, self._options, self._spider = sources, options, spider
+        self.project = project
+        self._rules = repository.rules
+        self.prepared = prepared
+        self.warnings = list(prepared.warnings)
+        self.ways = Ways(repository.where, prepared.key)  #: to the store, for workers
+        self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
+
+    @classmethod
+    async def prepare(
+        cls,
+        options: ProducerOptions,
+        project: PreparedProject,
+        spider: str,
+        repository: CrawlRepository,
+        code: CrawlCode = TODAYS,
+    ) -> CrawlNodes:
+        """Find the nodes, and bring them the code.
 
         Args:
             options: what the crawl was given.
             project: whose code the nodes get.
             spider: its name.
-            store: its address.
-            rules: tells how many rules of `sdist throttle` are in the store now.
-        """
-        self._options, self._project, self._spider = options, project, spider
-        self._store, self._rules = store, rules
-        self.warnings: list[str] = []  #: what is to be said of the nodes
-        self._sources = NodeSources(options, project)
-        self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
-
-    async def prepare(self, records: Sequence[NodeRecord], code: CrawlCode = TODAYS) -> Prepared:
-        """See to it that nodes are there and have the code.
-
-        Args:
-            records: what the store has of nodes.
-            code: what is settled of the crawl's code.
+            repository: the crawl's.
+            code: what is settled of it.
 
         Raises:
             DistError: nothing can be started, for this reason.
         """
-        nodes = await in_thread(partial(self._sources.read, records))
-        work = partial(prepare, self._options, self._project, self._spider, nodes, code=code)
-        self.prepared = await in_thread(work)
-        self.warnings += self.prepared.warnings
-        self.ways = Ways(self._store, self.prepared.key)
-        return self.prepared
+        sources = NodeSources(options, project)
+        nodes = await in_thread(partial(sources.read, await repository.nodes()))
+        prepared = await in_thread(partial(prepare, options, project, spider, nodes, code=code))
+        return cls(sources, options, project, spider, repository, prepared)
 
     async def members(self) -> list[NodeState]:
         """The nodes at the start. Where workers need the store, those that do not reach it are not used.
@@ -302,7 +312,7 @@ class CrawlNodes:
     async def bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
         node = member.node
-        work = partial(bring, self._options, self._project, node, self.prepared, self._spider)
+        work = partial(bring, self._options, self.project, node, self.prepared, self._spider)
         wrong = await in_thread(work)
         if not wrong and (self._options.throttled or self._options.heeds):  # a manager looks for itself
             member.deaf = (await in_thread(partial(self.ways, node))).reason

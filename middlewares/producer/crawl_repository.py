@@ -53,39 +53,83 @@ COLLECTED = 20
 OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"})
 
 
-class CrawlRepository:
-    """One crawl's row, shards, batches, counts and misses."""
+def open_thread(options: ProducerOptions, project: PreparedProject) -> StoreThread:
+    """The store of the crawl, on its thread."""
+    return StoreThread(open_store(store_address(options, project), key=state_key(project.state)))
 
-    id: str
-    row: Crawl  #: as it was when this process took it up
-    folder: Path  #: the crawl's own, in the state folder
+
+async def find_row(
+    thread: StoreThread, options: ProducerOptions, project: PreparedProject, spider: str, asked: CrawlRequest
+) -> Crawl:
+    """The row of this crawl: a new one, or the one that a command or an earlier process made for it."""
+    if options.crawl is not None:
+        with suppress(NothingMatched):
+            return await thread(thread.store.own_crawl, options.crawl)
+    while True:
+        taken = {crawl.id for crawl in await thread(thread.store.crawls)}
+        name = options.crawl or crawl_name(spider, datetime.now(timezone.utc), taken)
+        kept = _kept(asked, asked_outputs(options, name))
+        row = Crawl(id=name, project=project.name, spider=spider, created=time.time(), options=kept)
+        try:
+            await thread(thread.store.add_crawl, row)
+        except NameTaken:  # by a crawl that began in the same second
+            if options.crawl is not None:
+                raise
+        else:
+            return row
+
+
+def _kept(asked: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The options with which a producer goes on with this crawl, where no command has kept them."""
+    return {
+        "settings": {"DISTRIBUTED_OUTPUTS": [{**one, "path": str(Path(one["path"]).absolute())} for one in outputs]},
+        "spider_settings": {name: value for name, value in asked.given.items() if name not in OUTPUT_SETTINGS},
+        "args": dict(asked.args),
+        "cwd": str(Path.cwd()),
+    }
+
+
+def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
+    """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+    usual = {"path": str(Path.cwd() / f"{crawl}.jl"), "format": "jsonlines", "overwrite": True}
+    return [dict(output) for output in options.outputs] or ([] if options.feed_url else [usual])
+
+
+class CrawlRepository:
+    """One crawl's row, shards, batches, counts and misses.
+
+    Args:
+        thread: the store.
+        row: the crawl's, as it is when this process takes it up.
+        options: what the crawl was given.
+        project: whose state folder it is in.
+        counted: is told the account of found requests, part by part, when the store has it.
+    """
 
     def __init__(
         self,
+        thread: StoreThread,
+        row: Crawl,
         options: ProducerOptions,
         project: PreparedProject,
         counted: Callable[[Mapping[str, int]], object] = lambda _: None,
     ) -> None:
-        """Nothing is kept yet.
-
-        Args:
-            options: what the crawl was given.
-            project: whose state folder it is in.
-            counted: is told the account of found requests, part by part, when the store has it.
-        """
         self._counted = counted
         self._options = options
         self._project = project
         self.where = store_address(options, project)
-        self.thread = StoreThread(open_store(self.where, key=state_key(project.state)))
-        self._db = self.thread.store
-        self.started = self._taken = time.time()
-        self._ran_before = 0.0
+        self.thread = thread
+        self._db = thread.store
+        self.row, self.id, self.started = row, row.id, row.created
+        self.folder = project.state / "crawls" / row.id
+        before = row.summary.get("duration_s")
+        self._ran_before = float(before or 0.0)
+        self._taken = row.created if before is None else time.time()
         self.counts: dict[str, int] = {}
         self.batches = 0
         self.state = CrawlState.STARTING
-        self.when_refused = CrawlState.REFUSED
-        self.earlier_versions: tuple[str, ...] = ()
+        self.when_refused = row.when_refused
+        self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
         self._misses: list[Miss] = []
         self._sampled: float | None = None
 
@@ -116,16 +160,8 @@ class CrawlRepository:
         """How many rules of `sdist throttle` there are."""
         return len((await self.thread(self._db.rules)).rules)
 
-    async def take_row(self, spider: str, asked: CrawlRequest) -> None:
-        """This crawl's row: a new one, or the one that a command or an earlier process made for it."""
-        self.row = row = await self._row(spider, asked)
-        self.started, self.when_refused = row.created, row.when_refused
-        self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
-        if (before := row.summary.get("duration_s")) is not None:
-            self._ran_before = float(before)
-        else:
-            self._taken = row.created
-        self.folder = self._project.state / "crawls" / self.id
+    async def take_up(self) -> None:
+        """From now on the crawl's row names this process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         note_pid(self.folder, os.getpid())
         mine = {"pid": os.getpid(), "host": gethostname()}
@@ -157,45 +193,6 @@ class CrawlRepository:
         if prepared.key is None:  # the nodes had other code, and nothing was to be uploaded
             told["foreign_code"] = True
         return {"version": prepared.version, "options": told}
-
-    async def _row(self, spider: str, asked: CrawlRequest) -> Crawl:
-        if self._options.crawl is None:
-            while True:
-                self.id = await self._free_id(spider)
-                with suppress(NameTaken):  # by a crawl that began in the same second
-                    return await self._new_row(spider, asked)
-        self.id = self._options.crawl
-        try:
-            return await self.thread(self._db.own_crawl, self.id)
-        except NothingMatched:
-            return await self._new_row(spider, asked)
-
-    async def _new_row(self, spider: str, asked: CrawlRequest) -> Crawl:
-        told = self._told(asked)
-        row = Crawl(id=self.id, project=self._project.name, spider=spider, created=self.started, options=told)
-        await self.thread(self._db.add_crawl, row)
-        return row
-
-    def _told(self, asked: CrawlRequest) -> dict[str, Any]:
-        """What a producer has to be told to go on with this crawl, where no command of ours has kept it."""
-        outputs = [{**o, "path": str(Path(o["path"]).absolute())} for o in self._asked_outputs()]
-        given = {name: value for name, value in asked.given.items() if name not in OUTPUT_SETTINGS}
-        return {
-            "settings": {"DISTRIBUTED_OUTPUTS": outputs},
-            "spider_settings": given,
-            "args": dict(asked.args),
-            "cwd": str(Path.cwd()),
-        }
-
-    def _asked_outputs(self) -> list[dict[str, Any]]:
-        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
-        asked = [dict(output) for output in self._options.outputs]
-        usual = {"path": str(Path.cwd() / f"{self.id}.jl"), "format": "jsonlines", "overwrite": True}
-        return asked or ([] if self._options.feed_url else [usual])
-
-    async def _free_id(self, spider: str) -> str:
-        taken = {crawl.id for crawl in await self.thread(self._db.crawls)}
-        return crawl_name(spider, datetime.now(timezone.utc), taken)
 
     async def take_shards(self, shards: Sequence[Shard]) -> list[Shard]:
         """The shards of this crawl: these when it begins, its own when it goes on."""
@@ -368,7 +365,7 @@ class CrawlRepository:
                 format=one.get("format"),
                 exporter=exporter_for(with_format(one), settings, crawler),
             )
-            for one in self._asked_outputs()
+            for one in asked_outputs(self._options, self.id)
         ]
 
     def close(self) -> None:

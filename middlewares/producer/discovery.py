@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: reasons that are told
 REASONS = 10
+#: index pages after which it can be guessed what the others will give
+KNOWN_PAGES = 5
 
 
 class Capture(FrontierFeed):
@@ -159,6 +161,7 @@ class IndexWalk:
         self.walks = {shard.number: ShardWalk(shard=shard) for shard in shards}
         self.misses: list[Miss] = []  #: failed index pages that are not in the store yet
         self.failed = 0
+        self.walked = False  #: nothing more is found
         self._next = 0
         self._told: dict[int, tuple[int, int]] = {}
 
@@ -179,6 +182,21 @@ class IndexWalk:
         """Index pages of shards that an earlier process finished."""
         finished = [w.shard for w in self.walks.values() if w.shard.state is ShardState.FINISHED]
         return sum((s.last_page or 0) - (s.first_page or 0) + 1 for s in finished) if self._template else 0
+
+    def more(self, found: int, room: int | None) -> float | None:
+        """How many target requests the rest of the walk may give; None while that cannot be told.
+
+        Args:
+            found: so far.
+            room: how many more are wanted at most.
+        """
+        if self.walked:
+            return 0.0
+        pages, total = self.pages + self.done_before, self.total
+        more = found / pages * (total - pages) if total is not None and pages >= KNOWN_PAGES else None
+        if room is not None:
+            more = float(room) if more is None else min(more, room)
+        return more
 
     def unfinished(self) -> list[Shard]:
         return [walk.shard for walk in self.walks.values() if walk.shard.state is ShardState.OPEN]

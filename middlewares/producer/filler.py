@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import time
-from contextlib import suppress
 from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -24,16 +23,16 @@ from scrapyd_dist.frontier.intake import check_frontier_name
 from scrapyd_dist.frontier.producer_registration import FrontierProducer
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.settings import complaints
-from scrapyd_dist.store import open_store
-from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import Disposition, count_found
 from ..slot_routing import SlotHome, SlotRouting
 from ..targets import find_target
-from .crawl_end import exit_code as process_exit
+from .crawl_repository import open_thread
 from .crawl_request import asked_for, check_parts, shards_of
 from .discovery import Capture
-from .preflight import find_project, store_address
+from .lifecycle import Lifecycle, begin
+from .lifecycle import exit_code as process_exit
+from .preflight import find_project
 from .producer_options import read_options
 
 if TYPE_CHECKING:
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Miss
     from scrapyd_dist.frontier.intake import FrontierIntake
+    from scrapyd_dist.store.worker_thread import StoreThread
 
     from ..targets import Target
-    from .preflight import PreparedProject
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class FrontierWriter:
 
     def __init__(self, producer: FrontierProducer, thread: StoreThread) -> None:
         self._producer = producer
-        self._thread = thread
+        self.thread = thread
         self._waiting: list[FrontierIntake] = []
         self._counts: dict[str, int] = {}
         self._misses: list[Miss] = []
@@ -96,7 +95,7 @@ class FrontierWriter:
     async def write(self) -> None:
         """Bring all that waits into the store, and say that this producer is alive; `fault` says what did not work."""
         try:
-            await self._thread(self._producer.renew)
+            await self.thread(self._producer.renew)
             while self._waiting or self._counts or self._misses:
                 await self._step()
         except Exception as error:  # whatever it was, all is kept for the next time
@@ -108,7 +107,7 @@ class FrontierWriter:
 
     async def _step(self) -> None:
         found, counts, misses = self._waiting[:STEP], dict(self._counts), list(self._misses)
-        kept = await self._thread(partial(self._producer.keep, found, counts, misses))
+        kept = await self.thread(partial(self._producer.keep, found, counts, misses))
         # What came in meanwhile stands behind what was kept.
         self._waiting = self._waiting[len(found) :]
         self._misses = self._misses[len(misses) :]
@@ -134,19 +133,9 @@ LAST_PATIENCE = 60.0
 class Filler:
     """The spider middleware of a producer of a frontier."""
 
-    _target: Target
-    _capture: Capture
-    _producer: FrontierProducer
-    _writer: FrontierWriter
-    _thread: StoreThread
-
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._frontier = str(crawler.settings.get("DISTRIBUTED_FRONTIER"))
-        self._begun = False
-        self._enough = asyncio.Event()  #: nothing more is found
-        self._ticking: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._run: FillerRun | None = None  #: once it has begun
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Filler:
@@ -155,24 +144,103 @@ class Filler:
         crawler.signals.connect(filler._stopped, signals.engine_stopped)
         return filler
 
-    # what goes in and comes out
-
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's own start; nothing at all when there is no way to the frontier."""
-        if not await self._begin():
+        self._run = await begin(self._begin, self._refused)
+        if self._run is None:
             return
         async for output in start:
-            if not isinstance(output, Request) or await self._stays(output, start=True):
+            if not isinstance(output, Request) or await self._run.stays(output, start=True):
                 yield output
 
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
+        assert self._run is not None, "only a process that has begun makes requests"
         async for output in result:
-            if not isinstance(output, Request) or await self._stays(output):
+            if not isinstance(output, Request) or await self._run.stays(output):
                 yield output
 
-    async def _stays(self, request: Request, *, start: bool = False) -> bool:
+    async def _begin(self) -> FillerRun:
+        settings, spider = self._crawler.settings, self._crawler.spider
+        frontier = str(settings.get("DISTRIBUTED_FRONTIER"))
+        assert spider
+        check_frontier_name(frontier)
+        options = read_options(settings)
+        check_parts(settings)
+        for warning in complaints(settings):
+            logger.warning("%s", warning)
+        _check(options)
+        target = find_target(spider, settings)
+        shards_of(options, spider)
+        project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+        size = options.scaling.terms.batch_size
+        age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
+        key = await asyncio.to_thread(state_key, project.state)
+        capture = Capture(
+            self._crawler,
+            spider,
+            SlotBatcher(size=size, max_age=age, many_slots=bool(options.fair)),
+            key=key,
+            stay=options.stay,
+            slotting=SlotRouting.from_settings(settings, home=SlotHome(project=project.name)),
+            salt=uuid4().hex,
+        )
+        args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(settings).args.items()))
+        digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
+        thread = await asyncio.to_thread(open_thread, options, project)
+        producer = FrontierProducer(
+            store=thread.store,
+            frontier=frontier,
+            project=project.name,
+            work=f"{spider.name}{digest}",
+            process=f"{gethostname()}.{os.getpid()}",
+            size=size,
+            key=key,
+        )
+        try:
+            await thread(producer.begin)
+        except BaseException:
+            thread.close()
+            raise
+        logger.info("Target requests (%s) go into the frontier %s", target.how, frontier)
+        return FillerRun(self._crawler, target, capture, producer, FrontierWriter(producer, thread))
+
+    async def _refused(self, error: DistError) -> None:
+        """The log and the exit code have told it."""
+
+    async def _closed(self, reason: str) -> None:
+        if self._run is not None:
+            await self._run.close(reason)
+
+    async def _stopped(self) -> None:
+        await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
+
+
+def _check(options: ProducerOptions) -> None:
+    if options.crawl is not None:
+        raise ConfigError(
+            "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
+            " crawls. Fill it with `scrapy crawl`, or leave the setting out."
+        )
+    if options.sharded:
+        raise ConfigError(
+            "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own start; DISTRIBUTED_INDEX"
+            " and DISTRIBUTED_START_URLS_FILE are for crawls."
+        )
+
+
+class FillerRun(Lifecycle):
+    """The work of a process that fills a frontier."""
+
+    def __init__(
+        self, crawler: Crawler, target: Target, capture: Capture, producer: FrontierProducer, writer: FrontierWriter
+    ) -> None:
+        super().__init__(TICK)
+        self._crawler = crawler
+        self._target, self._capture, self._producer, self._writer = target, capture, producer, writer
+
+    async def stays(self, request: Request, *, start: bool = False) -> bool:
         """Whether this process crawls the request itself."""
         assert self._crawler.spider
         if not self._target.takes(request, self._crawler.spider, start=start):
@@ -183,146 +251,47 @@ class Filler:
             await self._writer.room()
         return fate is Disposition.LOCAL
 
-    # begin
-
-    async def _begin(self) -> bool:
-        try:
-            await self._prepare()
-        except DistError as error:
-            self._refuse(error)
-        except Exception as error:  # nothing may be half begun
-            logger.exception("The frontier cannot be filled")
-            self._refuse(DistError(f"scrapyd-dist itself failed: {type(error).__name__}: {error}."))
-        return self._begun
-
-    async def _prepare(self) -> None:
-        settings, spider = self._crawler.settings, self._crawler.spider
-        assert spider
-        check_frontier_name(self._frontier)
-        options = read_options(settings)
-        check_parts(settings)
-        for warning in complaints(settings):
-            logger.warning("%s", warning)
-        self._check(options)
-        self._target = find_target(spider, settings)
-        shards_of(options, spider)
-        project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
-        size = options.scaling.terms.batch_size
-        age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
-        key = await asyncio.to_thread(state_key, project.state)
-        self._capture = Capture(
-            self._crawler,
-            spider,
-            SlotBatcher(size=size, max_age=age, many_slots=bool(options.fair)),
-            key=key,
-            stay=options.stay,
-            slotting=SlotRouting.from_settings(settings, home=SlotHome(project=project.name)),
-            salt=uuid4().hex,
-        )
-        where = store_address(options, project)
-        self._thread = StoreThread(await asyncio.to_thread(partial(open_store, where, key=key)))
-        self._producer = self._new_producer(project, size, key)
-        await self._thread(self._producer.begin)
-        self._writer = FrontierWriter(self._producer, self._thread)
-        self._begun = True
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
-        logger.info("Target requests (%s) go into the frontier %s", self._target.how, self._frontier)
-
-    def _check(self, options: ProducerOptions) -> None:
-        if options.crawl is not None:
-            raise ConfigError(
-                "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
-                " crawls. Fill it with `scrapy crawl`, or leave the setting out."
-            )
-        if options.sharded:
-            raise ConfigError(
-                "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own start; DISTRIBUTED_INDEX"
-                " and DISTRIBUTED_START_URLS_FILE are for crawls."
-            )
-
-    def _new_producer(self, project: PreparedProject, size: int, key: bytes) -> FrontierProducer:
-        assert self._crawler.spider
-        args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(self._crawler.settings).args.items()))
-        digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
-        return FrontierProducer(
-            store=self._thread.store,
-            frontier=self._frontier,
-            project=project.name,
-            work=f"{self._crawler.spider.name}{digest}",
-            process=f"{gethostname()}.{os.getpid()}",
-            size=size,
-            key=key,
-        )
-
-    def _refuse(self, error: DistError) -> None:
-        logger.error("%s", error)
-        process_exit.set(error.exit_code, refusal=str(error))
-        if hasattr(self, "_thread"):
-            self._thread.close()
-
-    # the clock
-
-    async def _tick(self) -> None:
-        while not self._enough.is_set():
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._enough.wait(), TICK)
-            for cut in self._capture.due():
-                self._writer.take(cut.found, {})
-            await self._write()
+    async def tick(self) -> None:
+        """Write what is due."""
+        for cut in self._capture.due():
+            self._writer.take(cut.found, {})
+        await self._write()
 
     async def _write(self) -> None:
-        self._writer.take((), self._capture.take_counts(), self._capture.take_misses())
-        before, was = dict(self._writer.totals), self._writer.fault
-        await self._writer.write()
-        if self._writer.fault and not was:
-            logger.warning("The frontier %s cannot be written now: %s", self._frontier, self._writer.fault)
-        elif was and not self._writer.fault:
-            logger.info("The frontier %s can be written again", self._frontier)
-        kept = {name: total - before.get(name, 0) for name, total in self._writer.totals.items()}
+        writer = self._writer
+        writer.take((), self._capture.take_counts(), self._capture.take_misses())
+        before, was = dict(writer.totals), writer.fault
+        await writer.write()
+        if writer.fault and not was:
+            logger.warning("The frontier %s cannot be written now: %s", self._producer.frontier, writer.fault)
+        elif was and not writer.fault:
+            logger.info("The frontier %s can be written again", self._producer.frontier)
+        kept = {name: total - before.get(name, 0) for name, total in writer.totals.items()}
         count_found(self._crawler, kept)
 
-    # end
-
-    async def _closed(self, reason: str) -> None:
-        if self._begun and self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._finish(reason))
-        if self._ending is not None:
-            await asyncio.shield(self._ending)
-
-    async def _stopped(self) -> None:
-        # Again, because a signal during a normal close abandons the handlers of spider_closed.
-        await self._closed("shutdown")
-
-    async def _finish(self, reason: str) -> None:
-        assert self._ticking
-        self._enough.set()
-        await self._ticking
+    async def finish(self, reason: str) -> None:
+        """Write all that is left; wait for a store that is away, for some time."""
+        await self.stop_clock()
+        frontier, writer = self._producer.frontier, self._writer
         for cut in self._capture.rest():
-            self._writer.take(cut.found, {})
-        await self._write_rest()
+            writer.take(cut.found, {})
+        give_up = time.monotonic() + LAST_PATIENCE
+        await self._write()
+        while writer.fault and time.monotonic() < give_up:
+            await asyncio.sleep(TICK)
+            await self._write()
         for line in self._capture.stayed():
             logger.warning("%s", line)
-        lost = self._writer.waiting
-        if lost:
+        if writer.waiting:
             process_exit.set(1)
             logger.error(
                 "%d requests did not get into the frontier %s: %s Run this again: what is there is not added twice.",
-                lost, self._frontier, self._writer.fault,
+                writer.waiting, frontier, writer.fault,
             )  # fmt: skip
-        elif reason != "shutdown":  # one that was interrupted has more to add: who works on the frontier hears of it
-            await self._thread(self._producer.sign_off)
-        self._tell()
-        self._thread.close()
-
-    async def _write_rest(self) -> None:
-        give_up = time.monotonic() + LAST_PATIENCE
-        await self._write()
-        while self._writer.fault and time.monotonic() < give_up:
-            await asyncio.sleep(TICK)
-            await self._write()
-
-    def _tell(self) -> None:
-        totals = dict(self._writer.totals)
+        elif reason != "shutdown":  # an interrupted process has more to add, which its registration tells consumers
+            await writer.thread(self._producer.sign_off)
+        totals = dict(writer.totals)
         added = totals.pop(Disposition.SEALED.value, 0)
         others = "".join(f", {number} {name}" for name, number in totals.items())
-        logger.info("Frontier %s: %d requests added%s", self._frontier, added, others)
+        logger.info("Frontier %s: %d requests added%s", frontier, added, others)
+        writer.thread.close()

@@ -26,7 +26,7 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 
 from .crawl_code import TODAYS, CrawlCode, code_of, import_from
-from .crawl_end import Fault, exit_code, faults, signals
+from .lifecycle import Fault, exit_code, faults, signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +116,7 @@ def _tell(row: Crawl) -> None:
     """Tell whom the person named that nothing was started."""
     from scrapyd_dist.progress.summary import told
 
-    from .crawl_end import tell
+    from .completion_hooks import tell
 
     on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
     wrong = tell(on_finish, told(row)) if on_finish else ""

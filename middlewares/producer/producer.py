@@ -23,9 +23,10 @@ from scrapyd_dist.items.merging import FORMATS
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..worker.request_ledger import judge
-from .crawl_run import CrawlRun
+from .crawl_start import CrawlStart
 from .discovery import PAGE, SHARD
 from .item_exporters import KEPT, exporter_for, exporters_of, with_format
+from .lifecycle import begin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from twisted.python.failure import Failure
 
+    from .crawl_run import CrawlRun
+
 logger = logging.getLogger(__name__)
 
 #: request meta: a target request that the producer crawls itself
@@ -45,13 +48,13 @@ LOCAL = "distributed_local"
 class Producer:
     """The spider middleware of a producer."""
 
-    def __init__(self, crawler: Crawler, run: CrawlRun) -> None:
+    def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._run = run
+        self._run: CrawlRun | None = None  #: once the crawl has begun
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Producer:
-        producer = cls(crawler, CrawlRun(crawler))
+        producer = cls(crawler)
         connect = crawler.signals.connect
         connect(producer._item, signals.item_scraped)
         connect(producer._dropped, signals.request_dropped)
@@ -64,14 +67,14 @@ class Producer:
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The shards' start pages, or the spider's own start; nothing at all when the crawl is refused."""
-        if not await self._run.begin():
+        start_of_crawl = CrawlStart(self._crawler)
+        run = self._run = await begin(start_of_crawl.start, start_of_crawl.refused)
+        if run is None or run.enough:
             return
-        index = self._run.index
-        if self._run.enough:
-            return
-        if self._run.options.sharded:
+        index = run.parts.index
+        if run.parts.options.sharded:
             for shard in index.unfinished():
-                yield self._index_request(Request(shard.url, dont_filter=True), shard.number)
+                yield self._index_request(run, Request(shard.url, dont_filter=True), shard.number)
             return
         if not index.unfinished():
             return
@@ -80,17 +83,17 @@ class Producer:
             async for output in start:
                 if not isinstance(output, Request):
                     yield output
-                elif (kept := self._sort(output, own)) is not None:
+                elif (kept := self._sort(run, output, own)) is not None:
                     yield kept
         except Exception as error:
-            self._run.start_failed(error)
+            run.start_failed(error)
             index.lost(
                 own, index.asked(own), "", f"the spider's start failed: {type(error).__name__}: {str(error)[:200]}"
             )
             raise
 
-    def _index_request(self, request: Request, shard: int) -> Request:
-        number = self._run.index.asked(shard)
+    def _index_request(self, run: CrawlRun, request: Request, shard: int) -> Request:
+        number = run.parts.index.asked(shard)
         meta = {**request.meta, SHARD: shard, PAGE: number}
         return request.replace(meta=meta, errback=WatchedDict(self._index_failed, own_errback(request)))
 
@@ -99,44 +102,45 @@ class Producer:
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        shard = response.meta.get(SHARD, 0)
+        run, shard = self._run, response.meta.get(SHARD, 0)
+        assert run is not None, "only a crawl that has begun makes requests"
         try:
             async for output in result:
                 if not isinstance(output, Request):
                     yield output
-                elif (kept := self._sort(output, shard, response)) is not None:
+                elif (kept := self._sort(run, output, shard, response)) is not None:
                     yield kept
         except Exception as error:
             self._lost(response.meta, response.url, f"{type(error).__name__} in the callback: {str(error)[:200]}")
             raise
         if PAGE in response.meta:
-            self._run.index.came(shard, response.meta[PAGE], _first_url(response))
+            run.parts.index.came(shard, response.meta[PAGE], _first_url(response))
 
     def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
         if not isinstance(exception, HttpError):  # that one came by the errback, and is counted there
             self._lost(response.meta, _first_url(response), f"{type(exception).__name__}: {str(exception)[:200]}")
 
-    def _sort(self, request: Request, shard: int, response: Response | None = None) -> Request | None:
-        """The request as the producer crawls it, or None when it is for the fleet or for nobody."""
+    def _sort(self, run: CrawlRun, request: Request, shard: int, response: Response | None = None) -> Request | None:
+        """The request as the producer crawls it, or None when it is for the fleet, or is not crawled at all."""
         for name in (SHARD, PAGE, LOCAL):
             request.meta.pop(name, None)  # a callback may have passed the whole meta of its response on
-        run, spider = self._run, self._crawler.spider
+        spider, parts = self._crawler.spider, run.parts
         assert spider
         if run.enough:
             return None
         if response is not None and LOCAL in response.meta:
             return request  # what a locally crawled page leads to stays here as well
-        if not run.target.takes(request, spider, start=response is None):
-            if response is not None and run.options.sharded and run.index.is_border(request.url):
+        if not parts.target.takes(request, spider, start=response is None):
+            if response is not None and parts.options.sharded and parts.index.is_border(request.url):
                 return None
-            return self._index_request(request, shard)
-        fate, cut = run.capture.take(request, shard)
+            return self._index_request(run, request, shard)
+        fate, cut = parts.capture.take(request, shard)
         if cut is not None:
             run.seal(cut)
-        if run.capture.room == 0:
+        if parts.capture.room == 0:
             run.found_enough()
-        if fate is Disposition.SEALED and shard in run.index.walks:
-            run.index.walks[shard].found += 1
+        if fate is Disposition.SEALED and shard in parts.index.walks:
+            parts.index.walks[shard].found += 1
         if fate is not Disposition.LOCAL:
             return None
         meta = {**request.meta, SHARD: shard, LOCAL: True}
@@ -151,40 +155,44 @@ class Producer:
 
     def _lost(self, meta: dict[str, Any], url: str, reason: str) -> None:
         """An index page failed for good: it is listed, and the walk goes on behind it."""
+        run = self._run
+        assert run is not None, "only a crawl that has begun makes requests"
         if PAGE not in meta:
             if LOCAL in meta:
-                self._run.local_missed(url, "failed", reason)
+                run.local_missed(url, "failed", reason)
             return
-        shard = meta[SHARD]
-        following = self._run.index.lost(shard, meta[PAGE], url, reason)
-        if following is not None and not self._run.index.is_border(following):
-            self._crawler.engine.crawl(self._index_request(Request(following, dont_filter=True), shard))
+        shard, index = meta[SHARD], run.parts.index
+        following = index.lost(shard, meta[PAGE], url, reason)
+        if following is not None and not index.is_border(following):
+            self._crawler.engine.crawl(self._index_request(run, Request(following, dont_filter=True), shard))
 
     def _local_failed(self, errback: Any, failure: Failure) -> Any:
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        self._run.local_missed(request.url, *judge(failure))
+        if self._run is not None:
+            self._run.local_missed(request.url, *judge(failure))
         return errback(failure) if errback else failure
 
     # signals
 
     def _item(self, item: Any, response: Response | None) -> None:
         shard = response.meta.get(SHARD, 0) if response is not None else 0
-        self._run.own_item(item, shard, response.url if response is not None else "")
+        if self._run is not None:
+            self._run.own_item(item, shard, response.url if response is not None else "")
 
     def _dropped(self, request: Request) -> None:
-        if PAGE in request.meta:  # seen before: nothing is lost
-            self._run.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
+        if PAGE in request.meta and self._run is not None:  # seen before: nothing is lost
+            self._run.parts.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
 
     def _idle(self) -> None:
-        if self._run.hold():
+        if self._run is not None and self._run.hold():
             raise DontCloseSpider
 
     async def _closed(self, reason: str) -> None:
-        await self._run.close(reason)
+        if self._run is not None:
+            await self._run.close(reason)
 
     async def _stopped(self) -> None:
-        # Again, because a signal during a normal close abandons the handlers of spider_closed.
-        await self._run.close("shutdown")
+        await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
 
 
 def _first_url(page: Response | Request) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.crawl_end import read_wishes, refusal, tell
+from scrapyd_dist.middlewares.producer.completion_hooks import read_wishes, refusal, tell
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError

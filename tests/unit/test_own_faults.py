@@ -9,20 +9,13 @@ import pytest
 from rig.coordination import run as run_async
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.producer import crawl_run, filler
-from scrapyd_dist.middlewares.producer.crawl_end import ExitCode
+from scrapyd_dist.middlewares.producer import crawl_start, filler, lifecycle
+from scrapyd_dist.middlewares.producer.lifecycle import ExitCode
+from scrapyd_dist.middlewares.producer.producer import Producer
 
 
 def broken(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("ours")
-
-
-async def begin_crawl(crawler: Any) -> None:
-    assert not await crawl_run.CrawlRun(crawler).begin()
-
-
-async def begin_filling(crawler: Any) -> None:
-    assert not [one async for one in filler.Filler(crawler).process_start(nothing())]
 
 
 async def nothing() -> AsyncIterator[Any]:
@@ -31,15 +24,19 @@ async def nothing() -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("module", "begin"), [(crawl_run, begin_crawl), (filler, begin_filling)], ids=["crawl", "frontier"]
+    ("module", "middleware"), [(crawl_start, Producer), (filler, filler.Filler)], ids=["crawl", "frontier"]
 )
 def test_a_fault_at_the_start_is_told_with_its_traceback(
-    module: ModuleType, begin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    module: ModuleType, middleware: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exits = ExitCode()
     exits._registered = True  # this process is not to end with it
-    monkeypatch.setattr(module, "process_exit", exits)
+    monkeypatch.setattr(lifecycle, "exit_code", exits)
     monkeypatch.setattr(module, "read_options", broken)
+
+    async def begin(crawler: Any) -> None:
+        assert not [one async for one in middleware(crawler).process_start(nothing())]
+
     crawler = get_crawler(Spider, {"DISTRIBUTED_FRONTIER": "shop"})
     crawler.spider = Spider(name="easy")
     run_async(begin(crawler))

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.crawl_end import Fault, Faults, Signals, ending, faults, signals
 from scrapyd_dist.middlewares.producer.crawl_request import check_parts, put_aside
+from scrapyd_dist.middlewares.producer.lifecycle import Fault, Faults, Signals, ending, faults, signals
 
 from scrapyd_dist.errors import ConfigError
 

@@ -1,0 +1,286 @@
+"""The life of a process that crawls, fills a frontier or consumes one: begin, clock, tasks, faults, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapyd_dist.errors import DistError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+logger = logging.getLogger(__name__)
+
+#: signals that ask a process to end
+ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
+
+
+#: loggers that tell of one page, or of a handler whose failure stops nothing
+_HARMLESS = ("scrapy.core.scraper", "scrapy.utils.signal", "scrapy.downloadermiddlewares", "scrapyd_dist")
+
+
+#: what Scrapy's engine says when it is closed before it was open: the error before that one is the reason
+_NOT_OPEN = ("Engine slot not assigned", "Spider not opened")
+
+
+#: characters of an exception's text that are told
+WORDS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An exception, without the frames that it would keep alive."""
+
+    kind: str
+    text: str
+    refusal: int | None = None  #: the exit code of an error of ours, whose text is a whole paragraph
+
+    @classmethod
+    def of(cls, error: BaseException) -> Fault:
+        while str(error) in _NOT_OPEN and error.__context__ is not None:
+            error = error.__context__
+        return cls(
+            kind=type(error).__name__,
+            text=str(error),
+            refusal=error.exit_code if isinstance(error, DistError) else None,
+        )
+
+    def __str__(self) -> str:
+        text = " ".join(self.text.split())[:WORDS]
+        return f"{self.kind}: {text}" if text else self.kind
+
+
+class Faults(logging.Handler):
+    """Remembers the last exception in the log that can have ended the process: Scrapy tells of it nowhere else."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last: Fault | None = None
+
+    def listen(self) -> None:
+        """From now on; twice is as good as once."""
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember it."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not record.name.startswith(_HARMLESS):
+            self.last = Fault.of(error)
+
+
+class Signals:
+    """Whether the process was asked to end."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: dict[int, Any] = {}
+
+    def look_out(self) -> None:
+        """Notice signals, and leave what they do as it is; to be called when Scrapy's own handlers are there."""
+        for number in ASKING:
+            before = signal.getsignal(number)
+            if self._before.get(number) is None and callable(before):
+                self._before[number] = before
+                with suppress(ValueError):  # not in the main thread, where no signal arrives either
+                    signal.signal(number, self._noticing(before))
+
+    def _noticing(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def notice(number: int, frame: Any) -> Any:
+            self.came = True
+            return before(number, frame)
+
+        return notice
+
+
+#: one process has one log, and gets one signal
+faults = Faults()
+
+
+signals = Signals()
+
+
+def ending(reason: str, where: str) -> tuple[str, int]:
+    """Why the spider was closed before the crawl was done, in a sentence or two, and the exit code.
+
+    Args:
+        reason: Scrapy's word for it.
+        where: the log that has the whole traceback.
+    """
+    if signals.came:
+        return f"The crawl was interrupted ({reason}).", 130
+    if reason != "shutdown":
+        return f"The spider was closed before the crawl was done, by a setting or by CloseSpider: {reason}.", 3
+    if faults.last is not None:
+        return f"The crawl broke off by a fault: {faults.last}. The whole traceback is in {where}.", 1
+    return f"The engine was stopped from within this process, not by a signal; {where} may tell more.", 1
+
+
+class ExitCode:
+    """The code that this process ends with, once there is one to tell."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.refusal = ""  #: why nothing was started, in words
+        self._registered = False
+
+    def set(self, code: int, *, refusal: str = "") -> None:
+        """End with this code; the last call counts."""
+        self.code, self.refusal = code, refusal
+        if code and not self._registered:
+            self._registered = True
+            # scrapy.cmdline calls sys.exit(0) by then: only the very end of the process can still say otherwise.
+            atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        if self.code:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
+#: one process has one exit code
+exit_code = ExitCode()
+
+
+class TaskGroup:
+    """Tasks that have a name, of which there is one at most; and others, whose end can be waited for.
+
+    Args:
+        failed: is called with the first error of a task.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        self._failed = failed
+        self._named: dict[str, asyncio.Task[Any]] = {}
+        self._others: set[asyncio.Task[Any]] = set()
+        self.fault: BaseException | None = None  #: the first error of a task
+
+    def start(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """The task of that name; it is made when there has been none."""
+        if name not in self._named:
+            self._named[name] = self._task(work())
+        return self._named[name]
+
+    async def cancel(self, name: str) -> None:
+        """End the task of that name, if there is one."""
+        if name in self._named:
+            self._named[name].cancel()
+            await asyncio.gather(self._named[name], return_exceptions=True)
+
+    def add(self, work: Coroutine[Any, Any, Any]) -> None:
+        """One more task without a name."""
+        task = self._task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def settle(self) -> None:
+        """Wait for all tasks without a name; raises the first error that any task has had."""
+        while self._others:
+            await asyncio.gather(*self._others)
+        if self.fault is not None:
+            raise self.fault
+
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._notice)
+        return task
+
+    def _notice(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.fault is None:
+            self.fault = error
+            self._failed(error)
+
+
+WorkT = TypeVar("WorkT", bound="Lifecycle")
+
+
+class Lifecycle(ABC):
+    """The life of one process: a clock ticks beside its work, and it is closed once.
+
+    It is made when everything is checked and open; `begin` does that for processes of Scrapy.
+
+    Args:
+        every: seconds between two ticks.
+    """
+
+    def __init__(self, every: float) -> None:
+        self.tasks = TaskGroup(self.failed)
+        self._every = every
+        self._over = asyncio.Event()
+
+    @abstractmethod
+    async def tick(self) -> None:
+        """Do what is to be done now and then."""
+
+    @abstractmethod
+    async def finish(self, reason: str) -> None:
+        """End the work, and close what is open.
+
+        Args:
+            reason: Scrapy's, for which the spider closes.
+        """
+
+    def failed(self, error: BaseException) -> None:
+        """A task has failed, the first one."""
+        logger.error("The crawl cannot go on: %s", error, exc_info=error)
+
+    def run_clock(self) -> None:
+        """Tick from now on."""
+        self.tasks.start("clock", self._clock)
+
+    async def stop_clock(self) -> None:
+        """Wait for the tick under way; there is no other one."""
+        self._over.set()
+        await asyncio.gather(self.tasks.start("clock", self._clock), return_exceptions=True)
+
+    async def close(self, reason: str) -> None:
+        """Finish, once, however often it is called."""
+        await asyncio.shield(self.tasks.start("finish", partial(self.finish, reason)))
+
+    async def _clock(self) -> None:
+        while True:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over.wait(), self._every)
+            if self._over.is_set():
+                return
+            await self.tick()
+
+
+async def begin(start: Callable[[], Awaitable[WorkT]], refused: Callable[[DistError], Awaitable[None]]) -> WorkT | None:
+    """Start the work of this process and its clock.
+
+    Args:
+        start: checks and opens everything.
+        refused: is called with the reason where the process may not begin.
+
+    Returns:
+        The work; None when it is refused, which the log and the exit code tell then.
+    """
+    signals.look_out()
+    faults.listen()
+    try:
+        work = await start()
+    except DistError as error:
+        refusal = error
+    except Exception as error:
+        logger.exception("The process cannot begin")
+        refusal = DistError(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.")
+    else:
+        work.run_clock()
+        return work
+    logger.error("%s", refusal)
+    exit_code.set(refusal.exit_code, refusal=str(refusal))
+    await refused(refusal)
+    return None
