@@ -29,7 +29,6 @@ class Context:
         self._store: Store | None = None
 
     def close(self) -> None:
-        """Close what was opened."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -45,7 +44,6 @@ class Context:
 
     @property
     def root(self) -> Path:
-        """The project's folder."""
         return self.project.root
 
     @property

@@ -142,7 +142,6 @@ def no_answer(total: int, errors: Sequence[NodeError]) -> DistError | None:
 
 
 def names_of(nodes: Iterable[Node]) -> str:
-    """Names for a sentence."""
     return ", ".join(repr(node.name) if " " in node.name else node.name for node in nodes)
 
 

@@ -128,7 +128,6 @@ class NodeStatus:
 
 
 def moment(at: float | None) -> str | None:
-    """A time for JSON."""
     return None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
 
 

@@ -82,7 +82,6 @@ def put_json(document: Mapping[str, Any]) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on standard output."""
     cells = [[_text(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _rich_table(headings, cells)

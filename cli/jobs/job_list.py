@@ -6,6 +6,7 @@ The rule it keeps: a name that fits nothing is an error, and a node that does no
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
@@ -23,9 +25,9 @@ from ..output import complain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.joblogs.worker_report import WorkerReport
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Jobs
     from scrapyd_dist.transports import Sender
@@ -110,11 +112,18 @@ class JobQuery:
         return listed, named(listed, names, remembered(context, names, context.nodes(self.node)))
 
 
-def make_sender() -> Sender:
-    """What sends for these commands."""
-    from scrapyd_dist.transports.requests import RequestsTransport
+def fetch_report(sender: Sender, place: Place, home: str, *, most: int, timeout: float) -> WorkerReport | None:
+    """The report that a job's worker left in its crawl's log folder, if it can be read; most: bytes of it."""
+    chunk = sender.send(place.node, api.fetch(report_path(home, place.job), start=0, limit=most), timeout=timeout)
+    try:
+        return read_report(chunk.body) if chunk is not None else None
+    except BadReport:
+        return None
 
-    return RequestsTransport()
+
+def utc(local: datetime, offset: timedelta) -> datetime:
+    """A node's local time in UTC; offset: its local time minus UTC."""
+    return (local - offset).replace(tzinfo=timezone.utc)
 
 
 def ask_jobs(
@@ -170,16 +179,14 @@ def named(found: JobList, names: Sequence[str], remembered: Mapping[str, Sequenc
         rows += [row for row in remembered.get(name, ()) if row.key not in known]
         if not rows:
             found.must_answer()
-            raise NothingMatched(_no_such_job(name, found))
+            text = f"There is no job or crawl {name!r} on the nodes that were asked"
+            if found.errors:
+                raise NothingMatched(f"{text}, {len(found.errors)} of which did not answer.")
+            raise NothingMatched(
+                f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it restarts."
+            )
         chosen |= {row.key: row for row in rows}
     return tuple(chosen.values())
-
-
-def _no_such_job(name: str, found: JobList) -> str:
-    text = f"There is no job or crawl {name!r} on the nodes that were asked"
-    if found.errors:
-        return f"{text}, {len(found.errors)} of which did not answer."
-    return f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it is restarted."
 
 
 def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:

@@ -17,8 +17,6 @@ from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.joblogs.job_stats import add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
 from scrapyd_dist.joblogs.verdict import STALL, Outcome, Verdict, by_log, by_report
-from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
-from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.sweep import sweep
 
@@ -29,7 +27,7 @@ from ..options import Nodes, Timeout, seconds
 from ..output import Output, say, table
 from ..project_store import maybe_store
 from .cancel import key_of, noted
-from .job_list import TIMEOUT, JobQuery, place_row
+from .job_list import TIMEOUT, JobQuery, fetch_report, place_row, utc
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -95,12 +93,7 @@ class Judge:
         kept = self.of_store(row)
         if kept is None:
             return None
-        call = api.fetch(report_path(kept.home, row.place.job), start=0, limit=REPORT_MAX)
-        chunk = self.sender.send(row.place.node, call, timeout=self.timeout)
-        try:
-            return read_report(chunk.body) if chunk is not None else None
-        except BadReport:
-            return None
+        return fetch_report(self.sender, row.place, kept.home, most=REPORT_MAX, timeout=self.timeout)
 
     def of_store(self, row: Listed) -> Kept | None:
         """What the store knows of this very job."""
@@ -222,11 +215,7 @@ def _is_recent(one: Judged, offset: timedelta, span: float | None) -> bool:
     last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)
     if span is None or last is None:
         return True  # what waits or runs is of now
-    return datetime.now(timezone.utc) - _utc(last, offset) <= timedelta(seconds=span)
-
-
-def _utc(local: datetime, offset: timedelta) -> datetime:
-    return (local - offset).replace(tzinfo=timezone.utc)
+    return datetime.now(timezone.utc) - utc(last, offset) <= timedelta(seconds=span)
 
 
 def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
@@ -239,8 +228,8 @@ def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
         "pages": verdict.pages,
         "items": verdict.items,
         "errors": verdict.errors,
-        "started": _utc(started, offset).isoformat(timespec="seconds") if started else None,
-        "ended": _utc(ended, offset).isoformat(timespec="seconds") if ended else None,
+        "started": utc(started, offset).isoformat(timespec="seconds") if started else None,
+        "ended": utc(ended, offset).isoformat(timespec="seconds") if ended else None,
         "duration_s": round((ended - started).total_seconds(), 1) if started and ended else None,
         "reason": verdict.reason,
     }
@@ -262,7 +251,6 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _here(moment: str | None) -> str | None:
-    """A moment by the clock of this machine."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else None
 
 

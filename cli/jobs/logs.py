@@ -24,7 +24,7 @@ from ..candidates import crawls, levels
 from ..context import Context
 from ..options import seconds
 from ..output import Output, colourless, complain, one_line, put, put_raw
-from .job_list import JobQuery
+from .job_list import JobQuery, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,9 +106,8 @@ class LogFilter:
 
     def wants(self, line: LogLine, offset: timedelta) -> bool:
         """Whether it is of the level and of the time; what has neither is wanted where neither is asked for."""
-        if self.level and (line.level not in LEVELS or LEVELS.index(line.level) < self.level):
-            return False
-        return self.since is None or (line.at is not None and _utc(line.at, offset) >= self.since)
+        recent = self.since is None or (line.at is not None and utc(line.at, offset) >= self.since)
+        return recent and reaches(line, self.level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +170,7 @@ class LogStream:
         found = []
         for line in lines:
             if line.at is not None:
-                self._last = _utc(line.at, self.offset)
+                self._last = utc(line.at, self.offset)
             if self.keep.wants(line, self.offset):
                 found.append(Moment(at=self._last, prefix=self.prefix, line=line))
         return found
@@ -244,7 +243,6 @@ def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw
 
 
 def put_line(head: str, line: LogLine, *, raw: bool) -> None:
-    """Show a line of a log; raw: as it is there."""
     if raw:
         put_raw(head, line.raw)
     else:
@@ -259,8 +257,9 @@ def level_of(text: str | None) -> int:
     return LEVELS.index(text.upper())
 
 
-def _utc(local: datetime, offset: timedelta) -> datetime:
-    return (local - offset).replace(tzinfo=timezone.utc)
+def reaches(line: LogLine, level: int) -> bool:
+    """Whether a line is of this level or above; 0 = any line."""
+    return not level or (line.level in LEVELS and LEVELS.index(line.level) >= level)
 
 
 def grep(
@@ -339,9 +338,7 @@ class Search:
             yield group
 
     def _matches(self, line: LogLine) -> bool:
-        if self.level and (line.level not in LEVELS or LEVELS.index(line.level) < self.level):
-            return False
-        return self.pattern.search(line.text) is not None
+        return reaches(line, self.level) and self.pattern.search(line.text) is not None
 
 
 def _search(

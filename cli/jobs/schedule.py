@@ -134,16 +134,16 @@ class JobFleet:
         if self.errors:
             raise self.errors[0]
         found: dict[str, Node] = {}
-        asked = [*self._seen, *self.draining]
-        for answer in sweep(asked, self._jobs):
+
+        def jobs(node: Node) -> Jobs:
+            return self.sender.send(node, api.listjobs(node.project), timeout=self.timeout)
+
+        for answer in sweep([*self._seen, *self.draining], jobs):
             if answer.error is not None:
                 raise answer.error
             if answer.value is not None:
                 found |= {job.spider: answer.asked for job in (*answer.value.pending, *answer.value.running)}
         return found
-
-    def _jobs(self, node: Node) -> Jobs:
-        return self.sender.send(node, api.listjobs(node.project), timeout=self.timeout)
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
         """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.
@@ -225,20 +225,18 @@ def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None]
     cells = {name: value for name, value in row.items() if name and isinstance(value, str) and value}
     if not cells.get("spider"):
         raise ConfigError(f"{where}: it names no spider.")
+    priority = cells.get("priority")
+    try:
+        number = None if priority is None else float(priority)
+    except ValueError:
+        raise ConfigError(f"{where}: the priority {priority!r} is no number.") from None
     return JobRow(
         spider=cells["spider"],
         node=cells.get("node"),
-        priority=_priority(where, cells.get("priority")),
+        priority=number,
         args={name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)},
         settings={name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)},
     )
-
-
-def _priority(where: str, text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise ConfigError(f"{where}: the priority {text!r} is no number.") from None
 
 
 @dataclass(kw_only=True)
@@ -375,20 +373,19 @@ def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: fl
     Raises:
         ConfigError: what is asked would be lost by the nodes; then nothing was sent.
     """
-    calls = [(job, _call(job, fleet)) for job in jobs if job.state == "scheduled"]
+    calls = [
+        (job, api.schedule(
+            job.node.project or "", job.wish.spider, jobid=job.job, version=fleet.version, settings=job.wish.settings,
+            args=job.wish.args, priority=job.wish.priority,
+        ))
+        for job in jobs
+        if job.state == "scheduled"
+    ]  # fmt: skip
     threads = 4 * len(fleet.nodes)  # so that no node is run over
     for answer in sweep(calls, lambda one: _post(sender, *one, timeout), threads=min(64, threads)):
         if answer.error is not None:
             job, _ = answer.asked
             job.state, job.reason, job.error = "failed", answer.error.short, answer.error
-
-
-def _call(job: PostedJob, fleet: JobFleet) -> Call[str]:
-    wish = job.wish
-    return api.schedule(
-        job.node.project or "", wish.spider, jobid=job.job, version=fleet.version, settings=wish.settings,
-        args=wish.args, priority=wish.priority,
-    )  # fmt: skip
 
 
 def _post(sender: Sender, job: PostedJob, call: Call[str], timeout: float) -> None:

@@ -226,5 +226,4 @@ class Waited:
         return seen is None or bool(seen.facts.closed) or (seen.silent or 0.0) >= FORGOTTEN
 
     def rows(self) -> list[Listed]:
-        """The jobs, all over."""
         return [replace(row, state=JobState.FINISHED) for row in self._jobs.values()]

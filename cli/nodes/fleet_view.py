@@ -11,7 +11,6 @@ from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
-from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
 from scrapyd_dist.progress.node_progress import Rate
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
@@ -20,7 +19,7 @@ from scrapyd_dist.scrapyd.sweep import sweep
 from ..crawls.live_view import remark
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import clock, counted
-from ..jobs.job_list import TIMEOUT, Listed
+from ..jobs.job_list import TIMEOUT, Listed, fetch_report
 from ..node_selection import exit_code
 from ..node_status import NodeStatus, recognise
 from ..output import Output, complain, on_terminal, one_line, put_json, say, table
@@ -78,7 +77,7 @@ class JobLook:
         self.trouble = ""
         place = self.row.place
         try:
-            report = self._fetch_report(sender, home, timeout) if home else None
+            report = fetch_report(sender, place, home, most=REPORT_MAX, timeout=timeout) if home else None
             if report is not None:
                 self._take(report, now)
                 return
@@ -87,15 +86,6 @@ class JobLook:
             self.trouble = error.short
             return
         self.silent, self.trouble = (None, "no log yet") if log is None else (log.silent, "")
-
-    def _fetch_report(self, sender: Sender, home: str, timeout: float) -> WorkerReport | None:
-        place = self.row.place
-        call = api.fetch(report_path(home, place.job), start=0, limit=REPORT_MAX)
-        chunk = sender.send(place.node, call, timeout=timeout)
-        try:
-            return read_report(chunk.body) if chunk is not None else None
-        except BadReport:
-            return None
 
     def _take(self, report: WorkerReport, now: float) -> None:
         before, self.report = self.report, report
@@ -116,7 +106,6 @@ class JobLook:
         return (self.silent or 0.0) >= STALL
 
     def document(self) -> dict[str, Any]:
-        """As `--json` gives it."""
         place, report = self.row.place, self.report
         rates = [_short(rate) for rate in self._rates] if self._rates else [None, None, None]
         return {
@@ -169,7 +158,6 @@ class NodeLook:
             self.jobs.setdefault(name, JobLook(row=row))
 
     def document(self) -> dict[str, Any]:
-        """As `--json` gives it."""
         row = self.seen.document()
         jobs = [job.document() for job in self.jobs.values()] if self.seen.load else []
         known = {name: row[name] for name in ("name", "url", "state", "reason", "slots", "pending")}
@@ -186,7 +174,6 @@ class FleetLook:
     _homes: dict[str, str | None] = field(default_factory=dict)  #: crawl -> its folder in the nodes' logs
 
     def look(self) -> None:
-        """Look once at every node and every job that runs there."""
         now, sender = time.monotonic(), self.context.sender
         looks = [self._looks.setdefault(node.url, NodeLook(seen=NodeStatus(node=node))) for node in self.nodes]
         for _ in sweep(looks, lambda one: one.look(sender, now, TIMEOUT)):
@@ -210,7 +197,6 @@ class FleetLook:
             self._homes |= {crawl: known.get(crawl) for crawl in new}
 
     def errors(self) -> list[NodeError]:
-        """Of the nodes that did not answer."""
         return [one.seen.error for one in self._looks.values() if one.seen.error is not None]
 
     def document(self) -> dict[str, Any]:
@@ -382,7 +368,6 @@ def _rate(rate: float | None) -> str | None:
 
 
 def _line(document: Mapping[str, Any]) -> str:
-    """The fleet in one line."""
     nodes, rates = document["nodes"], document["per_min"]
     up = sum(node["state"] in {"up", "draining"} for node in nodes)
     pieces = [

@@ -17,11 +17,8 @@ from ..output import Output, complain, say
 from . import config_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scrapyd_dist.config import ProjectConfig
 
-    from .config_sources import ConfigOption
 
 #: what begins the one line that counts among all that a project may print while it is loaded
 _MARK = "sdist-settings:"
@@ -69,7 +66,15 @@ def config(
     wrong = config_sources.misspelt(files, settings)
     for text in outdated(settings):
         complain(text)
-    _show(options, wrong, problem, show_origin=show_origin, every=every, output=output)
+    rows = [{"section": one.section, "name": one.name, "value": one.value, "origin": one.origin} for one in options]
+    shown = [one for one in options if every or one.origin != "default"]
+    headings = ("", "option", "value", *(("origin",) if show_origin else ()))
+    cells = [(one.section, one.name, one.text, *((one.origin,) if show_origin else ())) for one in shown]
+    output.table({"options": rows, "misspelt": list(wrong), "problem": problem}, headings, cells)
+    if len(shown) < len(options) and not output.as_json:
+        say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
+    for text in (*wrong, *([problem] if problem else [])):
+        complain(text)
     raise typer.Exit(2 if problem else 10 if check and wrong else 0)
 
 
@@ -94,23 +99,3 @@ def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:
         f"The settings module {found.settings_module} cannot be loaded: {why}. What it says is not shown; see "
         "`scrapy settings --get BOT_NAME` for the whole of the error."
     )
-
-
-def _show(
-    options: Sequence[ConfigOption],
-    wrong: Sequence[str],
-    problem: str,
-    *,
-    show_origin: bool,
-    every: bool,
-    output: Output,
-) -> None:
-    rows = [{"section": one.section, "name": one.name, "value": one.value, "origin": one.origin} for one in options]
-    shown = [one for one in options if every or one.origin != "default"]
-    headings = ("", "option", "value", *(("origin",) if show_origin else ()))
-    cells = [(one.section, one.name, one.text, *((one.origin,) if show_origin else ())) for one in shown]
-    output.table({"options": rows, "misspelt": list(wrong), "problem": problem}, headings, cells)
-    if len(shown) < len(options) and not output.as_json:
-        say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
-    for text in (*wrong, *((problem,) if problem else ())):
-        complain(text)

@@ -76,7 +76,6 @@ class ConfigOption:
 
     @property
     def text(self) -> str:
-        """The value for a table."""
         return self.value if isinstance(self.value, str) else json.dumps(self.value, ensure_ascii=False)
 
 

@@ -51,7 +51,6 @@ class ConfigSection:
         return f"SDIST_{re.sub('[^A-Z0-9]+', '_', self.name.upper())}_PASSWORD"
 
     def lines(self) -> list[str]:
-        """Its section."""
         # Both Scrapy and scrapyd-client read the file with interpolation, and expand variables.
         url = self.node.url.replace("$", "%24").replace("%", "%%")
         lines = [f"[deploy:{self.name}]", f"url = {url}/"]

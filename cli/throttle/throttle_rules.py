@@ -35,6 +35,17 @@ if TYPE_CHECKING:
 
 #: how long it takes until every process that heeds the rules heeds a change
 NOTICE = "Running crawls heed it within 2 seconds"
+#: domains that are named in a sentence
+_NAMED = 10
+_HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
+OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
+Domains = Annotated[
+    list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
+]
+SomeDomains = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +58,6 @@ class Heeding:
 
     @property
     def heeded(self) -> bool:
-        """Whether all of its processes do."""
         return not self.reason and not self.nodes
 
     @property
@@ -61,7 +71,6 @@ class Heeding:
         return ""
 
     def document(self) -> dict[str, Any]:
-        """The same in JSON."""
         return {"crawl": self.crawl, "heeded": self.heeded, "reason": self.reason, "nodes": dict(self.nodes)}
 
 
@@ -80,25 +89,6 @@ def _heeding(row: Crawl) -> Heeding:
     return Heeding(crawl=row.id)  # it has sent nothing yet, and looks for rules before it does
 
 
-def notice(heedings: Sequence[Heeding]) -> str:
-    """What becomes of a change: when it is heeded, and where not."""
-    others = [one.said for one in heedings if not one.heeded]
-    return " ".join([f"{NOTICE}{', but for these:' if others else '.'}", *others])
-
-
-#: domains that are named in a sentence
-_NAMED = 10
-_HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
-OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
-Domains = Annotated[
-    list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
-]
-SomeDomains = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
-]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Changed:
     """What a command did to the rules."""
@@ -111,10 +101,10 @@ class Changed:
     @property
     def notice(self) -> str:
         """When, and where, it is heeded."""
-        return notice(self.crawls)
+        others = [one.said for one in self.crawls if not one.heeded]
+        return " ".join([f"{NOTICE}{', but for these:' if others else '.'}", *others])
 
     def document(self) -> dict[str, Any]:
-        """The same in JSON."""
         return {
             "version": self.version,
             "changes": [
@@ -191,16 +181,13 @@ def limit_of(rule: Rule) -> str:
 
 
 def named(domains: Sequence[str]) -> str:
-    """Some domains in a sentence."""
     shown = ", ".join("all domains" if domain == ALL else domain for domain in domains[:_NAMED])
     return f"{shown} and {len(domains) - _NAMED:,} more" if len(domains) > _NAMED else shown
 
 
 def _rule(rule: Rule | None) -> dict[str, Any] | None:
-    """A rule in JSON."""
     return None if rule is None else {**limit_document(rule), "blocked": rule.blocked, "paused": rule.paused}
 
 
 def limit_document(rule: Rule) -> dict[str, Any]:
-    """A limit in JSON."""
     return {"hits": rule.hits, "window": rule.window, "scale": rule.scale}

@@ -36,12 +36,10 @@ class Row:
 
     @property
     def rule(self) -> Rule:
-        """Its own."""
         return self.rules.get(self.domain, Rule())
 
     @property
     def all(self) -> Rule:
-        """That of all domains."""
         return self.rules.get(ALL, Rule())
 
     @property
@@ -93,7 +91,6 @@ class Row:
         return (self.domain, self.limit, self.word, self.granted, _when(self.latest), self.slower, pages)
 
     def document(self) -> dict[str, Any]:
-        """The same in JSON."""
         state = self.state
         return {
             "domain": self.domain,
