@@ -37,7 +37,7 @@ WAY = frozenset(
 )  # fmt: skip
 
 
-class LoginState:
+class OwnRequests:
     """Makes a worker's own requests.
 
     Args:
@@ -94,11 +94,11 @@ class Login:
         crawler: Crawler,
         method: Callable[[], Any] | None,
         *,
-        asking: LoginState,
+        own_requests: OwnRequests,
         tracker: RequestTracker,
         failed: Callable[[str], object],
     ) -> None:
-        self._crawler, self._method, self._asking = crawler, method, asking
+        self._crawler, self._method, self._own_requests = crawler, method, own_requests
         self._tracker, self._failed = tracker, failed
         self._waiting: list[Callable[[], object]] = []
         self._task: asyncio.Task[None] | None = None
@@ -116,7 +116,7 @@ class Login:
 
     async def enter(self) -> str:
         """Log in; why it failed, if it did."""
-        reason = "" if self._method is None else await self._asking(self._method)
+        reason = "" if self._method is None else await self._own_requests(self._method)
         return f"The login has failed: {reason}." if reason else ""
 
     def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:

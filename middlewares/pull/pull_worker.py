@@ -30,7 +30,7 @@ from ..worker.part import FilesFolder
 from .batch_acker import BatchAcker, PullReport, keep_sweeping
 from .handshake import introduce
 from .lease_client import LeaseClient, Notifier, StoreLost
-from .login import Login, LoginState
+from .login import Login, OwnRequests
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
 from .work_unit import SESSION, mark_of
@@ -87,11 +87,11 @@ class PullSession:
             crawler, report, lease_client=client, tracker=self.tracker, notifier=self._notifier,
             store_lost=self.lose_store,
         )  # fmt: skip
-        self._asking = LoginState(
+        self._own_requests = OwnRequests(
             crawler, job.name, tracker=self.tracker, lease_client=client, notifier=self._notifier, finds=self._finds
         )
         self._login = Login(
-            crawler, spider_method(crawler, "DISTRIBUTED_LOGIN"), asking=self._asking, tracker=self.tracker,
+            crawler, spider_method(crawler, "DISTRIBUTED_LOGIN"), own_requests=self._own_requests, tracker=self.tracker,
             failed=lambda reason: fail(reason, FinishReason.LOGIN_FAILED),
         )  # fmt: skip
         self.feeder = RequestFeeder(
@@ -137,7 +137,7 @@ class PullSession:
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """The spider's own start where it comes first, and the login; False when one of them fails."""
         if self._job.start == "first":
-            failed = await self._asking(lambda: start)
+            failed = await self._own_requests(lambda: start)
             if failed:
                 self._fail(f"One of the spider's own start requests has failed: {failed}.", FinishReason.START_FAILED)
                 return False

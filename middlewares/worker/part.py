@@ -185,23 +185,16 @@ def free_bytes(folder: Path) -> int:
 
 
 def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None:
-    """Remove the folders of crawls whose items are home, and of any that nobody touched for `keep_days`.
+    """Remove the folders of crawls whose items are home, and of any that were not touched for `keep_days`.
 
     Args:
         folder: this crawl's own folder, which stays.
         collected: folders of crawls whose parts were all fetched and checked.
         keep_days: for the others, which may still be wanted.
     """
-    done = set(collected)
-    oldest = time.time() - keep_days * 86_400
-    for other in _siblings(folder):
-        with contextlib.suppress(OSError):
-            if other.name in done or other.stat().st_mtime < oldest:
-                shutil.rmtree(other, ignore_errors=True)
-
-
-def _siblings(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.parent.iterdir() if path.is_dir() and path.name != folder.name]
-    except OSError:
-        return []
+    done, oldest = set(collected), time.time() - keep_days * 86_400
+    with contextlib.suppress(OSError):
+        for other in folder.parent.iterdir():
+            with contextlib.suppress(OSError):
+                if other.is_dir() and other != folder and (other.name in done or other.stat().st_mtime < oldest):
+                    shutil.rmtree(other, ignore_errors=True)

@@ -152,6 +152,18 @@ class Scene:
         while self.gate._client._talking is not None:
             await asyncio.wait_for(asyncio.wait([self.gate._client._talking]), 10)
 
+    async def look(self) -> None:
+        """The gate asks for the version of the rules."""
+        assert self.gate._client
+        self.gate._client.look()
+        await self.said()
+
+    def busy(self, host: str) -> SimpleNamespace:
+        """The downloader's slot of this host, which has one request under way and no room for another."""
+        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
+        self.crawler.engine.downloader.slots[host] = slot
+        return slot
+
     async def turn(self, seconds: float) -> None:
         self.time += seconds
         self.gate.queues._alarms.look()
@@ -292,8 +304,7 @@ async def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
 async def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_for_it() -> None:
     """Else the permits of many add up while a site is slow, and all leave at once."""
     async with scene() as it:
-        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
-        it.crawler.engine.downloader.slots[FAST] = slot
+        slot = it.busy(FAST)
         first, second = (
             asyncio.ensure_future(as_any(it.charging.process_request(Request(f"http://{FAST}/{name}"))))
             for name in "ab"
@@ -325,8 +336,7 @@ async def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
 async def test_a_crawl_that_ends_does_not_wait_for_places_either() -> None:
     """Many wait for a place beside the queues, as media pipelines ask for files."""
     async with scene() as it:
-        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
-        it.crawler.engine.downloader.slots[FAST] = slot
+        it.busy(FAST)
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{FAST}/"), page=False))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -410,9 +420,7 @@ async def test_new_rules_are_heeded_at_the_next_look() -> None:
         assert sorted(filter(None, [it.pop(), it.pop(), it.pop()])) == [FREE, SLOW]
         it.store.version, it.store.next = 2, {}
         it.store.asked.clear()
-        assert it.gate._client
-        it.gate._client.look()
-        await it.said()
+        await it.look()
         assert [permit.at for permit in it.store.back] == [160.0]
         assert {ask.domain for asks in it.store.asked for ask in asks} == {SLOW, SHUT}
         assert it.pop() == SLOW
@@ -427,13 +435,10 @@ async def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
         assert len([None for _ in range(7) if it.pop()]) == 7
         asked = len(it.store.asked)
         it.store.version, it.store.changed = 2, frozenset({"site3.example", "never.example"})
-        assert it.gate._client
-        it.gate._client.look()
-        await it.said()
+        await it.look()
         assert [permit.key for permit in it.store.back] == ["site3.example"]
         assert [ask.domain for asks in it.store.asked[asked:] for ask in asks] == ["site3.example"]
-        it.gate._client.look()  # what is heeded is not told again
-        await it.said()
+        await it.look()  # what is heeded is not told again
         assert (len(it.store.back), len(it.store.asked)) == (1, asked + 1)
 
 
@@ -515,9 +520,7 @@ async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
         await it.turn(1.0)
         it.store._answer = lambda ask: PermitReply(free=True)
         it.store.version = 2
-        assert it.gate._client
-        it.gate._client.look()
-        await it.said()
+        await it.look()
         assert it.pop() == SLOW
         it.time += 20
         it.gate.queues.sweep(ending=False)
@@ -529,8 +532,7 @@ async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
 
 async def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then() -> None:
     async with scene() as it:
-        slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
-        it.crawler.engine.downloader.slots[FAST] = slot
+        slot = it.busy(FAST)
         it.push(*[FAST] * 3)
         await it.said()
         assert not it.store.asked
@@ -588,8 +590,8 @@ async def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:
 
 async def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_asked_for() -> None:
     async with scene() as it:
-        busy = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
-        it.crawler.engine.downloader.slots.update({f"site{number}.example": busy for number in range(150)})
+        for number in range(150):
+            it.busy(f"site{number}.example")
         it.push(*(f"site{number}.example" for number in range(151)))
         await it.said()
         popped = []
