@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from rig.commands import READING, SCRAPY, SDIST, Command, Result, run_here
 from rig.durations import DurationRecorder, longest_first
 from rig.environment import VARIABLE
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 # A shell that runs something in the background has it ignore Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test fails because the machine is slow.
+settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -294,7 +294,7 @@ LOOKS: list[Callable[[Store], object]] = [
 ]  # fmt: skip
 
 
-QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+QUIET = settings(max_examples=60, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
 def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(

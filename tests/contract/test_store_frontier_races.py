@@ -207,7 +207,7 @@ def check_counts(store: Store) -> None:
 
 def test_counts_are_what_a_scan_counts_whatever_was_done(store: Store) -> None:
     # The fixture stays out of hypothesis' hands: pytest-twisted cannot hand it over.
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(steps=st.lists(st.tuples(st.integers(0, 65), st.integers(1, 12)), min_size=10, max_size=50))
     def check(steps: list[tuple[int, int]]) -> None:
         store.forget("c")

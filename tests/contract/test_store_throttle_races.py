@@ -225,7 +225,7 @@ _marks = itertools.count()
 
 def test_every_engine_answers_as_the_arithmetic_says(store: Store) -> None:
     # The fixture stays out of hypothesis' hands: pytest-twisted cannot hand it over.
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(steps=st.lists(step, min_size=5, max_size=25))
     def check(steps: list[tuple[str, int, int, Any]]) -> None:
         model = Model(store, f"m{next(_marks)}")

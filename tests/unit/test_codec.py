@@ -168,7 +168,7 @@ JSON = st.recursive(
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     meta=st.dictionaries(NAMES, JSON, max_size=3),
     body=st.binary(max_size=20),

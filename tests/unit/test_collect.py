@@ -125,7 +125,7 @@ def test_a_stated_format_goes_before_the_name() -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.lists(st.dictionaries(TEXT, TEXT | st.integers() | st.none(), min_size=1, max_size=3), max_size=3),

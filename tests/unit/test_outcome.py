@@ -97,7 +97,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(sorted(GOOD.keys() - {"schema"})), JSON, max_size=3))
 def test_a_report_can_be_read_or_is_none_and_nothing_else_happens(fields: dict[str, Any]) -> None:
     try:

@@ -112,14 +112,14 @@ def check(carried: dict[str, str]) -> None:
 # there and back
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(values=BATCHES)
 def test_json_comes_back_as_it_was(values: list[dict[str, Any]]) -> None:
     back = from_json(to_json(values))
     assert [json.dumps(row, sort_keys=True) for row in back] == [json.dumps(row, sort_keys=True) for row in values]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, PLAIN_MAX]))
 def test_every_form_comes_back_as_it_was(values: list[dict[str, Any]], key: bytes | None, plain: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -205,7 +205,7 @@ def test_pieces_arrive_as_arguments_of_a_real_process() -> None:
     assert decode(json.loads(told.stdout).get, key=KEY) == values
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(0, 90_000), min_size=1, max_size=12),
     key=st.sampled_from([None, KEY]),

@@ -92,7 +92,7 @@ def test_hostile_text_stays_text(text: str) -> None:
     assert_harmless(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(alphabet=st.characters(), min_size=1, max_size=60))
 def test_any_text_stays_text(text: str) -> None:
     assert_harmless(text)

@@ -134,7 +134,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(some=terms, steps=steps)
 def test_no_window_has_more_than_its_hits_whatever_was_done(some: WindowTerms, steps: list[tuple[str, int]]) -> None:
     ledger, now, everything = Ledger(), 1_000, list[int]()
@@ -152,7 +152,7 @@ def test_no_window_has_more_than_its_hits_whatever_was_done(some: WindowTerms, s
             assert all(keeps(everything, some, at) for at in given)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=steps, changes=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4))
 def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[WindowTerms]) -> None:
     ledger, now, everything = Ledger(), 1_000, list[int]()
@@ -169,7 +169,7 @@ def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]]
             everything += plain
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=steps, gap=st.sampled_from([1, 7, 60]))
 def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], gap: int) -> None:
     ledger, now = Ledger(), 0
