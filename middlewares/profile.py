@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
+from scrapyd_dist.settings import SETTINGS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 SETTING = "DISTRIBUTED_PROFILE"
-USUAL, FAST, NONE = PROFILES = ("usual", "fast", "none")  #: the first is the default
+USUAL, FAST, NONE = PROFILES = SETTINGS[SETTING].choices
 #: CONCURRENT_ITEMS: Scrapy starts so many tasks for each response, whatever comes out of it, and 100 by default
 PROFILE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     NONE: {},

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,7 @@ MAX_PRIORITY = (1 << 53) - 1
 OTHER_SPIDER = "@"
 #: how workers share slots: "" leases the oldest batch first; `spread` takes the slots in turn; `by-domain` takes them
 #: in turn, and a slot belongs to one worker while it holds batches of it
-UNFAIR, SPREAD, BY_DOMAIN = FAIR = ("", "spread", "by-domain")
+UNFAIR, SPREAD, BY_DOMAIN = FAIR = SETTINGS["DISTRIBUTED_FAIR"].choices
 
 
 class SeenBefore(Exception):

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import LONGEST_SLOT, OTHER_SPIDER, SLOT_NAME, check_slot_name
+from scrapyd_dist.settings import SETTINGS
 
 if TYPE_CHECKING:
     from tldextract import TLDExtract
 
 #: ways to choose a slot: a numbered slot by the request's fingerprint, a numbered slot by its site (`domain`), or a
 #: slot for each site
-FINGERPRINT, DOMAIN, SITE = WAYS = ("fingerprint", "domain", "site")
+FINGERPRINT, DOMAIN, SITE = WAYS = SETTINGS["DISTRIBUTED_SLOT_BY"].choices
 #: maximum number of numbered slots per prefix
 MOST = 10_000
 #: size of the cache of host -> site

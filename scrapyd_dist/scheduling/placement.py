@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.scheduling.node_state import typical_pace
+from scrapyd_dist.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,7 +57,7 @@ class Placement:
     `round-robin`: the next node with room. `least-loaded`: the node with the fewest jobs of ours per process slot.
     """
 
-    KINDS = ("by-capacity", "round-robin", "least-loaded")
+    KINDS = SETTINGS["DISTRIBUTED_PLACEMENT"].choices
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
