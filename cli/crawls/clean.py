@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
 DAY = 86400.0
-#: days for which the throttle remembers a domain that nobody asks for
+#: days for which the throttle remembers a domain without requests
 DOMAINS_STAY = 90.0
 
 
@@ -113,10 +113,10 @@ def _runs(crawl: Crawl) -> bool:
 
 
 def check_idle(store: Store, row: Crawl) -> None:
-    """Refuse a frontier that somebody is still filling or crawling.
+    """Refuse a frontier that is still being filled or crawled.
 
     Raises:
-        ConfigError: who that is.
+        ConfigError: the frontier is in use, and by what.
     """
     if row.kind != "frontier":
         return

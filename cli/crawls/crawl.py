@@ -68,7 +68,7 @@ def _limit(limit: object) -> list[str]:
 
 
 def _rules(throttle: object) -> list[str]:
-    """Which processes would heed the rules of the throttle; nothing where there are none."""
+    """Say which processes would obey the throttle's rules; empty without rules."""
     if not isinstance(throttle, dict) or not throttle.get("rules"):
         return []
     who = "every process heeds them" if throttle.get("heeded") else f"heeded by none: {throttle.get('reason')}"
@@ -76,7 +76,7 @@ def _rules(throttle: object) -> list[str]:
 
 
 def _bytes(estimate: object) -> str:
-    """How a full batch of ordinary addresses would travel."""
+    """Describe the size of a full batch of ordinary URLs as it is sent."""
     if not isinstance(estimate, dict):
         return ""
     size, each = int(estimate.get("bytes") or 0), estimate.get("per_url")
@@ -142,7 +142,7 @@ class WatchOptions:
     ] = False
 
     def manner(self) -> Display:
-        """The same for whoever watches."""
+        """Return the same options for the watcher."""
         return Display(
             as_json=self.as_json,
             progress=not self.no_progress,
@@ -193,7 +193,7 @@ def crawl(
 
 
 def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions) -> None:
-    """The crawl goes on without this command: say which one it is."""
+    """Leave the crawl running without this command, and print its name."""
     process.returncode = 0  # it outlives this object, which would warn about that
     if watched.as_json:
         put_json({"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid})
@@ -222,7 +222,7 @@ def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> No
 
 
 def _ask_for_plan(root: Path, order: CrawlOrder, kept: KeptCode | None) -> dict[str, Any]:
-    """What the planning process answers: {"plan": …} or {"error": …, "exit_code": …}."""
+    """Return the planning process's answer: {"plan": …} or {"error": …, "exit_code": …}."""
     done = subprocess.run(
         [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", "--plan"],
         cwd=root,

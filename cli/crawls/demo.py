@@ -1,6 +1,6 @@
 """`sdist demo`: the whole of it on one machine, each step as the command that a user would type.
 
-The rule it keeps: whatever happens, all that it started is ended before it leaves.
+Everything that it starts is stopped before it exits.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def make_project(folder: Path) -> Path:
 
 @contextmanager
 def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """The demo site; what it says of itself. It ends with its standard input, so also when this process is killed."""
+    """Run the demo site and yield its description. It ends with its standard input, so also if this process is killed."""
     command = [sys.executable, "-m", "scrapyd_dist.examples.site", "--items", str(items), "--until-eof"]
     # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
     # which lacks what a regular install has in it.
@@ -126,7 +126,7 @@ def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _nodes(project: Path, count: int) -> Iterator[None]:
-    """Local nodes, which end with all that runs for this project."""
+    """Run local nodes; at the end they are stopped with all that runs for this project."""
     state = state_dir(project)
     _echo(project, "nodes", "up", str(count))
     try:
@@ -135,13 +135,13 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
         yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the clearing up is not to be broken off
+            signal.signal(number, signal.SIG_IGN)  # the cleanup must not be interrupted
         _stop_crawls(project)
         local_nodes.down(state, grace=GRACE)
 
 
 def _stop_crawls(project: Path) -> None:
-    """End producers that still run: a crawl outlives the command that watched it."""
+    """Stop producers that still run, because a crawl outlives the command that watched it."""
     store = maybe_store(project)
     if store is None:
         return
@@ -165,7 +165,7 @@ def _echo(project: Path, *arguments: str) -> None:
 def _command(project: Path, *arguments: str) -> None:
     """Run one of our commands, as a user would."""
     _echo(project, *arguments)
-    # A session of its own: after Ctrl-C here nobody is to be asked whether the crawl shall go on.
+    # A session of its own, so that Ctrl-C here does not make the command ask about the crawl.
     process = subprocess.Popen(
         [sys.executable, "-m", "scrapyd_dist", *arguments],
         cwd=project,

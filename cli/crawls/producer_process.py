@@ -78,7 +78,7 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
 _SLACK = 2.0
 #: seconds for which a producer on another machine counts as alive after its last sign of life
 FRESH = 20.0
-#: how many of the producer's last words explain its death
+#: lines of the producer's log in an error message
 _LOG_LINES = 12
 _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
@@ -154,7 +154,7 @@ def _told(order: CrawlOrder, kept: KeptCode | None) -> dict[str, Any]:
 
 
 def forget_refused(root: Path, name: str) -> None:
-    """Leave nothing behind of a crawl that never began, when the reason was told; a fault of ours keeps its log."""
+    """Remove a refused crawl, whose reason was shown; after an internal error its log is kept."""
     with closing(existing_store(root)) as store:
         crawl = store.crawl(name)
         if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1:
@@ -274,7 +274,7 @@ def _is_here(crawl: Crawl) -> bool:
 
 
 def interrupt(root: Path, crawl: Crawl) -> None:
-    """Tell the producer to stop in good order: send what is captured, and say how to resume."""
+    """Make the producer stop gracefully: it sends the captured requests and says how to resume."""
     noted = noted_pid(crawl_folder(root, crawl.id))
     if crawl.pid is not None and crawl.pid == noted and _is_here(crawl) and lives(crawl):
         with suppress(ProcessLookupError):

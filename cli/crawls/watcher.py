@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CtrlC:
-    """What became of SIGINT since it is looked out for."""
+    """Records SIGINT."""
 
     def __init__(self) -> None:
         self._came = self._pausing = False
@@ -75,9 +75,9 @@ LOOK = 0.25
 LINE_EVERY = 30.0
 #: seconds in which a second Ctrl-C asks whether to stop the crawl
 SECOND = 3.0
-#: seconds between two looks at the process table, which is dear
+#: seconds between two looks at the process table, which are expensive
 ALIVE_EVERY = 2.0
-#: seconds that a process whose crawl has ended gets to leave; it may have somebody to tell (--on-finish)
+#: seconds for the process of an ended crawl to exit; it may still run --on-finish
 LEAVE = 75.0
 #: bytes of the producer's log that are shown at once
 PIECE = 64 * 1024
@@ -219,7 +219,7 @@ def watch(root: Path, crawl: str, manner: Display, process: subprocess.Popen[byt
 
 
 def _when_left(root: Path, row: Crawl, process: subprocess.Popen[bytes]) -> Crawl:
-    """The crawl when its process has left; whom it told, and what came of that, is in it then."""
+    """Wait until the crawl's process has exited, and return the crawl with the result of --on-finish."""
     with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         process.wait(LEAVE)
     with closing(existing_store(root)) as store:
@@ -278,7 +278,7 @@ def _still_runs(crawl: str, timeout: float) -> str:
 
 
 def _wants_stop(crawl: str) -> bool:
-    """After Ctrl-C: whether a second one came, and the answer was yes."""
+    """After Ctrl-C: return whether a second one came and the question was answered with yes."""
     say(f"\nThe crawl {crawl} goes on without this command. Come back with: sdist watch {crawl}")
     if not can_ask():
         return False
@@ -321,7 +321,7 @@ def misses_of(root: Path, crawl: str) -> Iterator[dict[str, Any]]:
 def alive_state(row: Crawl) -> str:
     """The state of a crawl in a word; `died` when no process stands behind it any more.
 
-    One that rests is still in its state here, which scripts read; `words.state_of` tells people.
+    A paused crawl keeps its state here, which scripts read; `wording.state_of` says `paused`.
     """
     return row.state.value if row.state.ended or lives(row) else "died"
 

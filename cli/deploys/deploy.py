@@ -47,7 +47,7 @@ Note = "Callable[[Node, Step], None]"
 
 @contextmanager
 def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
-    """Gives what is to be called with each step of each node.
+    """Yield a function to call with each step of each node.
 
     Args:
         nodes: how many there are.
@@ -98,7 +98,7 @@ def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
 
 #: a dry run found something to do
 WOULD_CHANGE = 10
-#: a node's last step -> what that means when nobody waits for the rest
+#: a node's last step -> its meaning after Ctrl-C
 _AT_CTRL_C = {
     "uploaded": "has it",
     "present": "has it",
@@ -211,7 +211,7 @@ def _say_undone(result: RollOut, wish: RollOutRequest) -> None:
 
 
 def _say_defaults(result: RollOut) -> None:
-    """Scrapyd runs by default what sorts last, which a name of another kind may do for ever."""
+    """Name the nodes whose default is another version: Scrapyd runs what sorts last."""
     others: dict[str, list[str]] = {}
     for entry in result.ready:
         if entry.default not in {None, entry.version}:
@@ -309,7 +309,7 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
 
 
 def _egg(found: ProjectConfig, project: str, state: Path, asked: DeployOptions) -> tuple[Egg, str | None]:
-    """What is sent, and the name that it has already."""
+    """Return the egg to send, and the name that it has already."""
     if asked.only_missing:
         saved = _last_sent(project, state, asked.version)
         return saved.read(), saved.version
@@ -327,7 +327,7 @@ def _egg(found: ProjectConfig, project: str, state: Path, asked: DeployOptions) 
 
 
 def _store_client(root: Path) -> dict[str, bytes]:
-    """What the workers of a crawl need to reach its store, as files for the egg."""
+    """Return the files that workers need to reach the store."""
     try:
         return redis_client(where(root))
     except ConfigError:  # an address that the settings compute: the crawl itself brings the code that it needs

@@ -250,7 +250,7 @@ def _again(nodes: Sequence[Any], content_hash: str, there: Sequence[str], *, dry
 
 
 def _not_current(result: RollOut) -> int:
-    """3 where jobs that name no version would still run another one."""
+    """Return 3 if jobs that name no version would still run another one, else 0."""
     wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
     if wrong:
         complain(
@@ -297,7 +297,7 @@ def prune(
 
 
 def _ask(plans: Sequence[Pruning], doomed: int, *, yes: bool, table: bool) -> None:
-    """Go on only when somebody says yes."""
+    """Ask for confirmation; exits if the answer is no."""
     if yes:
         return
     where = sum(bool(entry.versions) for entry in plans)

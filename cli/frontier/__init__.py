@@ -1,1 +1,1 @@
-"""The commands about frontiers: what lies in which slot, what a person does about it, the manager of workers."""
+"""Commands about frontiers: their slots, and the manager of their workers."""

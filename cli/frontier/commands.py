@@ -1,4 +1,4 @@
-"""`sdist frontier`: what lies in the slots of frontiers, and what a person does about it."""
+"""`sdist frontier`: the commands about the slots of frontiers."""
 
 from __future__ import annotations
 

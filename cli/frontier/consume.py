@@ -131,7 +131,7 @@ class ConsumeOptions:
         )
 
     def check_rows(self) -> None:
-        """Refuse what is for workers, at a frontier where each row is a job.
+        """Refuse options for workers at a frontier whose rows are jobs.
 
         Raises:
             ConfigError: there is such an option.
@@ -148,7 +148,7 @@ class ConsumeOptions:
             )
 
     def settings(self) -> dict[str, Any]:
-        """What else is asked for, as settings of ours."""
+        """Return the other options as settings."""
         asked = {**of_options(self), "DISTRIBUTED_IDLE": seconds("--idle", self.idle)}
         return {name: value for name, value in asked.items() if value}
 
@@ -221,10 +221,10 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
 
 
 def _check_free(row: Crawl) -> None:
-    """Refuse a frontier that another process is at, and a crawl.
+    """Refuse a crawl, and a frontier that another process manages.
 
     Raises:
-        ConfigError: which one that is.
+        ConfigError: it is one of these.
     """
     if row.kind != "frontier":
         raise ConfigError(
@@ -239,7 +239,7 @@ def _check_free(row: Crawl) -> None:
 
 
 def _check_slots(store: Store, row: Crawl, prefix: str | None) -> None:
-    """Refuse a prefix that fits no slot, where nobody is about to fill one.
+    """Refuse a prefix that fits no slot, unless slots may still be filled.
 
     Raises:
         NothingMatched: there is none.
@@ -300,7 +300,7 @@ def _line(frontier: str, summary: dict[str, Any]) -> str:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What the manager warns of is said on standard error."""
+    """Show the manager's warnings on standard error."""
     handler = _Announcer(level=logging.WARNING)
     logger = logging.getLogger("scrapyd_dist")
     logger.addHandler(handler)

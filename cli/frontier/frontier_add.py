@@ -1,4 +1,4 @@
-"""`sdist frontier add`: a list goes into a frontier. Rule: a row that is no request is told, and stops nothing."""
+"""`sdist frontier add`: a list goes into a frontier. A row that is no request is reported and skipped."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _producer(
 
 
 def _set_standing(store: Store, producer: FrontierProducer, standing: bool | None) -> None:
-    """Whether the frontier stands, where that was said; one that is new is made now."""
+    """Set whether the frontier is standing, if that was given; a new frontier is created."""
     if standing is None:
         return
     row = open_frontier(
@@ -213,7 +213,7 @@ def _set_standing(store: Store, producer: FrontierProducer, standing: bool | Non
 
 
 def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
-    """What has become of the rows, and whether somebody had enough of it."""
+    """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
     from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 
     account, begun = ImportResult(), time.monotonic()

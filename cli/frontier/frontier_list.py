@@ -85,7 +85,7 @@ class _Entry:
 
     @property
     def manager(self) -> str:
-        """Who keeps workers running here, in words; empty for nobody."""
+        """Describe the process that keeps workers running here; empty if there is none."""
         return f"process {self.row.pid} on {self.row.host}" if self.row.pid and lives(self.row) else ""
 
     def cells(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Which frontier, slot and batch a command means. Rule: what does not exist is told by name, with what is near."""
+"""Finds the frontier and the slots that a command names; an error suggests similar names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _found(store: Store, name: str) -> Crawl:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Some names in a sentence."""
+    """Return some names for a sentence."""
     if not names:
         return "none"
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
@@ -124,7 +124,7 @@ def slot_of(counts: Sequence[SlotCount], frontier: str, name: str) -> SlotCount:
 
 
 def check_own_slot(name: str) -> None:
-    """Refuse the slots of other spiders, whose names say who does the work.
+    """Refuse slots of other spiders, because their names say which spider crawls them.
 
     Raises:
         ConfigError: it is one of these.

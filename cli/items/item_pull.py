@@ -85,7 +85,7 @@ class ItemPuller:
         return listed
 
     def wishes(self) -> list[PullRequest]:
-        """Of crawls what counts and what is out, of jobs whatever there is."""
+        """Return what to fetch: accepted and open parts of crawls, and all items of other jobs."""
         return [*self._of_crawls(), *(self._of_job(row) for row in self._rows)]
 
     def _of_crawls(self) -> Iterator[PullRequest]:
@@ -178,7 +178,7 @@ class ItemPuller:
 
 
 def file_name(text: str) -> str:
-    """A foreign name as one of a file; different ones stay different."""
+    """Return a file name for a foreign name; different names stay different."""
     quoted = quote(text, safe=" ")
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
 

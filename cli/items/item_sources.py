@@ -143,7 +143,7 @@ class ItemStream:
     node: str
     job: str
     tap: TailSource
-    grows: bool = True  #: whether somebody may still write it
+    grows: bool = True  #: whether it may still grow
 
 
 class ItemStreams:

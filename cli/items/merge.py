@@ -83,7 +83,7 @@ class _File:
     crawl: str = ""  #: where it is one of a crawl
     said: int | None = None  #: items, by the worker's report
     skip: Runs = field(default_factory=list)  #: items of it that count no more
-    foreign: bool = False  #: what nobody has checked yet
+    foreign: bool = False  #: whether it is not checked yet
 
 
 def _outputs(new: Sequence[str], over: Sequence[str]) -> list[ItemOutput]:
