@@ -105,7 +105,7 @@ def make_project(folder: Path) -> Path:
 
 @contextmanager
 def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Run the demo site and yield its description. It ends with its standard input, so also if this process is killed."""
+    """Run the demo site and yield its description. It ends with its standard input, also if this process is killed."""
     command = [sys.executable, "-m", "scrapyd_dist.examples.site", "--items", str(items), "--until-eof"]
     # Not here: `-m` looks into the working folder first, and in a checkout of this project that has a scrapyd_dist/
     # which lacks what a regular install has in it.
