@@ -26,7 +26,7 @@ from scrapyd_dist.config import STATE_FOLDER, load, state_dir
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
-from scrapyd_dist.store.address import STORE_FILE, VARIABLE
+from scrapyd_dist.store.address import VARIABLE
 
 from ..node_selection import project_name, quick_project
 from ..project_store import SETTING, existing_store, project_store, where
@@ -81,11 +81,6 @@ FRESH = 20.0
 #: lines of the producer's log in an error message
 _LOG_LINES = 12
 _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
-
-
-def store_path(root: Path) -> Path:
-    """The project's store, if no other one is named; see `project_store.where`."""
-    return root / STATE_FOLDER / STORE_FILE
 
 
 def crawl_folder(root: Path, crawl: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from scrapyd_dist.cli.crawls.producer_process import crawl_folder, store_path
+from scrapyd_dist.cli.crawls.producer_process import crawl_folder
 from scrapyd_dist.cli.items import item_pull, merge, tail
 from scrapyd_dist.cli.items.item_pull import file_name
 from scrapyd_dist.cli.options import asks
@@ -28,7 +28,7 @@ class Shop:
         (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
         self.root, self.parts = root, crawl_folder(root, CRAWL) / "parts"
         self.parts.mkdir(parents=True)
-        with closing(open_store(store_path(root))) as store:
+        with closing(open_store(root / ".sdist" / "store.db")) as store:
             store.add_crawl(Crawl(id=CRAWL, project="shop", spider="shop", created=1.0, state=CrawlState.FINDING))
         self._batches = 0
 
@@ -39,7 +39,7 @@ class Shop:
         """A batch with an accepted attempt whose part has this text; None: it is out on a node."""
         self._batches += 1
         job = job_id(CRAWL, self._batches, 1)
-        with closing(open_store(store_path(self.root))) as store:
+        with closing(open_store(self.root / ".sdist" / "store.db")) as store:
             batch = store.seal(CRAWL, {"x": "y"}, size=1, fingerprints=[], now=1.0, counts={"sealed": 1})
             store.open_attempt(CRAWL, Attempt(batch=batch.number, number=1, job=job, node="web1", url=URL))
             store.sent(CRAWL, batch.number, 1)
@@ -51,7 +51,7 @@ class Shop:
         return job
 
     def change(self, **fields: Any) -> None:
-        with closing(open_store(store_path(self.root))) as store:
+        with closing(open_store(self.root / ".sdist" / "store.db")) as store:
             store.update_crawl(CRAWL, **fields)
 
 

@@ -27,7 +27,7 @@ def a_crawl(**fields: object) -> Crawl:
 
 
 def keep(root: Path, crawl: Crawl) -> None:
-    with closing(open_store(producer_process.store_path(root))) as store:
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
         store.add_crawl(crawl)
 
 
@@ -83,7 +83,7 @@ def test_resume_starts_a_process_for_the_same_crawl(
     keep(tmp_path, a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}}))
     _, process = producer_process.begin_again(tmp_path, "c")
     process.wait(20)
-    with closing(open_store(producer_process.store_path(tmp_path))) as store:
+    with closing(open_store(tmp_path / ".sdist" / "store.db")) as store:
         row = store.crawl("c")
     assert (row.state, row.pid, row.exit_code, row.ended, row.message) == (
         CrawlState.STARTING, process.pid, None, None, "",
@@ -125,7 +125,7 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     order = CrawlOrder(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
     crawl, process = producer_process.begin(tmp_path, order, None)
     process.wait(20)
-    store = producer_process.store_path(tmp_path)
+    store = tmp_path / ".sdist" / "store.db"
     log = producer_process.crawl_folder(tmp_path, crawl.id) / "producer.log"
     said, ids = wait_for(lambda: log.read_text().splitlines()[:2], 5, "what the program said")
     assert said == f"-m scrapyd_dist.middlewares.producer.process {crawl.id} {store}"

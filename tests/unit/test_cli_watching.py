@@ -21,7 +21,7 @@ QUIET = watcher.Display(progress=False)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(open_store(producer_process.store_path(tmp_path))) as opened:
+    with closing(open_store(tmp_path / ".sdist" / "store.db")) as opened:
         yield opened
 
 
