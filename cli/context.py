@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
-from .node_selection import chosen, must_name, nodes_of
+from .node_selection import chosen, must_name, nodes_of, project_name
 from .project_store import maybe_store, project_store
 
 if TYPE_CHECKING:
@@ -98,6 +99,12 @@ class Context:
             NothingMatched: a pattern means no node.
         """
         return chosen(self.project, patterns)
+
+    def project_nodes(self, patterns: Sequence[str] | None, name: str | None) -> tuple[str, tuple[Node, ...]]:
+        """The project's name on the nodes, and the nodes; a name that was asked for goes before their own."""
+        nodes = self.nodes(patterns)
+        found = project_name(self.project, nodes, name)
+        return found, tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
 
     def nodes_or_all(self, patterns: Sequence[str] | None, *, everyone: bool, verb: str) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, or all of them where that was said in so many words.

@@ -7,7 +7,6 @@ import difflib
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -188,12 +187,6 @@ def chosen(project: ProjectConfig, patterns: Sequence[str] | None) -> tuple[Node
             hint = f"Did you mean {close[0]!r}? " if close else ""
             raise NothingMatched(f"No target is called {pattern!r}. {hint}The targets are: {known}.")
     return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
-
-
-def called(nodes: Sequence[Node], project: ProjectConfig, name: str | None) -> tuple[str, tuple[Node, ...]]:
-    """The project's name on the nodes, and the nodes; a name that was asked for goes before their own."""
-    found = project_name(project, nodes, name)
-    return found, tuple(replace(node, project=name) for node in nodes) if name is not None else tuple(nodes)
 
 
 def known_times(root: Path, nodes: Sequence[Node], project: str | None = None) -> dict[str, float]:

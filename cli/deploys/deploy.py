@@ -22,7 +22,7 @@ from scrapyd_dist.scrapyd.versions import sanitised
 from ..candidates import nodes
 from ..context import Context
 from ..crawls.wording import counted
-from ..node_selection import called, chosen, exit_code, must_name
+from ..node_selection import exit_code, must_name
 from ..options import Json, Project
 from ..output import complain, on_terminal, put_json, say, table
 from ..project_store import where
@@ -295,7 +295,7 @@ def deploy_all(context: Context, asked: DeployOptions) -> None:
 
 def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> None:
     found = context.project
-    name, nodes = called(chosen(found, targets), found, asked.project)
+    name, nodes = context.project_nodes(targets, asked.project)
     state = state_dir(found.root)
     egg, kept_name = _egg(found, name, state, asked)
     wish = _wish(found, nodes, asked, kept_name)

@@ -17,7 +17,7 @@ from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_tha
 
 from ..context import Context
 from ..crawls.wording import counted
-from ..node_selection import called, chosen, exit_code, known_times, no_answer, version_lookup
+from ..node_selection import exit_code, known_times, no_answer, version_lookup
 from ..options import Nodes, Project
 from ..output import Output, ask, can_ask, complain, put, say, table
 from .deploy import RETRIES, exit_code_of, present_document, roll_out, tell
@@ -60,7 +60,7 @@ def versions(
     Example: sdist versions --check
     """
     found = context.project
-    name, nodes = called(chosen(found, node), found, project)
+    name, nodes = context.project_nodes(node, project)
     seen = node_versions.look(nodes, name, timeout=timeout)
     uses = version_lookup(found)
     known = known_times(found.root, nodes, name)
@@ -144,7 +144,7 @@ def spiders(
     Example: sdist spiders --json
     """
     found = context.project
-    name, nodes = called(chosen(found, node), found, project)
+    name, nodes = context.project_nodes(node, project)
     known = known_times(found.root, nodes, name)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
     good = [entry for entry in lists if entry.error is None]
@@ -209,7 +209,7 @@ def rollback(
     Example: sdist rollback
     """
     found = context.project
-    name, nodes = called(chosen(found, None), found, project)
+    name, nodes = context.project_nodes(None, project)
     state = state_dir(found.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
     error = no_answer(len(seen), [entry.error for entry in seen if entry.error is not None])
@@ -281,7 +281,7 @@ def prune(
     Example: sdist prune --keep 5
     """
     found = context.project
-    name, nodes = called(chosen(found, node), found, project)
+    name, nodes = context.project_nodes(node, project)
     version_of = version_lookup(found)
     seen = node_versions.look(nodes, name, timeout=timeout)
     known = known_times(found.root, nodes, name)
