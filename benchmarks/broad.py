@@ -36,7 +36,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One site, and who is measured on it."""
+    """One site, and the crawlers that are measured on it."""
 
     law: str
     hosts: int

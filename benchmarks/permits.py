@@ -3,8 +3,8 @@
     python benchmarks/permits.py                       # a table for docs/throttle.md, in half a minute
     python benchmarks/permits.py --short               # a first look, in seconds
 
-The limit is so high that nobody ever waits: only the store's work is measured. A worker of an SQLite store opens it as
-workers do, without waiting for the disk at each step; the Redis server keeps its data in memory, as that of Scrapy
+The limit is so high that no request ever waits: only the store's work is measured. An SQLite store is opened as
+workers open it, without waiting for the disk at each step; the Redis server keeps its data in memory, as that of Scrapy
 Cluster does.
 """
 

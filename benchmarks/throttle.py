@@ -240,7 +240,7 @@ limit from the moment on at which it stood in the store.
 Four processes, two spiders on two addresses, under {styles_limit}: one budget for all of them, one for each spider, for
 each address, and for each spider on each address.
 
-How many permits one process can take from the store, as fast as it goes, under a limit that nobody reaches:
+How many permits one process can take from the store, at full speed, under a limit that is never reached:
 
 {fastest}
 

@@ -187,7 +187,7 @@ class Track:
         hits = {row["target"]: row["time"] + apart for row in self.site.log()}
         grants = {use["target"]: use["at"] for one in told for use in one["used"]}
         if not grants:
-            raise RunError("nobody had a permit")
+            raise RunError("no process had a permit")
         return Seen(
             begin=min(grants.values()),
             grants=grants,

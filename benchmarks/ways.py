@@ -21,7 +21,7 @@ from rig.projects import Project
 from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site, UrlStyle
-from scrapyd_dist.middlewares.profile import PROFILE_SETTINGS
+from scrapyd_dist.middlewares.addon import PROFILE_SETTINGS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ ELEMENTS = '''
 """Single elements of the profile, for a benchmark."""
 
 from scrapy import signals
-from scrapyd_dist.middlewares import profile
+from scrapyd_dist.middlewares import addon
 
 
 class Elements:
@@ -49,9 +49,9 @@ class Elements:
     def opened(self, spider):
         elements = spider.settings.getlist("ELEMENTS")
         if "log" in elements:
-            profile.log_no_more(spider)
+            addon.log_no_more(spider)
         if "gc" in elements:
-            profile.leave_what_stays()
+            addon.leave_what_stays()
 '''
 _AIOHTTP = json.dumps({"http": "scrapy.core.downloader.handlers._aiohttp.AiohttpDownloadHandler"})
 _QUEUE = "scrapy.pqueues.ScrapyPriorityQueue"

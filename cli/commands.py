@@ -58,14 +58,6 @@ _ENDS: Mapping[tuple[int, ...], str] = {
 }
 #: path of a command, without `sdist` -> its codes
 CODES = {path: codes for codes, paths in _ENDS.items() for path in paths.split(", ")}
-
-
-def codes_of(path: str) -> tuple[tuple[int, str], ...]:
-    """The exit codes of a command and their meanings; empty for one that has no entry."""
-    name = path.removeprefix("sdist").strip()
-    return tuple((code, MEANINGS[code]) for code in CODES.get(name, ()))
-
-
 #: docstrings keep their lines, and backslash-escaped brackets stay brackets
 MARKUP: Any = "rich"
 
@@ -83,8 +75,8 @@ _START, _CRAWLS, _NODES, _CODE, _JOBS, _HELP = "Start here", "Crawls", "Nodes", 
 # ruff: noqa: E501 - a row is a line, as in the help
 COMMANDS = {
     "demo": CommandEntry("crawls.demo", _START, "Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them."),
-    "init": CommandEntry("setup.init", _START, "Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers."),
-    "config": CommandEntry("setup.config_command", _START, "Show the options in force: the project, its targets, its DISTRIBUTED_ settings."),
+    "init": CommandEntry("init", _START, "Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers."),
+    "config": CommandEntry("config_command", _START, "Show the options in force: the project, its targets, its DISTRIBUTED_ settings."),
     "crawl": CommandEntry("crawls.crawl", _CRAWLS, "Spread one crawl over the nodes, watch it, and bring the items home as one file."),
     "plan": CommandEntry("crawls.crawl", _CRAWLS, "Show what `sdist crawl` with the same options would do, without doing it."),
     "resume": CommandEntry("crawls.crawl", _CRAWLS, "Go on with a crawl that was stopped, refused or paused, or whose process died."),
@@ -98,30 +90,30 @@ COMMANDS = {
     "wait": CommandEntry("jobs.wait", _CRAWLS, "Wait until crawls are at their end, or jobs are over; say nothing before that."),
     "crawls": CommandEntry("crawls.crawl", _CRAWLS, "List the crawls of this project, the newest first."),
     "clean": CommandEntry("crawls.clean", _CRAWLS, "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
-    "report": CommandEntry("crawls.report", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
+    "report": CommandEntry("status", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
     "trust": CommandEntry("crawls.clean", _CRAWLS, "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
-    "throttle": CommandEntry("throttle.throttle_change", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
-    "frontier": CommandEntry("frontier.commands", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
+    "throttle": CommandEntry("crawls.throttle_change", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
+    "frontier": CommandEntry("frontier.frontier_move", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
     "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
-    "items": CommandEntry("items.commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
+    "items": CommandEntry("jobs.item_commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
     "nodes": CommandEntry("nodes.node_commands", _NODES, "List the nodes, each with its state, load, latency, version and clock."),
     "doctor": CommandEntry("nodes.doctor", _NODES, "Look for what endangers work on the nodes; each finding says what to do."),
     "api": CommandEntry("nodes.api_call", _NODES, "Call an endpoint of one node, and print the JSON that it answers."),
     "metrics": CommandEntry("nodes.metrics", _NODES, "Print how the nodes and the crawls stand, in the text format of Prometheus."),
-    "deploy": CommandEntry("deploys.deploy", _CODE, "Build the project once and upload it to the named nodes at the same time."),
-    "deploy-all": CommandEntry("deploys.deploy", _CODE, "Build the project once and upload it to all nodes at the same time."),
-    "versions": CommandEntry("deploys.version_list", _CODE, "Show which node has which versions of the project."),
-    "spiders": CommandEntry("deploys.version_list", _CODE, "List the spiders of the project on the nodes, and where one is missing."),
-    "rollback": CommandEntry("deploys.version_list", _CODE, "Make an earlier version current on all nodes."),
-    "prune": CommandEntry("deploys.version_list", _CODE, "Delete old versions of the project from the nodes."),
+    "deploy": CommandEntry("nodes.deploy", _CODE, "Build the project once and upload it to the named nodes at the same time."),
+    "deploy-all": CommandEntry("nodes.deploy", _CODE, "Build the project once and upload it to all nodes at the same time."),
+    "versions": CommandEntry("nodes.version_list", _CODE, "Show which node has which versions of the project."),
+    "spiders": CommandEntry("nodes.version_list", _CODE, "List the spiders of the project on the nodes, and where one is missing."),
+    "rollback": CommandEntry("nodes.version_list", _CODE, "Make an earlier version current on all nodes."),
+    "prune": CommandEntry("nodes.version_list", _CODE, "Delete old versions of the project from the nodes."),
     "schedule": CommandEntry("jobs.schedule", _JOBS, "Start plain jobs of spiders, each on the node with the least to do."),
     "jobs": CommandEntry("jobs.jobs_table", _JOBS, "List the jobs of all nodes, and what each one really did: a failed job is not a finished one."),
     "logs": CommandEntry("jobs.logs", _JOBS, "Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job."),
     "grep": CommandEntry("jobs.logs", _JOBS, "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
     "stats": CommandEntry("jobs.jobs_table", _JOBS, "Add up the stats of Scrapy over jobs: sum, least and most of each."),
     "cancel": CommandEntry("jobs.cancel", _JOBS, "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
-    "completion": CommandEntry("app", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
-    "version": CommandEntry("app", _HELP, "Print the version."),
+    "completion": CommandEntry("main", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
+    "version": CommandEntry("main", _HELP, "Print the version."),
 }
 
 
@@ -181,6 +173,6 @@ def _several() -> None:
 def _explain_codes(command: Any, path: str) -> None:
     below = getattr(command, "commands", {})
     if not below or command.invoke_without_command:
-        command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {meaning}" for code, meaning in codes_of(path))])
+        command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))])
     for name, one in below.items():
         _explain_codes(one, f"{path} {name}")

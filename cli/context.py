@@ -1,25 +1,288 @@
-"""What a command works on: the project, its store, its nodes and the sender. Each is opened at its first use."""
+"""What a command works on: the project, its store, its nodes and the sender. Each is opened at its first use.
+
+The rule it keeps: looking makes no store, and no address is ever shown with its password.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import os
+import secrets
+import subprocess
+import sys
+from contextlib import closing
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.config import load
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
-from .node_selection import chosen, must_name, nodes_of, project_name
-from .project_store import maybe_store, project_store
+from scrapyd_dist.config import OWN_SECTION, STATE_FOLDER, addresses_of, load, state_dir, with_netrc
+from scrapyd_dist.errors import ApiRefused, ConfigError, ForeignRow, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.scheduling.worker_registry import earlier_workers
+from scrapyd_dist.scrapyd.jobs import crawl_in
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import VARIABLE, is_url
+from scrapyd_dist.store.address import chosen as store_address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from scrapyd_dist.batches import Batch, Crawl, WorkerEntry
     from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.errors import DistError
     from scrapyd_dist.nodes import Node, NodeRecord
+    from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
+
+SETTING = "DISTRIBUTED_STORE"
+#: of the [sdist] section in scrapy.cfg
+OPTION = "store"
+
+
+def where(root: Path) -> str:
+    """The address of the project's store: a server's URL, or a file's absolute path.
+
+    The environment goes before scrapy.cfg's `[sdist] store`, and that before DISTRIBUTED_STORE in the settings.
+
+    Raises:
+        ConfigError: it is computed, or in a variable that is not set.
+    """
+    return store_address(root) if os.environ.get(VARIABLE) else store_address(root, _said(root))
+
+
+def _said(root: Path) -> str | None:
+    if not (root / "scrapy.cfg").is_file():
+        return None
+    try:
+        project = load(root)
+    except ConfigError:
+        return None  # a command that needs more of the project reports it
+    if project.options.get(OPTION):
+        return project.options[OPTION]
+    value = written_setting(root, project.settings_module, SETTING)
+    if value is None:
+        return None
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, str | None):
+        raise ConfigError(
+            f"{SETTING} in {project.settings_module} is computed, and a command does not run your settings to look for"
+            f" a crawl. Put the store's address into the environment ({VARIABLE}), or into scrapy.cfg:"
+            f" [{OWN_SECTION}] with {OPTION} = $NAME_OF_A_VARIABLE."
+        )
+    return value.value
+
+
+def written_setting(root: Path, module: str, name: str) -> ast.expr | None:
+    """The value that a settings module gives a name last. It is read, not imported: that could take seconds, or fail.
+
+    Returns:
+        None where the module does not name it, or cannot be read; the command that loads the settings says why.
+    """
+    path = root.joinpath(*module.split("."))
+    source = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    try:
+        body = ast.parse(source.read_bytes()).body if source else []
+    except (OSError, ValueError, SyntaxError):
+        return None
+    value: ast.expr | None = None
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                value = node.value or value
+    return value
+
+
+def maybe_store(root: Path) -> Store | None:
+    """The project's store, or None when nothing was ever kept there; a server is always there."""
+    address = where(root)
+    if not is_url(address) and not Path(address).exists():
+        return None
+    return open_store(address, key=_key(root))
+
+
+def project_store(root: Path) -> Store:
+    """The project's store; made, with the state folder, when there is none."""
+    return open_store(where(root), key=key_of(root))
+
+
+def key_of(root: Path) -> bytes:
+    """The key that what must be hidden is encrypted with."""
+    from scrapyd_dist.keys import state_key
+
+    return state_key(state_dir(root))
+
+
+def _key(root: Path) -> bytes:
+    """The project's key; where it has none, nothing on a server can be its own, and any other key says so as well."""
+    from scrapyd_dist.keys import known_key
+
+    if is_url(where(root)):
+        return known_key(root / STATE_FOLDER) or secrets.token_bytes(32)
+    return key_of(root)
+
+
+def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[RequestValue]:
+    """The requests of a batch.
+
+    Raises:
+        ConfigError: they are encrypted with a key that is not this folder's.
+    """
+    from scrapyd_dist.payload import PayloadError, decode
+
+    try:
+        return decode(store.payload(frontier, batch.number).get, key=key_of(root))
+    except ForeignRow as error:
+        raise ConfigError(str(error)) from None
+    except PayloadError as error:
+        raise ConfigError(
+            f"Batch {batch.number} of {frontier} cannot be read here: {error}. What is more than an address is"
+            f" encrypted with the key in {root / STATE_FOLDER}; run this in the folder of the project that"
+            " filled the frontier."
+        ) from error
+
+
+#: seconds that the project's settings may take to load
+SETTINGS_TIMEOUT = 60
+
+
+def unused_local(project: ProjectConfig) -> str:
+    """A note on local nodes that run and get no work, since others are named; empty where there are none."""
+    from scrapyd_dist.deploy import local_nodes
+    from scrapyd_dist.deploy.local_nodes import USERNAME, list_path
+
+    state = project.root / STATE_FOLDER
+    urls = {node.url for node in (*project.targets, *added(project.root))}
+    idle = [node for node in local_nodes.running(state) if urls and node.url not in urls]
+    if not idle:
+        return ""
+    names = ", ".join(node.name for node in idle)
+    return (
+        f"Note: local nodes run that get no work ({names}): they are used only where scrapy.cfg and `sdist nodes add`"
+        f" name no other. To use both, give each a section in scrapy.cfg, such as [deploy:{idle[0].name}] with url ="
+        f" {idle[0].url}, username = {USERNAME} and its password, which is in {list_path(state)}; or stop them:"
+        " sdist nodes down."
+    )
+
+
+def added(root: Path) -> tuple[Node, ...]:
+    """The nodes that `sdist nodes add` put into the store."""
+    store = maybe_store(root)
+    if store is None:
+        return ()
+    with closing(store):
+        return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in store.nodes() if one.url)
+
+
+def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
+    """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME.
+
+    Raises:
+        ConfigError: the settings module cannot be loaded.
+    """
+    known = chosen or project.project
+    if known:
+        return known
+    names = [node.project for node in nodes if node.project]
+    if names and len(names) == len(nodes):
+        return names[0]
+    lines, why = with_settings(project.root, "-m", "scrapy", "settings", "--get", "BOT_NAME")
+    if why or not lines:
+        raise ConfigError(
+            f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why or 'it is empty'}. Correct"
+            " them, or name the project with -p, or by `project = NAME` in [deploy] of scrapy.cfg."
+        )
+    return lines[-1]
+
+
+def with_settings(root: Path, *arguments: str) -> tuple[list[str], str]:
+    """Run Python with code that loads the project's settings, in a process of its own: that runs the project's code.
+
+    Returns:
+        The lines of its output, and the reason when it failed.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=root, capture_output=True, encoding="utf-8", errors="replace",
+            check=False, timeout=SETTINGS_TIMEOUT, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return [], f"they did not load within {SETTINGS_TIMEOUT} seconds"
+    why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].rstrip(".") if done.returncode else ""
+    return done.stdout.strip().splitlines(), why
+
+
+def exit_code(total: int, found: Iterable[DistError | None]) -> int:
+    """The exit code of a command that asked all nodes: 0, 3 when some failed, else what kept all of them away."""
+    errors = [error for error in found if error is not None]
+    if not errors:
+        return 0
+    if len(errors) < total:
+        return 3
+    # A node that answered and said no has more to tell than those that did not answer.
+    told = [error for error in errors if isinstance(error, ApiRefused) or not isinstance(error, NodeError)]
+    if told:
+        return told[0].exit_code
+    return 6 if any(error.exit_code == 6 for error in errors) else NoNodeReachable.exit_code
+
+
+def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
+    """Where nothing can be said without an answer: raises why there is none, in one paragraph."""
+    errors = [error for error in found if error is not None]
+    if not errors or len(errors) < total:
+        return
+    code, texts = exit_code(total, errors), list(dict.fromkeys(map(str, errors)))
+    kind = next((type(error) for error in errors if error.exit_code == code), NoNodeReachable)
+    raise kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
+
+
+def names_of(nodes: Iterable[Node]) -> str:
+    return ", ".join(repr(node.name) if " " in node.name else node.name for node in nodes)
+
+
+def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
+    """Scrapyd's name of the project, where it can be told without running the project's code."""
+    if known := chosen or found.project:
+        return known
+    value = written_setting(found.root, found.settings_module, "BOT_NAME")
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
+def known_times(root: Path, nodes: Sequence[Node], project: str | None = None) -> dict[str, float]:
+    """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
+    names = {name for name in (project, *(node.project for node in nodes)) if name}
+    return {egg.version: egg.at for name in names for egg in kept_eggs(root / STATE_FOLDER, name)}
+
+
+def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
+    """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
+    store = maybe_store(project.root)
+    if store is None:
+        return versions_by_job(())
+    with closing(store):
+        crawls = store.crawls()
+        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
+
+
+def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()) -> Callable[[str], str | None]:
+    """The same, of these crawls: of attempts and rows, of workers, and of those that work in other projects."""
+    versions: dict[str, str | None] = {}
+    elsewhere = {worker.job: worker.version for worker in workers if worker.version}
+    for crawl in crawls:
+        # Of a crawl that went on with other code, a job may run either.
+        versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
+        elsewhere |= {worker.job: worker.version for worker in earlier_workers(crawl.options) if worker.version}
+
+    def version_of(job: str) -> str | None:
+        ours = crawl_in(job)
+        return None if ours is None else elsewhere.get(job) or versions.get(ours)
+
+    return version_of
 
 
 class Context:
@@ -88,8 +351,17 @@ class Context:
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
-        """The nodes, each once; empty where none is named and no local one runs."""
-        return nodes_of(self.project)
+        """The nodes, each once; empty where none is named and no local one runs.
+
+        Raises:
+            ConfigError: a name that is to be looked up has no address.
+            StoreError: the store does not tell which nodes were added.
+        """
+        from scrapyd_dist.deploy import local_nodes
+
+        listed = (*self.project.targets, *added(self.root))
+        nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
+        return nodes or local_nodes.running(self.root / STATE_FOLDER)
 
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, each once; without patterns all of them.
@@ -98,7 +370,22 @@ class Context:
             ConfigError: there is no node at all.
             NothingMatched: a pattern means no node.
         """
-        return chosen(self.project, patterns)
+        every, targets = self.all_nodes, self.project.targets
+        if not every:
+            raise ConfigError(
+                f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1]"
+                " with url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
+            )
+        if not patterns:
+            return every
+        # two targets may have one url: each of their names will do
+        named = (*(node for node in targets if not node.lookup), *(node for node in every if node not in targets))
+        for pattern in patterns:
+            if not any(fnmatchcase(node.name, pattern) for node in named):
+                close = difflib.get_close_matches(pattern, [node.name for node in named], 1)
+                hint = f"Did you mean {close[0]!r}? " if close else ""
+                raise NothingMatched(f"No target is called {pattern!r}. {hint}The targets are: {names_of(named)}.")
+        return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
 
     def project_nodes(self, patterns: Sequence[str] | None, name: str | None) -> tuple[str, tuple[Node, ...]]:
         """The project's name on the nodes, and the nodes; a name that was asked for goes before their own."""
@@ -115,8 +402,8 @@ class Context:
         """
         if everyone and patterns:
             raise ConfigError(f"--all, and names of nodes to {verb}: one of the two has to go.")
-        if not everyone:
-            must_name(patterns, verb, "For all of them: --all.")
+        if not everyone and not patterns:
+            raise ConfigError(f"Name the targets to {verb}, or globs like 'eu-*'. For all of them: --all.")
         return self.nodes(patterns)
 
     @property

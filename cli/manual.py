@@ -6,6 +6,7 @@ import re
 import sys
 from itertools import groupby
 from pathlib import Path
+from textwrap import indent
 
 import typer
 from typer.cli import get_docs_for_click
@@ -18,7 +19,8 @@ _NOTE = "<!-- Made from the code by `make docs`. Change the help texts of the co
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)
 #: a table behind the marker with its heading
 _TABLE = re.compile(r"(<!-- settings: (.+) -->)\n(?:\n(?:\|.*\n)+)?")
-_CODES = re.compile(r"^Exit codes:\n((?: +\d+  .*\n)+)", re.MULTILINE)
+_CODES = re.compile(r"^Exit codes:\n((?: *\d+  .*\n)+)", re.MULTILINE)
+_CODE = re.compile(r"^ *(\d+)  ", re.MULTILINE)
 
 
 def pages() -> dict[str, str]:
@@ -31,18 +33,9 @@ def page(name: str) -> str:
     command = load(name)
     context = typer.Context(command, help_option_names=["-h", "--help"])
     text = get_docs_for_click(obj=command, ctx=context, name=name, call_prefix="sdist")
-    text = _EXAMPLES.sub(lambda found: "Example:\n\n" + _code(found[1].replace("Example: ", "")), text + "\n")
-    text = _CODES.sub(lambda found: "Exit codes:\n\n" + _list(found[1]), text).replace("\\[", "[")
+    text = _EXAMPLES.sub(lambda found: "Example:\n\n" + indent(found[1].replace("Example: ", ""), "    "), text + "\n")
+    text = _CODES.sub(lambda found: "Exit codes:\n\n" + _CODE.sub(r"* `\1`: ", found[1]), text).replace("\\[", "[")
     return f"{_NOTE}\n\n{text.strip()}\n\n[All commands](README.md) · [what they are for](../commands.md)\n"
-
-
-def _code(lines: str) -> str:
-    return "".join(f"    {line}\n" for line in lines.splitlines())
-
-
-def _list(codes: str) -> str:
-    rows = (line.split(None, 1) for line in codes.splitlines())
-    return "".join(f"* `{code}`: {meaning}\n" for code, meaning in rows)
 
 
 def _contents() -> str:
@@ -64,13 +57,10 @@ def _settings_table(rows: tuple[Setting, ...]) -> str:
     heading = "write" if rows[-1].instead else "Scrapy Cluster's" if any(row.cluster for row in rows) else "option"
     lines = [f"| setting | {heading} | default | meaning |", "|---|---|---|---|"]
     for row in rows:
-        name, second, default = map(_literal, (row.name, row.instead or row.cluster or row.option, row.default_text))
+        cells = [row.name, row.instead or row.cluster or row.option, row.default_text]
+        name, second, default = (text and f"`{text}`" for text in cells)
         lines.append(re.sub(" +", " ", f"| {name} | {second} | {default} | {row.help} |"))
     return "\n".join(lines)
-
-
-def _literal(text: str) -> str:
-    return text and f"`{text}`"
 
 
 def write(folder: Path) -> None:

@@ -16,10 +16,10 @@ from scrapyd_dist.errors import DistError, NodeError, StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.sweep import sweep
 from scrapyd_dist.scrapyd.versions import current, newest, told_content
+from scrapyd_dist.transports import sweep
 
-from .node_selection import exit_code
+from .context import exit_code
 from .output import complain, on_terminal
 
 if TYPE_CHECKING:
@@ -140,18 +140,12 @@ def ask_nodes(
 ) -> Iterator[NodeStatus]:
     """Ask all nodes at the same time, and give a node whenever more is known of it.
 
-    Args:
-        sender: what asks.
-        nodes: the nodes.
-        project: the project whose versions are wanted; None = none.
-        timeout: seconds for each answer.
-        known: when versions were sent whose names do not tell it, seconds since the epoch.
+    project: whose versions are wanted, None = none; timeout: seconds for each answer; known: when versions were sent
+    whose names do not tell it, seconds since the epoch.
     """
     seen = [NodeStatus(node=node, known=known or {}) for node in nodes]
     # Versions are a question of their own, so that a sweep takes as long as one answer. All loads come first.
-    questions: list[tuple[NodeStatus, str | None]] = [(one, None) for one in seen]
-    if project is not None:
-        questions += [(one, project) for one in seen]
+    names = [None] if project is None else [None, project]
 
     def ask(question: tuple[NodeStatus, str | None]) -> None:
         one, name = question
@@ -160,7 +154,7 @@ def ask_nodes(
         else:
             one.ask_versions(sender, name, timeout)
 
-    for answer in sweep(questions, ask):
+    for answer in sweep([(one, name) for name in names for one in seen], ask):
         one, _ = answer.asked
         if one.load is not None or one.error is not None:
             yield one
@@ -195,7 +189,7 @@ def newest_of(seen: Iterable[NodeStatus]) -> str | None:
 
 def exit_code_of(seen: Sequence[NodeStatus]) -> int:
     """0 when all work, 3 when some do not, else what keeps all of them away."""
-    code = exit_code(len(seen), [one.error for one in seen if one.error is not None])
+    code = exit_code(len(seen), [one.error for one in seen])
     return 3 if code == 0 and any(one.wedged for one in seen) else code
 
 
@@ -291,11 +285,8 @@ def drawing(total: int, *, shown: bool) -> Iterator[Callable[[Sequence[NodeStatu
 def _picture(seen: Sequence[NodeStatus], total: int, room: int) -> Text:
     from rich.text import Text
 
-    lines = [_line(one) for one in seen[-room:]]
+    lines = []
+    for one in seen[-room:]:
+        words = one.short if one.load is None else f"running {one.load.running}, pending {one.load.pending}"
+        lines.append(f"{one.node.name}  {one.state.value}  {words}".rstrip())
     return Text("\n".join([*lines, f"{len(seen)} of {total} nodes answered …"]), no_wrap=True, overflow="ellipsis")
-
-
-def _line(seen: NodeStatus) -> str:
-    load = seen.load
-    words = seen.short if load is None else f"running {load.running}, pending {load.pending}"
-    return f"{seen.node.name}  {seen.state.value}  {words}".rstrip()

@@ -1,22 +1,103 @@
-"""The options that several commands have, each declared once, and groups of options: dataclasses of them."""
+"""Options that several commands have, groups of options, and the values that a shell completes."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
 
 import typer
 
 from scrapyd_dist.errors import ConfigError
 
-from .candidates import nodes, spiders
 from .context import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from scrapyd_dist.store import Store
+
+#: value and explanation
+Candidates = list[tuple[str, str]]
+_keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+_SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
+#: source files of a project that are read, and bytes of each, at most
+_MOST_FILES, _MOST_BYTES = 2000, 200_000
+
+
+def nodes() -> Candidates:
+    """The targets of scrapy.cfg, else the local nodes that run."""
+    with suppress(Exception):
+        from scrapyd_dist.config import STATE_FOLDER, load
+
+        found = load()
+        if found.targets:
+            return [(node.name, node.url) for node in found.targets]
+        from scrapyd_dist.deploy import local_nodes
+
+        return [(node.name, node.url) for node in local_nodes.running(found.root / STATE_FOLDER)]
+    return []
+
+
+def crawls() -> Candidates:
+    """Crawls and frontiers in the local store."""
+    return _stored(lambda store: [(row.id, f"{row.spider or row.kind}, {row.state.value}") for row in store.crawls()])
+
+
+def frontiers() -> Candidates:
+    """Frontiers in the local store."""
+    return _stored(lambda store: [(row.id, row.state.value) for row in store.crawls() if row.kind == "frontier"])
+
+
+def domains() -> Candidates:
+    """Domains that have a rule of the throttle in the local store."""
+    return _stored(lambda store: [(domain, "") for domain in sorted(store.rules().rules)])
+
+
+def spiders() -> Candidates:
+    """Names of spiders in the project's files, which are read and not imported."""
+    with suppress(Exception):
+        from scrapyd_dist.config import load
+
+        found = load()
+        package = found.root.joinpath(*found.settings_module.split(".")[:-1])
+        return [(name, "") for name in sorted({name for file in _sources(package) for name in _SPIDER.findall(file)})]
+    return []
+
+
+def one_of(*words: str) -> Callable[[], list[str]]:
+    """Completes these words."""
+    return lambda: list(words)
+
+
+def _stored(read: Callable[[Store], Candidates]) -> Candidates:
+    """What the project's store has, if it is a file that exists; a server may be far away."""
+    with suppress(Exception):
+        from scrapyd_dist.config import load
+        from scrapyd_dist.store import open_store
+        from scrapyd_dist.store.address import is_url
+
+        from .context import where
+
+        address = where(load().root)
+        if not is_url(address) and Path(address).exists():
+            with closing(open_store(address)) as store:
+                return read(store)
+    return []
+
+
+def _sources(package: Path) -> Iterator[str]:
+    for number, path in enumerate(sorted(package.rglob("*.py"))):
+        if number >= _MOST_FILES:
+            return
+        if "spider" in str(path.relative_to(package)):
+            with suppress(OSError), path.open("rb") as file:
+                yield file.read(_MOST_BYTES).decode("utf-8", "replace")
+
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 Project = Annotated[
@@ -32,6 +113,24 @@ Nodes = Annotated[
         help="Only these nodes: names, or globs as in 'eu-*'; repeatable.",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+SpiderName = Annotated[
+    str,
+    typer.Argument(
+        help="The spider's name, as `scrapy list` shows it.",
+        metavar="SPIDER",
+        autocompletion=spiders,
+        show_default=False,
+    ),
+]
+FrontierName = Annotated[
+    str,
+    typer.Argument(
+        metavar="FRONTIER", autocompletion=frontiers, help="The frontier's name, as `sdist frontier list` shows it."
+    ),
+]
 JobProject = Annotated[Optional[str], typer.Option("--project", "-p", help="Only jobs of this project.")]
 Spider = Annotated[
     Optional[str],
@@ -45,6 +144,11 @@ ConnectTimeout = Annotated[
 ]
 #: the default of `ConnectTimeout`; a SYN that was lost is sent again after 1 and 3 s
 CONNECT_TIMEOUT = 4.0
+
+
+def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:
+    """An option in a panel of the help."""
+    return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
 
 
 def seconds(option: str, text: str | None) -> float | None:
@@ -67,12 +171,20 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
 
     A parameter of type `Context` is no option: it gets one, which is closed when the command ends.
     """
-    parameters = inspect.signature(command, eval_str=True).parameters
-    groups: dict[str, Any] = {
-        name: parameter.annotation for name, parameter in parameters.items() if is_dataclass(parameter.annotation)
-    }
-
-    contexts = [name for name, parameter in parameters.items() if parameter.annotation is Context]
+    flat: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    contexts: list[str] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if parameter.annotation is Context:
+            contexts.append(name)
+        elif is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation
+            hints = get_type_hints(parameter.annotation, include_extras=True)
+            for entry in fields(parameter.annotation):
+                default = inspect.Parameter.empty if entry.default is MISSING else entry.default
+                flat.append(_keyword(entry.name, default=default, annotation=hints[entry.name]))
+        else:
+            flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**values: Any) -> None:
         for name, group in groups.items():
@@ -82,38 +194,13 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
                 values[name] = stack.enter_context(closing(Context()))
             command(**values)
 
-    flat: list[inspect.Parameter] = []
-    for name, parameter in parameters.items():
-        if name in contexts:
-            continue
-        flat += _of_group(groups[name]) if name in groups else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
     run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]  # typer reads it
     return run
 
 
-def _of_group(group: Any) -> list[inspect.Parameter]:
-    """The fields of a group of options, as parameters of a command."""
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            entry.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if entry.default is MISSING else entry.default,
-            annotation=hints[entry.name],
-        )
-        for entry in fields(group)
-    ]
-
-
 def group(text: str | None = None, *, alone: Callable[..., None] | None = None, **commands: Callable[..., None]) -> Any:
-    """A command that has commands below it.
-
-    Args:
-        text: its help.
-        alone: what runs when none of them is named; its docstring is the help.
-        commands: those below it, by name.
-    """
+    """A command that has commands below it; alone: what runs when none of them is named, its docstring is the help."""
     found = typer.Typer(help=text) if alone is None else typer.Typer()
     if alone is not None:
         found.callback(invoke_without_command=True)(asks(alone))

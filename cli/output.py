@@ -10,13 +10,17 @@ import json
 import os
 import re
 import sys
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scrapyd_dist.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: C0 but tab and line feed, DEL and C1, marks that reorder or break lines, halves of characters, invisible tags
 _HAZARDS = re.compile(
@@ -39,6 +43,12 @@ def one_line(text: str) -> str:
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def some_of(names: Sequence[str], most: int = 10) -> str:
+    """`a, b and 3 more`; empty for none."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def colourless(text: str) -> str:
     """A line of a log as it may be shown: its colours are left out."""
     return harmless(_COLOURS.sub("", text))
@@ -52,6 +62,12 @@ def say(text: str = "") -> None:
 def complain(text: str) -> None:
     """What went wrong: one paragraph on standard error."""
     say(f"sdist: {text}")
+
+
+def complain_each(errors: Iterable[object]) -> None:
+    """Each of these texts or errors once; a None is none."""
+    for text in dict.fromkeys(str(error) for error in errors if error is not None):
+        complain(text)
 
 
 def put(text: str) -> None:
@@ -152,10 +168,74 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def confirm(question: str, lines: Iterable[str] = (), *, most: int | None = None, refusal: str) -> None:
+    """Show what is about to be done, and ask for a yes; the command ends with 130 without one.
+
+    most: of more lines, only so many are shown; refusal: begins the error where there is no terminal, as in `3 crawls
+    would be removed`.
+
+    Raises:
+        ConfigError: there is no terminal to ask on.
+    """
+    if not can_ask():
+        raise ConfigError(f"{refusal}, and there is no terminal to ask on. Add --yes to do it.")
+    shown = list(lines)
+    for line in shown[:most]:
+        say(f"  {line}")
+    if most is not None and len(shown) > most:
+        say(f"  and {len(shown) - most:,} more")
+    if not ask(question):
+        raise typer.Exit(130)
+
+
 def ask(question: str) -> bool:
     """A yes-or-no question on standard error; anything but yes is no."""
     print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-__all__ = ["plain_lines", "table"]
+def poll_until(
+    done: Callable[[], bool],
+    every: float,
+    *,
+    deadline: float = float("inf"),
+    meanwhile: Callable[[], None] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Ask until the answer is yes; gives whether it was before the deadline. It is asked once in any case.
+
+    every: seconds between two questions; deadline: by the monotonic clock; meanwhile: called before each pause; pause:
+    waits for so many seconds, and that of `looked_out_for` lets Ctrl-C through.
+    """
+    while not done():
+        if time.monotonic() >= deadline:
+            return False
+        if meanwhile is not None:
+            meanwhile()
+        pause(every)
+    return True
+
+
+@contextmanager
+def waiting(every: float, *, terminal_only: bool = False) -> Iterator[Callable[[str], None]]:
+    """Gives a function that says how it stands, on standard error.
+
+    every: seconds between two lines where there is no terminal, the first at once; terminal_only: no lines elsewhere.
+    """
+    if on_terminal():
+        from rich.console import Console
+        from rich.status import Status
+        from rich.text import Text
+
+        with Status("", console=Console(stderr=True), refresh_per_second=4) as status:
+            yield lambda text: status.update(Text(one_line(text)))
+        return
+    last: float | None = None
+
+    def show(text: str) -> None:
+        nonlocal last
+        if not terminal_only and (last is None or time.monotonic() - last >= every):
+            last = time.monotonic()
+            say(text)
+
+    yield show

@@ -1,7 +1,10 @@
-"""`sdist watch` and `sdist status`: how a crawl stands, or the whole fleet."""
+"""`sdist watch`, `status` and `report`: how a crawl stands, or the whole fleet."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -10,17 +13,19 @@ import typer
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.summary import told
 
-from .candidates import crawls
 from .context import Context
 from .crawls import producer_process, watcher, wording
-from .crawls.crawl import WatchOptions
+from .crawls.watcher import WatchOptions
 from .frontier import frontier_list
 from .nodes import fleet_view
-from .output import Output, put
+from .options import crawls
+from .output import Output, put, put_json
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Crawl
 
+#: seconds that a node gets to answer with its versions
+NODE_TIMEOUT = 5.0
 SomeCrawl = Annotated[
     Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Its name; the newest if left out.")
 ]
@@ -39,12 +44,11 @@ def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, flee
 
     Example: sdist watch easy-20260102T030405Z
     """
-    manner = watched.manner()
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.watch(context, manner))
+        raise typer.Exit(fleet_view.watch(context, watched))
     found = _crawl(context, crawl)
-    raise typer.Exit(watcher.watch(context.root, found.id, manner))
+    raise typer.Exit(watcher.watch(context.root, context.store, found.id, watched))
 
 
 def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> None:
@@ -80,3 +84,57 @@ def _show(row: Crawl, root: Path) -> None:
         put(line)
     if watcher.alive_state(row) == "died":
         put(watcher.died(root, row))
+
+
+def report(
+    context: Context,
+    crawl: SomeCrawl = None,
+    output: Annotated[
+        Optional[Path],
+        typer.Option("-o", "--output", metavar="FILE", help="Where the page goes; CRAWL.html if left out."),
+    ] = None,
+    ask_nodes: Annotated[
+        bool, typer.Option("--ask-nodes", help="Ask the nodes, too, which versions they have now.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The series behind the pictures, as one document.")] = False,
+) -> None:
+    """Make a page of one crawl: how it grew, what each node did, what failed.
+
+    The page is one file without scripts, for a browser, a mail or an archive. It
+    works while the crawl runs, too, and says then when it may end.
+
+    Example: sdist report easy-20260102T030405Z -o easy.html
+    """
+    from scrapyd_dist.deploy.node_versions import look
+
+    from scrapyd_dist.report import NodeNow, document, gather, page
+
+    row = _crawl(context, crawl)
+    facts = gather(context.store, row.id, now=time.time(), lives=producer_process.runs(row))
+    if ask_nodes:
+        seen = look(context.nodes(), row.project, timeout=NODE_TIMEOUT)
+        now = [NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen]
+        facts = replace(facts, nodes_now=tuple(now))
+    if as_json:
+        put_json(document(facts))
+    if output is not None or not as_json:
+        place = output or Path(f"{row.id}.html")
+        _write(place, page(facts))
+        if not as_json:
+            put(str(place))
+
+
+def _write(place: Path, text: str) -> None:
+    """Write the page beside its place, and put it there when it is whole."""
+    if place.is_dir():
+        raise ConfigError(f"{place} is a folder. Name a file in it: -o {place / 'report.html'}")
+    growing = place.with_name(f".{place.name}.part")
+    try:
+        growing.write_text(text, encoding="utf-8")
+        growing.replace(place)
+    except OSError as error:
+        with suppress(OSError):
+            growing.unlink(missing_ok=True)
+        raise ConfigError(
+            f"The report cannot be written to {place}: {error.strerror or error}. Name another file by -o."
+        ) from error

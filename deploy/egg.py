@@ -18,7 +18,7 @@ from functools import cache, cached_property
 from importlib.resources import files as resource_files
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS
@@ -27,6 +27,7 @@ from .project_files import INFO, OWN_PACKAGE, ProjectFiles, read_project, run_se
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from importlib.abc import FileLoader
     from importlib.resources.abc import Traversable
 
 #: the modules of scrapyd_dist that a worker may import, besides the packages below
@@ -35,26 +36,22 @@ WORKER_MODULES = (
     "scrapyd_dist.batches",
     "scrapyd_dist.config",
     "scrapyd_dist.errors",
-    "scrapyd_dist.finish_reasons",
     "scrapyd_dist.frontier",
     "scrapyd_dist.frontier.backlog",
     "scrapyd_dist.frontier.intake",
     "scrapyd_dist.frontier.slots",
+    "scrapyd_dist.keys",
     "scrapyd_dist.middlewares",
     "scrapyd_dist.middlewares.addon",
     "scrapyd_dist.middlewares.assignment",
     "scrapyd_dist.middlewares.classifier",
     "scrapyd_dist.middlewares.codec",
     "scrapyd_dist.middlewares.engine_compat",
-    "scrapyd_dist.middlewares.profile",
-    "scrapyd_dist.middlewares.roles",
-    "scrapyd_dist.middlewares.setting_reader",
     "scrapyd_dist.middlewares.slot_routing",
     "scrapyd_dist.middlewares.store_access",
     "scrapyd_dist.middlewares.targets",
     "scrapyd_dist.nodes",
     "scrapyd_dist.payload",
-    "scrapyd_dist.sealing",
     "scrapyd_dist.settings",
     "scrapyd_dist.throttle",
     "scrapyd_dist.throttle.domain_status",
@@ -63,7 +60,6 @@ WORKER_MODULES = (
 )
 #: packages that are included as a whole, with these suffixes
 WORKER_PACKAGES = (
-    "scrapyd_dist.middlewares.pull",
     "scrapyd_dist.middlewares.throttle",
     "scrapyd_dist.middlewares.worker",
     "scrapyd_dist.store",
@@ -91,8 +87,7 @@ class Egg:
 
     #: makes the zip file, which is not needed if the nodes have the code already
     make: Callable[[], bytes] = field(repr=False, compare=False)
-    #: hash over names and contents, including the key: 12 hexadecimal digits
-    content_hash: str
+    content_hash: str  #: hash over names and contents, including the key: 12 hexadecimal digits
     #: paths in the project folder that were left out: hidden files, environments, single modules
     left_out: tuple[str, ...] = ()
 
@@ -100,10 +95,6 @@ class Egg:
     def data(self) -> bytes:
         """The zip file."""
         return self.make()
-
-
-class _Loader(Protocol):
-    def get_data(self, path: str) -> bytes: ...
 
 
 def build(
@@ -214,7 +205,7 @@ def _module_source(name: str) -> tuple[str, bytes]:
             "which the jobs on the nodes need. Install scrapyd-dist again."
         )
     path = name.replace(".", "/") + ("/__init__.py" if spec.submodule_search_locations is not None else ".py")
-    return path, cast("_Loader", spec.loader).get_data(spec.origin)
+    return path, cast("FileLoader", spec.loader).get_data(spec.origin)
 
 
 def _hash_of(files: Mapping[str, bytes]) -> str:

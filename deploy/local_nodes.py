@@ -55,8 +55,7 @@ class Leader:
     """The first process of a process group."""
 
     pid: int
-    #: the working directory it was started in, which its descendants share
-    folder: Path
+    folder: Path  #: the working directory it was started in, which its descendants share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +92,13 @@ def locked(state: Path) -> Iterator[None]:
 def read(state: Path) -> list[LocalNode]:
     path = list_path(state)
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["nodes"]
         return [
             LocalNode(
-                name=str(row["name"]),
-                port=int(row["port"]),
-                password=str(row["password"]),
-                slots=int(row["slots"]),
+                name=str(row["name"]), port=int(row["port"]), password=str(row["password"]), slots=int(row["slots"]),
                 leader=Leader(pid=int(row["pid"]), folder=Path(row["folder"])),
             )
-            for row in rows
-        ]
+            for row in json.loads(path.read_text(encoding="utf-8"))["nodes"]
+        ]  # fmt: skip
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError) as error:
@@ -115,14 +110,8 @@ def read(state: Path) -> list[LocalNode]:
 
 def write(state: Path, nodes: Iterable[LocalNode]) -> None:
     rows = [
-        {
-            "name": node.name,
-            "port": node.port,
-            "password": node.password,
-            "slots": node.slots,
-            "pid": node.leader.pid,
-            "folder": str(node.leader.folder),
-        }
+        {name: getattr(node, name) for name in ("name", "port", "password", "slots")}
+        | {"pid": node.leader.pid, "folder": str(node.leader.folder)}
         for node in sorted(nodes, key=lambda node: (len(node.name), node.name))
     ]
     # A temporary file is readable by its owner only, and keeps its mode when renamed.
@@ -155,16 +144,15 @@ def up(
             raise not_installed(name)
     with locked(state):
         # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
-        known = [node for node in read(state) if left_something(node.leader)]
+        known = [node for node in read(state) if _members([node.leader])]
         free = (f"local{number}" for number in range(1, len(known) + count + 1))
         names = [name for name in free if name not in {node.name for node in known}]
         names = names[: max(0, count - len(_alive(known)))]
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         slots = slots or max(1, cores // count)
-        start = _Start(state=state, python=python or sys.executable, slots=slots, timeout=timeout)
         try:
             with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
-                results = [pool.submit(start.one, name) for name in names]
+                results = [pool.submit(_start, state, name, python or sys.executable, slots, timeout) for name in names]
         finally:
             write(state, known + [result.result() for result in results if result.exception() is None])
         for result in results:
@@ -202,78 +190,66 @@ def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
     return tuple(node.name for node in alive)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """The options that all nodes of one `up` share."""
+def _start(state: Path, name: str, python: str, slots: int, timeout: float) -> LocalNode:
+    folder = state / "nodes" / name
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
+    text = string.Template(text).substitute(node_name=name, max_proc=slots)
+    # The nearest scrapy.cfg overrides ~/.scrapyd.conf. Without this one it would be the project's,
+    # whose [settings] would make Scrapyd run the project's folder instead of the egg.
+    for file in ("scrapyd.conf", "scrapy.cfg"):
+        (folder / file).write_text(text, encoding="utf-8")
+    for _ in range(_PORT_TRIES):
+        if node := _attempt(name, folder, python, slots, timeout):
+            return node
+    raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
 
-    state: Path
-    python: str
-    slots: int
-    timeout: float
 
-    def one(self, name: str) -> LocalNode:
-        folder = self.state / "nodes" / name
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
-        text = string.Template(text).substitute(node_name=name, max_proc=self.slots)
-        # The nearest scrapy.cfg overrides ~/.scrapyd.conf. Without this one it would be the project's,
-        # whose [settings] would make Scrapyd run the project's folder instead of the egg.
-        for file in ("scrapyd.conf", "scrapy.cfg"):
-            (folder / file).write_text(text, encoding="utf-8")
-        for _ in range(_PORT_TRIES):
-            if node := self._attempt(name, folder):
+def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -> LocalNode | None:
+    """Start a node and wait for its first answer; returns None if another process took its port."""
+    port, password = _free_port(), secrets.token_urlsafe(24)
+    # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
+    ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
+    with (folder / "scrapyd.log").open("wb") as log:
+        # The session of its own keeps a Ctrl-C in the terminal from the node.
+        process = subprocess.Popen(
+            [python, "-m", "scrapyd", "--pidfile="], cwd=folder, env={**kept, **ours}, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    leader = started(process.pid, folder)
+    if leader is not None:
+        node = LocalNode(name=name, port=port, password=password, slots=slots, leader=leader)
+        try:
+            if _answers(node.node, process, timeout):
+                process.returncode = 0  # suppresses the warning that the process outlives this object
                 return node
-        raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
+        except BaseException:
+            stop([leader], grace=0)
+            process.poll()
+            raise
+    _explain_end(name, python, process.wait(), folder / "scrapyd.log")
+    return None
 
-    def _attempt(self, name: str, folder: Path) -> LocalNode | None:
-        """Start a node and wait for its first answer; returns None if another process took its port."""
-        port, password = _free_port(), secrets.token_urlsafe(24)
-        # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SCRAPY_", "SCRAPYD_"))}
-        ours = {"SCRAPYD_HTTP_PORT": str(port), "SCRAPYD_USERNAME": USERNAME, "SCRAPYD_PASSWORD": password}
-        with (folder / "scrapyd.log").open("wb") as log:
-            process = subprocess.Popen(
-                [self.python, "-m", "scrapyd", "--pidfile="],
-                cwd=folder,
-                env={**kept, **ours},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # so that Ctrl-C in the terminal does not reach the node
-                start_new_session=True,
-            )
-        leader = started(process.pid, folder)
-        if leader is not None:
-            node = LocalNode(name=name, port=port, password=password, slots=self.slots, leader=leader)
+
+def _answers(node: Node, process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Wait until the node answers; returns False if it ends first."""
+    deadline = time.monotonic() + timeout
+    with closing(RequestsTransport()) as transport:
+        while time.monotonic() < deadline:
             try:
-                if self._answers(node.node, process):
-                    process.returncode = 0  # suppresses the warning that the process outlives this object
-                    return node
-            except BaseException:
-                stop([leader], grace=0)
-                process.poll()
-                raise
-        _explain_end(name, self.python, process.wait(), folder / "scrapyd.log")
-        return None
-
-    def _answers(self, node: Node, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until the node answers; returns False if it ends first."""
-        deadline = time.monotonic() + self.timeout
-        with closing(RequestsTransport()) as transport:
-            while time.monotonic() < deadline:
-                try:
-                    transport.send(node, api.daemonstatus(), timeout=min(_ASK, self.timeout))
-                except NodeError as error:
-                    last = error
-                else:
-                    return True
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_LOOK)
-                    return False
-        raise DistError(
-            f"The local node {node.name} did not answer within {self.timeout:g} seconds and was stopped. "
-            f"The last attempt said: {last}"
-        )
+                transport.send(node, api.daemonstatus(), timeout=min(_ASK, timeout))
+            except NodeError as error:
+                last = error
+            else:
+                return True
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK)
+                return False
+    raise DistError(
+        f"The local node {node.name} did not answer within {timeout:g} seconds and was stopped. "
+        f"The last attempt said: {last}"
+    )
 
 
 def _explain_end(name: str, python: str, code: int, log: Path) -> None:
@@ -307,11 +283,6 @@ def started(pid: int, folder: Path) -> Leader | None:
 def is_alive(leader: Leader) -> bool:
     """Whether this very process still runs."""
     return _folder_of(leader.pid) == leader.folder
-
-
-def left_something(leader: Leader) -> bool:
-    """Whether it, or anything that it started, still runs."""
-    return bool(_members([leader]))
 
 
 def stop(leaders: Iterable[Leader], *, grace: float) -> None:

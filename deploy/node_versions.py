@@ -6,8 +6,7 @@ Scrapyd names the version of pending jobs only; that of a running job is known f
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,10 +14,11 @@ from scrapyd_dist.errors import ApiRefused, DistError, NodeError, NothingMatched
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import content_of
 from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_crawls, sanitised, told_content
+from scrapyd_dist.transports import thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Job
@@ -28,40 +28,23 @@ T = TypeVar("T")
 N = TypeVar("N")
 #: timeout of each call in seconds; a node does not answer while it reads an egg
 TIMEOUT = 15.0
-#: maximum number of nodes called concurrently
-MAX_THREADS = 64
-
-
-@contextmanager
-def threads(nodes: int) -> Iterator[ThreadPoolExecutor]:
-    """A context manager for a pool with a thread per node, at most `MAX_THREADS`.
-
-    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
-    """
-    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, nodes)))
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
 
 
 def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]:
-    with closing(RequestsTransport()) as sender, threads(len(nodes)) as pool:
+    with closing(RequestsTransport()) as sender, thread_pool(len(nodes)) as pool:
         return tuple(pool.map(lambda node: call(sender, node), nodes))
 
 
 def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | None]:
     """Return node name -> its versions in Scrapyd's order; None if the node does not answer."""
 
-    def one(sender: Sender, node: Node) -> tuple[str, ...] | None:
+    def one(sender: Sender, node: Node) -> tuple[str, tuple[str, ...] | None]:
         try:
-            return sender.send(node, api.listversions(node.project or project))
+            return node.name, sender.send(node, api.listversions(node.project or project))
         except NodeError:
-            return None
+            return node.name, None
 
-    return dict(zip((node.name for node in nodes), _on_all(nodes, one), strict=True))
+    return dict(_on_all(nodes, one))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +52,9 @@ class NodeVersions:
     """Versions and jobs of a node."""
 
     node: Node
-    #: the project's name on the node
-    project: str
-    #: versions of the project, in Scrapyd's order
-    versions: tuple[str, ...] = ()
-    #: running and pending jobs of the project
-    jobs: tuple[Job, ...] = ()
+    project: str  #: the project's name on the node
+    versions: tuple[str, ...] = ()  #: versions of the project, in Scrapyd's order
+    jobs: tuple[Job, ...] = ()  #: running and pending jobs of the project
     error: NodeError | None = None
 
     @property
@@ -87,10 +67,8 @@ class NodeVersions:
 class VersionUse:
     """The versions of a node that jobs use."""
 
-    #: version -> ids of jobs
-    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: ids of running jobs whose version is unknown
-    unknown: tuple[str, ...] = ()
+    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: version -> ids of jobs
+    unknown: tuple[str, ...] = ()  #: ids of running jobs whose version is unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,13 +181,13 @@ def differences(seen: Iterable[NodeVersions], known: Mapping[str, float] | None 
         known: upload times of versions whose names have none, seconds since the epoch.
     """
     answered = [entry for entry in seen if entry.error is None]
+    shown = [(told_content(entry.default), entry.default or "no version at all", entry.node.name) for entry in answered]
+    common = Counter(content for content, _, _ in shown).most_common(1)
+    usual = next((version for content, version, _ in shown if content == common[0][0]), "")
     found: dict[str, list[str]] = {}
-    common = Counter(told_content(entry.default) for entry in answered).most_common(1)
-    usual = [entry.default or "no version at all" for entry in answered if told_content(entry.default) == common[0][0]]
-    for entry in answered:
-        if told_content(entry.default) != common[0][0]:
-            what = f"{entry.default or 'no version at all'}, most nodes {usual[0]}"
-            found.setdefault(what, []).append(entry.node.name)
+    for content, version, name in shown:
+        if content != common[0][0]:
+            found.setdefault(f"{version}, most nodes {usual}", []).append(name)
     for entry in answered:
         if why := behind(entry.versions, known):
             found.setdefault(f"{entry.default}, which Scrapyd sorts behind {why}", []).append(entry.node.name)
@@ -234,10 +212,8 @@ class Pruning:
 
     node: Node
     project: str
-    #: versions to delete; after `delete`, those that were deleted
-    versions: tuple[str, ...] = ()
-    #: jobs because of which versions are kept
-    use: VersionUse = field(default_factory=VersionUse)
+    versions: tuple[str, ...] = ()  #: versions to delete; after `delete`, those that were deleted
+    use: VersionUse = field(default_factory=VersionUse)  #: jobs because of which versions are kept
     error: NodeError | None = None
 
 

@@ -22,10 +22,6 @@ from scrapyd_dist.cli.crawls.live_view import svg
 
 from scrapyd_dist.progress.summary import told
 from scrapyd_dist.report import gather, page
-from scrapyd_dist.report.document import series
-from scrapyd_dist.report.markup import WIDE
-from scrapyd_dist.report.over_time import burn_up
-from scrapyd_dist.report.page import style
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -37,8 +33,8 @@ if TYPE_CHECKING:
 MOMENT = 0.55
 #: seconds between two looks at the store
 LOOK = 0.2
-#: the last section of the report that is on the picture of it
-LAST = "Jobs on the nodes"
+#: the section of the report with a picture of its own, and the last one on the picture of the report
+GROWTH, LAST = "Found, sent, ended", "Jobs on the nodes"
 
 
 def main() -> int:
@@ -52,10 +48,6 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         live, facts = crawl(Path(folder), asked.items, asked.nodes)
         (asked.out / "watch.svg").write_text(svg(live), encoding="utf-8")
-        grown = series(facts).burn_up
-        if grown is not None:
-            text = burn_up(grown, WIDE).file(style("picture.css"))
-            (asked.out / "burn-up.svg").write_text(text, encoding="utf-8")
         report = Path(folder) / "report.html"
         report.write_text(page(facts), encoding="utf-8")
         take(report, Path(folder), asked.out)
@@ -95,20 +87,24 @@ def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str
 
 
 def take(report: Path, folder: Path, out: Path) -> None:
-    """The page on a wide screen, and on a telephone in the dark."""
+    """The page on a wide screen, and on a telephone in the dark; and one of its sections."""
     with browser(folder) as opened:
         opened.open(report, width=1000)
-        height = _end_of(opened, LAST)
+        height = int(_edge(opened, LAST, "bottom")) + 12
+        growth = int(_edge(opened, GROWTH, "bottom") - _edge(opened, GROWTH, "top"))
         opened.open(report, width=1000, height=height)
         (out / "report.png").write_bytes(opened.picture(whole=False))
+        opened.open(report, width=1000, height=growth)
+        opened.run(f"scrollTo(0, {_edge(opened, GROWTH, 'top')})")
+        (out / "burn-up.png").write_bytes(opened.picture(whole=False))
         opened.open(report, width=360, height=height * 360 // 420, dark=True)
         (out / "report-phone.png").write_bytes(opened.picture(whole=False))
 
 
-def _end_of(opened: Browser, title: str) -> int:
+def _edge(opened: Browser, title: str, edge: str) -> float:
     sections = "[...document.querySelectorAll('section')]"
-    script = f"{sections}.find(s => s.innerText.startsWith('{title}')).getBoundingClientRect().bottom"
-    return int(opened.run(script)) + 12
+    script = f"{sections}.find(s => s.innerText.startsWith('{title}')).getBoundingClientRect().{edge}"
+    return float(opened.run(script))
 
 
 if __name__ == "__main__":

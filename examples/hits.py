@@ -1,4 +1,4 @@
-"""The memory of the demo site: who asked for what and when; readable while it serves, and written to a file."""
+"""The demo site's memory: each request with its sender and time; readable while it serves, and written to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Hit(NamedTuple):
-    """One request, as it came: kept raw, because reading it can wait until somebody asks."""
+    """One request, as it came: kept raw, because parsing it can wait until it is read."""
 
     #: time.monotonic() of its arrival, in seconds
     time: float

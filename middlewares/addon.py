@@ -7,6 +7,7 @@ turns out to have it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import re
@@ -19,20 +20,65 @@ from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.settings import complaints
+from scrapyd_dist.settings import SETTINGS, complaints
 
-from .assignment import Assignment
-from .profile import apply_profile
-from .roles import is_filler, is_producer, is_pulling, is_worker, looks_only
+from .assignment import Assignment, is_filler, is_producer, is_pulling, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-logger = logging.getLogger(__name__)
+SETTING = "DISTRIBUTED_PROFILE"
+USUAL, FAST, NONE = PROFILES = SETTINGS[SETTING].choices
+#: CONCURRENT_ITEMS: Scrapy starts so many tasks for each response, whatever comes out of it, and 100 by default
+PROFILE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    NONE: {},
+    USUAL: {"CONCURRENT_ITEMS": 16},
+    FAST: {"CONCURRENT_ITEMS": 4, "LOG_LEVEL": "INFO"},
+}
+#: the loggers that Scrapy gives a level of their own
+_LOGGERS = ("", "scrapy")
 
+
+def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
+    """Give a process the profile that its settings ask for.
+
+    Args:
+        settings: as an add-on gets them, before the crawl's components are made.
+        crawler: whose process it is; without one only the settings are given.
+    """
+    profile = settings.get(SETTING, USUAL)
+    for name, value in PROFILE_SETTINGS.get(profile, {}).items():
+        settings.set(name, value, priority="addon")
+    if crawler is None or profile not in (USUAL, FAST):
+        return
+    crawler.signals.connect(leave_what_stays, signals.spider_opened)
+    if profile == FAST:
+        crawler.signals.connect(log_no_more, signals.spider_opened)
+
+
+def log_no_more(spider: Spider) -> None:
+    """Let no log record be made that the log's level would throw away: Scrapy makes two for each page."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(spider.settings["LOG_LEVEL"])
+
+
+def leave_what_stays() -> None:
+    """Keep modules, settings and the like out of garbage collection: each full one, the last at exit, walks them all.
+
+    Done once in a process, when everything that stays is made: what an earlier crawl of it has left behind does not
+    stay. Nothing is collected first, which would take as long as it saves a short job.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+
+
+logger = logging.getLogger(__name__)
 #: has a queue for each site, and takes the next request from that with the fewest under way
 SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
 #: close to the engine, so that what it sees already has its depth, its referer and its rule
@@ -64,9 +110,9 @@ class Addon:
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
         if is_pulling(settings):
-            from .pull.batch_dupefilter import put_in
+            from .worker.request_tracker import use_batch_filter
 
-            put_in(settings)
+            use_batch_filter(settings)
             return
         if is_worker(settings):
             _give_feed(settings)
@@ -96,7 +142,7 @@ class Distributed:
                 apply_late(crawler)
             put_in_throttle_late(crawler)
         if is_pulling(crawler.settings):
-            from .pull.pull_worker import PullWorker
+            from .worker.pull_worker import PullWorker
 
             return PullWorker.from_crawler(crawler)
         if is_worker(crawler.settings):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
-    from scrapyd_dist.finish_reasons import FinishReason
+    from scrapyd_dist.batches import FinishReason
 
 
 async def each(output: Any) -> AsyncIterator[Any]:

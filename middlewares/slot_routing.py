@@ -18,9 +18,9 @@ from scrapy.utils.misc import load_object
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER
 from scrapyd_dist.frontier.slots import SITE, WAYS, SlotRule, slot_of_spider, spider_of_slot
+from scrapyd_dist.settings import SettingReader
 
 from .codec import CannotTravel
-from .setting_reader import SettingReader
 from .targets import MARK, SPIDER_CALLBACKS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import DistError, NothingMatched
-from scrapyd_dist.sealing import SealError
+from scrapyd_dist.keys import SealError
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, is_url, shown
 

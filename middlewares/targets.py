@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.settings import SettingReader
 
 from .codec import DEFAULT_CALLBACK, rule_of
-from .setting_reader import SettingReader
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

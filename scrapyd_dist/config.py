@@ -34,16 +34,11 @@ _WORDS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false"
 class ProjectConfig:
     """The configuration of a project in scrapy.cfg."""
 
-    #: the folder of the closest scrapy.cfg
-    root: Path
-    #: import path of the settings module
-    settings_module: str
-    #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
-    targets: tuple[Node, ...]
-    #: the `project` of `[deploy]`, if set
-    project: str | None
-    #: the `[sdist]` section
-    options: Mapping[str, str] = field(default_factory=dict)
+    root: Path  #: the folder of the closest scrapy.cfg
+    settings_module: str  #: import path of the settings module
+    targets: tuple[Node, ...]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
+    project: str | None  #: the `project` of `[deploy]`, if set
+    options: Mapping[str, str] = field(default_factory=dict)  #: the `[sdist]` section
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -54,21 +49,9 @@ class ProjectConfig:
         """
         return distinct(one for node in self.targets for one in (addresses_of(node) if node.lookup else (node,)))
 
-    def target(self, name: str) -> Node:
-        """The target of that name.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        for node in self.targets:
-            if node.name == name:
-                return node
-        known = ", ".join(node.name for node in self.targets) or "none"
-        raise ConfigError(f"{self.root / 'scrapy.cfg'} has no target [deploy:{name}]. Its targets: {known}.")
-
 
 def find_root(folder: Path | None = None) -> Path | None:
-    """Return the closest folder with a scrapy.cfg from `folder` (default: the current one) upward, or None."""
+    """Return the closest folder with a scrapy.cfg, from `folder` (default: the current one) upward, or None."""
     start = (folder or Path.cwd()).resolve()
     return next((place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None)
 
@@ -109,14 +92,20 @@ def read_files(files: list[Path]) -> configparser.ConfigParser:
         if not file.is_file():
             continue
         try:
-            parser.read_string(file.read_text("utf-8"))
+            text = file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as e:
             why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
             raise ConfigError(f"{file} cannot be read: {why}.") from e
-        except configparser.Error as e:
-            # Not chained: its text may quote a line with a password.
-            raise ConfigError(f"{file} cannot be read: {_why(e)}.") from None
+        _add(parser, text, str(file))
     return parser
+
+
+def _add(parser: configparser.ConfigParser, text: str, where: str) -> None:
+    try:
+        parser.read_string(text)
+    except configparser.Error as e:
+        # Not chained: its text may quote a line with a password.
+        raise ConfigError(f"{where} cannot be read: {_why(e)}.") from None
 
 
 def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...]:
@@ -149,10 +138,7 @@ def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
         ConfigError: the text cannot be parsed (no line of it is quoted), or a target is invalid.
     """
     parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read_string(text)
-    except configparser.Error as e:
-        raise ConfigError(f"{where} cannot be read: {_why(e)}.") from None
+    _add(parser, text, where)
     return targets_of(parser, root)
 
 
@@ -205,11 +191,7 @@ def state_dir(root: Path) -> Path:
 def shared_files() -> list[Path]:
     """Return the configuration files that Scrapy reads before a project's own."""
     config_home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return [
-        Path("/etc/scrapy.cfg"),
-        Path(config_home).expanduser() / "scrapy.cfg",
-        Path("~/.scrapy.cfg").expanduser(),
-    ]
+    return [Path(name).expanduser() for name in ("/etc/scrapy.cfg", f"{config_home}/scrapy.cfg", "~/.scrapy.cfg")]
 
 
 def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
@@ -272,11 +254,9 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
 
 
 def _slots(text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"slots = {text!r} must be a whole number from 1 up: the jobs the node runs at once.")
-    return int(text)
+    return int(text) if text else None
 
 
 def _yes_no(key: str, text: str) -> bool:

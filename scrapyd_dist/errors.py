@@ -8,8 +8,7 @@ from typing import ClassVar
 class DistError(Exception):
     """The base of all errors; the message is one paragraph for users."""
 
-    #: the exit code of the process (see docs/exit-codes)
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = 1  #: the exit code of the process (see docs/exit-codes)
 
 
 class ConfigError(DistError):
@@ -72,10 +71,8 @@ class NodeError(DistError):
     """
 
     maybe_accepted: ClassVar[bool] = True
-    #: what happened, in a few words for a table of nodes
-    short: ClassVar[str] = "the call failed"
-    #: what to do next, one or two sentences
-    hint: ClassVar[str] = ""
+    short: ClassVar[str] = "the call failed"  #: what happened, in a few words for a table of nodes
+    hint: ClassVar[str] = ""  #: what to do next, one or two sentences
 
     @classmethod
     def at(cls, where: str, detail: str = "", *, hint: str = "") -> NodeError:

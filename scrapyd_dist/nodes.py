@@ -9,7 +9,7 @@ import base64
 import ipaddress
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from scrapyd_dist.errors import ConfigError
@@ -31,26 +31,20 @@ _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 class Node:
     """A Scrapyd server. Nodes with the same url are equal."""
 
-    #: the target's name in scrapy.cfg, or host:port
-    name: str = field(compare=False)
-    #: normalised base url: lower-case scheme and host, no default port, no user, no slash at the end
-    url: str
+    name: str = field(compare=False)  #: the target's name in scrapy.cfg, or host:port
+    url: str  #: normalised base url: lower-case scheme and host, no default port, no user, no slash at the end
     username: str | None = field(default=None, compare=False)
     password: str | None = field(default=None, compare=False, repr=False)
-    #: number of process slots; None if unknown
-    slots: int | None = field(default=None, compare=False)
-    #: whether the TLS certificate is checked
-    verify: bool = field(default=True, compare=False)
+    slots: int | None = field(default=None, compare=False)  #: number of process slots; None if unknown
+    verify: bool = field(default=True, compare=False)  #: whether the TLS certificate is checked
     #: path of a file with CA certificates to trust instead of the system's
     ca: str | None = field(default=None, compare=False)
     #: the host name to check the certificate for, if the url has an address that it was looked up to
     tls_name: str | None = field(default=None, compare=False)
     #: whether the host is to be looked up, with one node per address: see `config.addresses_of`
     lookup: bool = field(default=False, compare=False)
-    #: project name on this node, if the target sets one
-    project: str | None = field(default=None, compare=False)
-    #: the target's `version` key: GIT, HG or a literal
-    version: str | None = field(default=None, compare=False)
+    project: str | None = field(default=None, compare=False)  #: project name on this node, if the target sets one
+    version: str | None = field(default=None, compare=False)  #: the target's `version` key: GIT, HG or a literal
     #: credentials whose value is a variable that is not set: `username` or `password` -> the variable's name
     unset: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -63,14 +57,11 @@ class Node:
         username: str | None = None,
         password: str | None = None,
         slots: int | None = None,
-        verify: bool = True,
-        ca: str | None = None,
-        project: str | None = None,
-        version: str | None = None,
+        **options: Any,
     ) -> Node:
         """Parse `host:port`, `host` (port 6800) or a url, which may have a user, a password and a path prefix.
 
-        A url with the prefix `dns+` stands for one node per address of its host.
+        A url with the prefix `dns+` stands for one node per address of its host. `options` are further fields.
 
         Raises:
             ConfigError: the text is not the address of an http(s) server; the message has no password.
@@ -90,16 +81,9 @@ class Node:
             username=username or None,
             password=password if username else None,
             slots=slots,
-            verify=verify,
-            ca=ca,
             lookup=lookup,
-            project=project,
-            version=version,
+            **options,
         )
-
-    def with_details(self, *, name: str | None, slots: int | None) -> Node:
-        """Return a copy of the node with this name and these slots, unless they are None."""
-        return replace(self, name=name or self.name, slots=slots or self.slots)
 
     def at(self, address: str) -> Node:
         """Return the node at one address of this node's host; its certificate is checked for the host's name."""
@@ -137,14 +121,6 @@ class Node:
             return ""
         return "It was entered with a user name and a password: correct them where they are kept."
 
-    @property
-    def redacted(self) -> str:
-        """The url with the user name, if any, and `***` as the password."""
-        if self.username is None:
-            return self.url
-        scheme, rest = self.url.split("://", 1)
-        return f"{scheme}://{quote(self.username, safe='')}:***@{rest}"
-
     def url_of(self, path: str) -> str:
         """Return the url of a page; `path` is relative to the base and quoted."""
         return f"{self.url}/{path.lstrip('/')}"
@@ -166,8 +142,7 @@ class NodeRecord:
     start_delay: float = 0.0  #: longest observed time from posting a job to its start, in seconds
     #: times of the latest consecutive looks that found jobs waiting and none running, newest last
     idle_looks: tuple[float, ...] = ()
-    #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
-    url: str = ""
+    url: str = ""  #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
 
 
 def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -177,7 +152,6 @@ def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 def _split(text: str) -> tuple[SplitResult, str]:
     """Split the text of a node; returns the url parts, and the text without a password."""
-    text = text.strip()
     scheme, sep, rest = text.partition("://")
     # Anything before the last @ may be a password, even in an invalid text.
     shown = f"{scheme.rpartition('@')[2]}{sep}{rest.rpartition('@')[2]}" if sep else text.rpartition("@")[2]

@@ -1,14 +1,14 @@
 """The fixtures every test may ask for; what they hand out lives in tests/rig."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
 import signal
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,21 +16,18 @@ from rig.commands import READING, SCRAPY, SDIST, Command, Result, run_here
 from rig.durations import DurationRecorder, longest_first
 from rig.environment import VARIABLE
 from rig.environment import node_python as find_node_python
+from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
 # A shell that runs something in the background has it ignore Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test fails because the machine is slow.
-settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 
@@ -110,14 +107,14 @@ def _site_maker(folder: Path, stack: ExitStack) -> Callable[..., SiteProcess]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Callable[..., SiteProcess]]:
+def site(tmp_path: Path) -> Iterator[StartSite]:
     """`site(300, "--latency=0.1", url_style="long", …)`: the demo site, listening; keywords are the fields of Site."""
     with ExitStack() as stack:
         yield _site_maker(tmp_path, stack)
 
 
 @pytest.fixture(scope="module")
-def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SiteProcess]]:
+def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSite]:
     """Like `site`, but it lives until the last test of the module."""
     with ExitStack() as stack:
         yield _site_maker(tmp_path_factory.mktemp("sites"), stack)
@@ -141,7 +138,7 @@ def project(tmp_path: Path) -> Callable[..., Project]:
 
 
 @pytest.fixture
-def start_command(request: pytest.FixtureRequest) -> Iterator[Callable[..., Command]]:
+def start_command(request: pytest.FixtureRequest) -> Iterator[StartCommand]:
     """`start_command(project, program, *arguments, env={…})`: started, not awaited; ended with the test.
 
     The rows of `make test` start each command as a user does; those of `make acceptance` fork it.
@@ -160,19 +157,19 @@ def start_command(request: pytest.FixtureRequest) -> Iterator[Callable[..., Comm
 
 
 @pytest.fixture
-def start_cli(start_command: Callable[..., Command]) -> Callable[..., Command]:
+def start_cli(start_command: StartCommand) -> Callable[..., Command]:
     """`start_cli(project, "crawl", "easy", …)`: `sdist` in the background."""
     return lambda project, *arguments, **options: start_command(project, SDIST, *arguments, **options)
 
 
 @pytest.fixture
-def start_scrapy(start_command: Callable[..., Command]) -> Callable[..., Command]:
+def start_scrapy(start_command: StartCommand) -> Callable[..., Command]:
     """`start_scrapy(project, "crawl", "easy", …)`: `scrapy` in the background."""
     return lambda project, *arguments, **options: start_command(project, SCRAPY, *arguments, **options)
 
 
 @pytest.fixture
-def run_cli(start_cli: Callable[..., Command], request: pytest.FixtureRequest) -> Callable[..., Result]:
+def run_cli(start_cli: StartCommand, request: pytest.FixtureRequest) -> Callable[..., Result]:
     """`run_cli(project, "crawl", "easy", …, timeout=120)`: `sdist` to its end: code, out, err.
 
     The rows of `make acceptance` run what only reads in this process.
@@ -195,7 +192,7 @@ def run_sdist_here() -> Callable[..., Result]:
 
 
 @pytest.fixture
-def run_scrapy(start_scrapy: Callable[..., Command]) -> Callable[..., Result]:
+def run_scrapy(start_scrapy: StartCommand) -> Callable[..., Result]:
     """`run_scrapy(project, "crawl", "easy", …, timeout=120)`: `scrapy` to its end: code, out, err."""
     return lambda project, *arguments, timeout=120.0, **options: start_scrapy(project, *arguments, **options).wait(
         timeout

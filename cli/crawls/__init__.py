@@ -1,1 +1,1 @@
-"""Commands about crawls: start, watch, go on, try again, report, remove."""
+"""Commands about crawls: start, watch, go on, try again, report, remove; and the limits of the throttle."""

@@ -16,16 +16,14 @@ import typer
 
 from scrapyd_dist.batches import AttemptState, BatchState, Miss
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.items.replaced import places
+from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
 
-from ..context import Context
-from ..output import Output, complain, put, say, table
-from ..polling import poll_until
-from ..project_store import key_of, requests_in
-from . import producer_process, watcher, wording
-from .crawl import CrawlId, Detach, NewCode, WatchOptions, leave
-from .producer_process import lives
+from ..context import Context, key_of, requests_in
+from ..output import Output, complain, poll_until, put, say, some_of, table
+from . import producer_process, wording
+from .crawl import CrawlId, Detach, NewCode, follow
+from .watcher import WatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,10 +39,6 @@ class Kind(Enum):
     failed = "failed"
     dead = "dead"
     index = "index"
-
-
-#: batches that are named in a sentence
-_LISTED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +100,7 @@ def try_again(
 ) -> list[Again]:
     """Requests of batches that are done wait again, in new batches; what they yield takes the place of what they did.
 
-    Args:
-        store: where they are.
-        root: the project's folder.
-        crawl: the crawl or frontier.
-        kinds: of the misses that are tried again.
-        numbers: only those of these batches; none: of all.
+    kinds: of the misses that are tried again; numbers: only those of these batches, none: of all.
 
     Raises:
         ConfigError: those of a batch cannot be read here.
@@ -131,8 +120,7 @@ def told_doubles(tried: Sequence[Again]) -> str:
     if not unknown:
         return ""
     numbers = [str(one.batch) for one in unknown]
-    what = f"batch {numbers[0]}" if len(numbers) == 1 else f"batches {', '.join(numbers[:_LISTED])}"
-    what += f" and {len(numbers) - _LISTED:,} more" if len(numbers) > _LISTED else ""
+    what = f"{'batch' if len(numbers) == 1 else 'batches'} {some_of(numbers)}"
     return (
         f"Which items of {what} are those of the requests that are tried again is not known: the code that crawled"
         " them was older than this, or a feed took only some of its items. What these requests yielded before they"
@@ -143,7 +131,6 @@ def told_doubles(tried: Sequence[Again]) -> str:
 
 def _retry(store: Store, root: Path, crawl: str, number: int, missed: list[Miss], report: Mapping[str, Any]) -> Again:
     known = places(report)
-
     by_url: dict[str, list[Miss]] = {}
     for miss in missed:
         by_url.setdefault(miss.url, []).append(miss)
@@ -177,7 +164,8 @@ def batches(
     context: Context,
     crawl: CrawlId,
     state: Annotated[
-        Optional[list[str]], typer.Option(metavar="STATE", help="Only batches in this state; can be given again.")
+        Optional[list[BatchState]],
+        typer.Option(metavar="STATE", help="Only batches in this state; can be given again."),
     ] = None,
     batch: Numbers = None,
     urls: Annotated[bool, typer.Option("--urls", help="Print the URLs of these batches instead, one a line.")] = False,
@@ -195,7 +183,9 @@ def batches(
     root = context.root
     store = context.store
     store.crawl(crawl)
-    rows = _chosen(store, crawl, _states(state or []), batch or [])
+    rows = [row for row in store.batches(crawl, set(state or ())) if not batch or row.number in batch]
+    if not rows and (state or batch):
+        raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist batches {crawl}` lists all.")
     if urls:
         for row in rows:
             for value in requests_in(store, root, crawl, row):
@@ -206,22 +196,11 @@ def batches(
         tries.setdefault(attempt.batch, []).append(attempt)
     if output.document({"crawl": crawl, "batches": [_document(row, tries.get(row.number, [])) for row in rows]}):
         return
-    _show(rows, tries)
-
-
-def _states(names: Sequence[str]) -> set[Any]:
-    known = {state.value: state for state in BatchState}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ConfigError(f"A batch is never {unknown[0]!r}. Its states are: {', '.join(known)}.")
-    return {known[name] for name in names}
-
-
-def _chosen(store: Store, crawl: str, states: set[Any], numbers: Sequence[int]) -> list[Batch]:
-    rows = [row for row in store.batches(crawl, states) if not numbers or row.number in numbers]
-    if not rows and (states or numbers):
-        raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist batches {crawl}` lists all.")
-    return rows
+    cells = []
+    for row in rows:
+        on = ", ".join(dict.fromkeys(one.node for one in tries.get(row.number, [])))
+        cells.append((row.number, row.state.value, row.size, row.attempts, on, row.reason))
+    table(("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed"), cells)
 
 
 def _document(row: Batch, tries: Sequence[Attempt]) -> dict[str, Any]:
@@ -232,25 +211,11 @@ def _document(row: Batch, tries: Sequence[Attempt]) -> dict[str, Any]:
         "reason": row.reason,
         "split_from": row.parent or None,
         "attempts": [
-            {
-                "number": one.number,
-                "job": one.job,
-                "worker": one.worker or None,
-                "node": one.node,
-                "state": one.state.value,
-                "reason": one.reason,
-            }
+            {"number": one.number, "job": one.job, "worker": one.worker or None, "node": one.node,
+             "state": one.state.value, "reason": one.reason}
             for one in tries
         ],
-    }
-
-
-def _show(rows: Sequence[Batch], tries: dict[int, list[Attempt]]) -> None:
-    def nodes(row: Batch) -> str:
-        return ", ".join(dict.fromkeys(one.node for one in tries.get(row.number, [])))
-
-    cells = [(row.number, row.state.value, row.size, row.attempts, nodes(row), row.reason) for row in rows]
-    table(("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed"), cells)
+    }  # fmt: skip
 
 
 def retry(
@@ -276,12 +241,11 @@ def retry(
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
-    manner = watched.manner()
     root = context.root
     store = context.store
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
-    if not row.state.ended and producer_process.lives(row):
+    if producer_process.runs(row):
         raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
     store.update_crawl(crawl, options=_anew(row))
     dead, tried = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
@@ -291,11 +255,8 @@ def retry(
     if not watched.quiet:
         batches, others = wording.counted(dead, "dead batch", "dead batches"), wording.counted(urls, "URL")
         say(f"Trying again: {batches}, {others} of others.")
-    again, process = producer_process.begin_again(root, crawl, finished=True, new_code=new_code)
-    if detach:
-        leave(again, process, watched)
-        return
-    raise typer.Exit(watcher.watch(root, crawl, manner, process))
+    again, process = producer_process.begin_again(root, store, crawl, finished=True, new_code=new_code)
+    raise typer.Exit(follow(context, again, process, watched, detach=detach))
 
 
 def _anew(row: Crawl) -> dict[str, Any]:
@@ -317,11 +278,7 @@ def _anew(row: Crawl) -> dict[str, Any]:
 def _give_new_attempts(
     store: Store, root: Path, crawl: Crawl, numbers: Sequence[int], *, failed_urls: bool
 ) -> tuple[int, list[Again]]:
-    """How many dead batches, and which URLs of batches that are done, wait again.
-
-    Raises:
-        NothingMatched: there is nothing to try again.
-    """
+    """How many dead batches, and which URLs of batches that are done, wait again."""
     dead = [row.number for row in store.batches(crawl.id, {BatchState.DEAD}) if not numbers or row.number in numbers]
     requeued = store.requeue(crawl.id, dead) if dead else []
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
@@ -341,18 +298,13 @@ def pause(context: Context, crawl: CrawlId) -> None:
     """
     store = context.store
     row = store.crawl(crawl)
-    if row.state.ended or not lives(row):
+    if not producer_process.runs(row):
         raise ConfigError(f"The crawl {crawl} does not run; there is nothing to pause.")
     store.want(crawl, "pause")
-    _await_notice(store, crawl)
-    say(f"The crawl {crawl} rests. Go on with: sdist resume {crawl}")
-
-
-def _await_notice(store: Store, crawl: str) -> None:
-    """Until the producer says in its summary that it rests, or has come to its end."""
 
     def noticed() -> bool:
         row = store.crawl(crawl)
         return row.state.ended or bool(row.summary.get("paused"))
 
     poll_until(noticed, LOOK, deadline=time.monotonic() + NOTICE)
+    say(f"The crawl {crawl} rests. Go on with: sdist resume {crawl}")

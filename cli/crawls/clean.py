@@ -15,14 +15,15 @@ import typer
 from scrapyd_dist.batches import check_crawl_name, home_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
-from ..candidates import crawls
 from ..context import Context
-from ..output import Output, ask, can_ask, put_json, say
+from ..options import Yes, crawls
+from ..output import Output, confirm, put_json, say
 from .crawl import CrawlId
-from .producer_process import crawl_folder, lives
+from .producer_process import crawl_folder, lives, runs
+from .wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scrapyd_dist.batches import Crawl
@@ -42,15 +43,15 @@ def clean(
         Optional[float], typer.Option(metavar="DAYS", min=0, help="All crawls that ended longer ago than this.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed; exit code 10.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Annotated[bool, typer.Option("--json", help="Tell what was removed as JSON.")] = False,
 ) -> None:
     """Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log.
 
     The merged item files stay; so do files on the nodes, which have a term of
     their own. A removed crawl cannot be resumed. One that runs is not removed.
-    With --older-than the throttle also forgets domains that nobody has asked
-    for in that time, and in 90 days.
+    With --older-than the throttle also forgets domains that had no request for
+    that long, and for 90 days at least.
 
     Example: sdist clean --older-than 30
     """
@@ -78,8 +79,9 @@ def _clean(
     told = [_told(root, row) for row in rows]
     if dry_run:
         return told
-    if rows:
-        _confirm(told, yes=yes)
+    if rows and not yes:
+        count = counted(len(told), "crawl")
+        confirm(f"Remove {count} for good?", map(_line, told), refusal=f"{count} would be removed")
     for row in rows:
         remove(store, root, row)
     if days is not None:
@@ -92,7 +94,7 @@ def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
     unknown = [name for name in names if name not in by_name]
     if unknown:
         raise NothingMatched(f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists all.")
-    running = [name for name in names if _runs(by_name[name])]
+    running = [name for name in names if runs(by_name[name])]
     if running:
         raise ConfigError(
             f"{', '.join(running)}: still at work, so nothing was removed. Stop it first, or wait for its end:"
@@ -104,12 +106,8 @@ def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
 def _old(crawls: Sequence[Crawl], days: float) -> list[Crawl]:
     before = time.time() - days * DAY
     # A frontier may rest for long and be meant: it only goes by its name.
-    over = [crawl for crawl in crawls if crawl.kind != "frontier" and not _runs(crawl)]
+    over = [crawl for crawl in crawls if crawl.kind != "frontier" and not runs(crawl)]
     return [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
-
-
-def _runs(crawl: Crawl) -> bool:
-    return not crawl.state.ended and lives(crawl)
 
 
 def check_idle(store: Store, row: Crawl) -> None:
@@ -130,7 +128,15 @@ def check_idle(store: Store, row: Crawl) -> None:
 
 def remove(store: Store, root: Path, row: Crawl) -> None:
     """Remove a crawl, or a frontier: its folder, then everything in the store."""
-    _remove_folder(root, row.id)
+    folder = crawl_folder(root, check_crawl_name(row.id))  # others may write into a store that is shared
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {folder} of the crawl {row.id} cannot be removed: {error.strerror}. The crawl is still in"
+            " the store: make the folder writable and clean it again."
+        ) from error
     store.forget_pages([row.id, home_of(row.id, row.created)])
     store.forget(row.id)
 
@@ -145,33 +151,10 @@ def _line(told: dict[str, Any]) -> str:
     return f"{told['crawl']} ({told['state']}, {told['bytes'] / 1e6:,.1f} MB in its folder)"
 
 
-def _confirm(told: Sequence[dict[str, Any]], *, yes: bool) -> None:
-    if yes:
-        return
-    count = f"{len(told)} crawl{'s' * (len(told) != 1)}"
-    if not can_ask():
-        raise ConfigError(f"{count} would be removed, and nobody is here to be asked. Add --yes to do it.")
-    say("\n".join(f"  {_line(line)}" for line in told))
-    if not ask(f"Remove {count} for good?"):
-        raise typer.Exit(130)
-
-
-def _remove_folder(root: Path, name: str) -> None:
-    folder = crawl_folder(root, check_crawl_name(name))  # others may write into a store that is shared
-    if folder.exists():
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise ConfigError(
-                f"The folder {folder} of the crawl {name} cannot be removed: {error.strerror}. The crawl is still in"
-                " the store: make the folder writable and clean it again."
-            ) from error
-
-
 def trust(
     context: Context,
     crawl: CrawlId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     output: Output = Output(),
 ) -> None:
     """Believe what the store says of a crawl or frontier, and sign it with this project's key.
@@ -186,17 +169,10 @@ def trust(
     store = context.new_store
     row, options = store.crawl(crawl), store.unchecked(crawl)
     if not yes:
-        for line in _lines({"spider": row.spider, "project": row.project, "version": row.version, **options}):
-            say(line)
-        if not can_ask():
-            raise ConfigError(f"`sdist trust {crawl}` asks for confirmation, and this is no terminal. Add --yes.")
-        if not ask(f"Do you know all of this, and shall {crawl} be believed?"):
-            raise typer.Exit(130)
+        told = {"spider": row.spider, "project": row.project, "version": row.version, **options}
+        for name, value in told.items():  # in lines that a terminal cannot take for anything else
+            say(f"  {json.dumps(str(name))[1:-1]} = {json.dumps(value)}")
+        confirm(f"Do you know all of this, and shall {crawl} be believed?", refusal=f"{crawl} would be signed")
     batches = store.trust(crawl)
     if not output.document({"crawl": crawl, "batches": batches, "options": options}):
         say(f"{crawl} is signed with this project's key, with {batches:,} batches. Go on with: sdist resume {crawl}")
-
-
-def _lines(options: Mapping[str, Any]) -> list[str]:
-    """What the row says, in lines that a terminal cannot take for anything else."""
-    return [f"  {json.dumps(str(name))[1:-1]} = {json.dumps(value)}" for name, value in options.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -14,14 +14,13 @@ import typer
 
 from scrapyd_dist.progress.summary import told
 
-from ..candidates import crawls as crawl_names
 from ..context import Context
-from ..options import Json, seconds
+from ..options import crawls as crawl_names
 from ..output import Output, complain, put, put_json, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, CrawlOrder
+from .crawl_options import CrawlOptions, CrawlOrder, refuse_store
 from .producer_process import kept_code
-from .watcher import Display
+from .watcher import WATCHING, WatchOptions
 from .wording import counted
 
 if TYPE_CHECKING:
@@ -52,35 +51,22 @@ def show(plan: Mapping[str, Any]) -> None:
 
 def heading(plan: Mapping[str, Any]) -> list[str]:
     """The first lines."""
-    batch = counted(int(plan.get("batch_size") or 0), "request")
-    return [
+    batch, estimate = counted(int(plan.get("batch_size") or 0), "request"), plan.get("bytes_per_batch")
+    if isinstance(estimate, dict):
+        size, each = int(estimate.get("bytes") or 0), estimate.get("per_url")
+        batch += f", about {size:,} bytes each on the way ({estimate.get('form')}, {each} bytes per URL)"
+    limit, throttle = plan.get("limit"), plan.get("throttle") or {}
+    lines = [
         f"Spider {plan.get('spider')} of the project {plan.get('project')}; nothing is started by this command.",
         f"To the nodes go: {plan.get('target')}",
-        *_limit(plan.get("limit")),
-        f"Batches: up to {batch}{_bytes(plan.get('bytes_per_batch'))}",
+        f"Limited to the first {counted(int(limit), 'target request')}" if limit else "",
+        f"Batches: up to {batch}",
         f"Items: {_output(plan.get('output'))}",
-        *_rules(plan.get("throttle")),
     ]
-
-
-def _limit(limit: object) -> list[str]:
-    return [f"Limited to the first {counted(int(str(limit)), 'target request')}"] if limit else []
-
-
-def _rules(throttle: object) -> list[str]:
-    """Say which processes would obey the throttle's rules; empty without rules."""
-    if not isinstance(throttle, dict) or not throttle.get("rules"):
-        return []
-    who = "every process heeds them" if throttle.get("heeded") else f"heeded by none: {throttle.get('reason')}"
-    return [f"Throttle: {counted(int(throttle['rules']), 'rule')} in the store; {who}"]
-
-
-def _bytes(estimate: object) -> str:
-    """Describe the size of a full batch of ordinary URLs as it is sent."""
-    if not isinstance(estimate, dict):
-        return ""
-    size, each = int(estimate.get("bytes") or 0), estimate.get("per_url")
-    return f", about {size:,} bytes each on the way ({estimate.get('form')}, {each} bytes per URL)"
+    if throttle.get("rules"):
+        how = "every process heeds them" if throttle.get("heeded") else f"heeded by none: {throttle.get('reason')}"
+        lines.append(f"Throttle: {counted(int(throttle['rules']), 'rule')} in the store; {how}")
+    return [line for line in lines if line]
 
 
 def _output(output: object) -> str:
@@ -93,15 +79,14 @@ def _output(output: object) -> str:
 
 def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The first shards and the last one."""
-    rows = [_shard_row(shard) for shard in shards]
+    rows: list[tuple[str, ...]] = []
+    for shard in shards:
+        first, last = shard.get("first_page"), shard.get("last_page")
+        pages = "-" if first is None else f"{first}-{last}"
+        rows.append((str(shard.get("number")), pages, str(shard.get("url"))))
     if len(rows) <= _FIRST + 2:
         return rows
     return [*rows[:_FIRST], ("…", f"{len(rows) - _FIRST - 1} more", ""), rows[-1]]
-
-
-def _shard_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
-    first, last = shard.get("first_page"), shard.get("last_page")
-    return str(shard.get("number")), "-" if first is None else f"{first}-{last}", str(shard.get("url"))
 
 
 def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
@@ -118,46 +103,12 @@ def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
     return rows
 
 
-_WATCH = "Watching"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions:
-    """How a crawl is watched; a field is a parameter of the command."""
-
-    timeout: Annotated[
-        Optional[str],
-        typer.Option(help="Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.",
-                     rich_help_panel=_WATCH, metavar="TIME"),
-    ] = None  # fmt: skip
-    as_json: Json = False
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.", rich_help_panel=_WATCH)] = (
-        False
-    )
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_WATCH)] = (
-        False
-    )
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the producer's log as it grows.", rich_help_panel=_WATCH)
-    ] = False
-
-    def manner(self) -> Display:
-        """Return the same options for the watcher."""
-        return Display(
-            as_json=self.as_json,
-            progress=not self.no_progress,
-            quiet=self.quiet,
-            verbose=self.verbose,
-            timeout=seconds("--timeout", self.timeout),
-        )
-
-
 Name = Annotated[
     Optional[str], typer.Option("--name", help="Name of the crawl; made from spider and time if left out.")
 ]
 Detach = Annotated[
     bool,
-    typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=_WATCH),
+    typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=WATCHING),
 ]
 NewCode = Annotated[
     bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
@@ -180,20 +131,23 @@ def crawl(
 
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
-    manner = watched.manner()
     root = context.root
     order = asked.order(Path.cwd())
-    begun, process = producer_process.begin(root, order, name, kept_code(root, order.version))
-    if detach:
-        leave(begun, process, watched)
-        return
-    code = watcher.watch(root, begun.id, manner, process)
-    producer_process.forget_refused(root, begun.id)
+    kept = kept_code(root, order.version)
+    refuse_store(order.spider_settings)
+    begun, process = producer_process.begin(root, context.new_store, order, name, kept)
+    code = follow(context, begun, process, watched, detach=detach)
+    if not detach:
+        producer_process.forget_refused(root, context.store, begun.id)
     raise typer.Exit(code)
 
 
-def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions) -> None:
-    """Leave the crawl running without this command, and print its name."""
+def follow(
+    context: Context, begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions, *, detach: bool
+) -> int:
+    """Watch a crawl that was started to its end, or leave it running and print its name; gives the exit code."""
+    if not detach:
+        return watcher.watch(context.root, context.store, begun.id, watched, process)
     process.returncode = 0  # it outlives this object, which would warn about that
     if watched.as_json:
         put_json({"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid})
@@ -201,6 +155,7 @@ def leave(begun: Crawl, process: subprocess.Popen[bytes], watched: WatchOptions)
         put(begun.id)
     if not watched.quiet:
         say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")
+    return 0
 
 
 def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> None:
@@ -253,15 +208,11 @@ def resume(
 
     Example: sdist resume easy-20260102T030405Z
     """
-    manner = watched.manner()
-    root = context.root
-    if not new_code and producer_process.go_on(root, crawl):  # it rests: its process is there
-        raise typer.Exit(0 if detach else watcher.watch(root, crawl, manner))
-    again, process = producer_process.begin_again(root, crawl, new_code=new_code)
-    if detach:
-        leave(again, process, watched)
-        return
-    raise typer.Exit(watcher.watch(root, crawl, manner, process))
+    store = context.store
+    if not new_code and producer_process.go_on(store, crawl):  # it rests: its process is there
+        raise typer.Exit(0 if detach else watcher.watch(context.root, store, crawl, watched))
+    again, process = producer_process.begin_again(context.root, store, crawl, new_code=new_code)
+    raise typer.Exit(follow(context, again, process, watched, detach=detach))
 
 
 def crawls(context: Context, output: Output = Output()) -> None:
@@ -277,18 +228,10 @@ def crawls(context: Context, output: Output = Output()) -> None:
     if not rows:
         say("There are no crawls yet. `sdist crawl SPIDER` starts one.")
         return
-    table(
-        ("crawl", "spider", "state", "started", "batches", "items", "exit"),
-        [
-            (
-                row.id,
-                row.spider,
-                watcher.shown_state(row),
-                datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-                "/".join(f"{wording.number(row.summary, 'batches', one):,}" for one in ("done", "total")),
-                wording.number(row.summary, "items"),
-                row.exit_code,
-            )
-            for row in rows
-        ],
-    )
+    cells = []
+    for row in rows:
+        started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        batches = "/".join(f"{wording.number(row.summary, 'batches', one):,}" for one in ("done", "total"))
+        items = wording.number(row.summary, "items")
+        cells.append((row.id, row.spider, watcher.shown_state(row), started, batches, items, row.exit_code))
+    table(("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 from urllib.parse import urlsplit
-
-import typer
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, of_options
+from scrapyd_dist.store.address import VARIABLE
 
-from ..candidates import nodes, placements, spiders
+from ..context import SETTING
+from ..options import SpiderName, in_panel, nodes, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
+PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
 _NAMES_OF_FORMATS = ("jsonlines", "json", "csv")
 
 
@@ -33,7 +37,7 @@ class CrawlOrder:
 
 
 def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help_, rich_help_panel=panel, show_default=False, **more)
+    return in_panel(panel, help_, *names, show_default=False, **more)
 
 
 def _setting(name: str, *names: str, **more: Any) -> Any:
@@ -48,15 +52,7 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
 class CrawlOptions:
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
 
-    spider: Annotated[
-        str,
-        typer.Argument(
-            help="The spider's name, as `scrapy list` shows it.",
-            metavar="SPIDER",
-            autocompletion=spiders,
-            show_default=False,
-        ),
-    ]
+    spider: SpiderName
     rule: Annotated[Optional[int], _setting("TARGET_RULE")] = None
     callback: Annotated[Optional[list[str]], _setting("TARGET_CALLBACKS", metavar="NAME")] = None
     limit: Annotated[Optional[int], _setting("LIMIT", metavar="N")] = None
@@ -72,13 +68,7 @@ class CrawlOptions:
     ] = None  # fmt: skip
     overwrite: Annotated[
         Optional[list[str]],
-        _option(
-            "Items and the end",
-            "The same, and replace a file that is there.",
-            "-O",
-            "--overwrite-output",
-            metavar="FILE",
-        ),
+        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
     ] = None
     feed: Annotated[Optional[str], _setting("TARGET_FEED_URL", metavar="URL")] = None
     batch_size: Annotated[Optional[str], _setting("BATCH_SIZE", metavar="N|auto")] = None
@@ -93,7 +83,7 @@ class CrawlOptions:
     ] = None
     fair: Annotated[Optional[str], _setting("FAIR", metavar="KIND")] = None
     max_jobs: Annotated[Optional[int], _setting("MAX_JOBS", metavar="N")] = None
-    placement: Annotated[Optional[str], _setting("PLACEMENT", autocompletion=placements, metavar="KIND")] = None
+    placement: Annotated[Optional[str], _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")] = None
     node: Annotated[
         Optional[list[str]],
         _option("Nodes", "Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
@@ -122,10 +112,7 @@ class CrawlOptions:
     profile: Annotated[Optional[str], _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
-        """The same as settings.
-
-        Args:
-            folder: what relative files are looked up in.
+        """The same as settings; folder: what relative files are looked up in.
 
         Raises:
             ConfigError: an option makes no sense, or a file is there or is missing.
@@ -138,30 +125,31 @@ class CrawlOptions:
         if self.pull is not None:
             settings["DISTRIBUTED_MODE"] = "pull" if self.pull else "push"
         if self.start_urls is not None:
-            settings["DISTRIBUTED_START_URLS_FILE"] = _readable(folder / self.start_urls)
+            path = folder / self.start_urls
+            if not path.is_file():
+                raise ConfigError(f"The file of start addresses (--start-urls) {path} is not there.")
+            settings["DISTRIBUTED_START_URLS_FILE"] = str(path.resolve())
         if self.feed is not None:
             _refuse_password(self.feed)
-        outputs = [output_of(folder, text, overwrite=False) for text in self.add_to or ()]
-        outputs += [output_of(folder, text, overwrite=True) for text in self.overwrite or ()]
-        if outputs:
+        if outputs := outputs_of(folder, self.add_to, self.overwrite):
             settings["DISTRIBUTED_OUTPUTS"] = outputs
         return CrawlOrder(
             spider=self.spider,
             settings=settings,
-            spider_settings=pairs("-s", self.setting or ()),
-            args=pairs("-a", self.arg or ()),
+            spider_settings=pairs("-s", self.setting),
+            args=pairs("-a", self.arg),
             version=self.version,
         )
 
 
-def pairs(option: str, texts: list[str] | tuple[()]) -> dict[str, str]:
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     """`NAME=VALUE` texts as a mapping; the last one of a name wins.
 
     Raises:
         ConfigError: one is not of that form.
     """
     found = {}
-    for text in texts:
+    for text in texts or ():
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise ConfigError(f"{option} {text!r} is not of the form NAME=VALUE, as in {option} category=books.")
@@ -169,10 +157,17 @@ def pairs(option: str, texts: list[str] | tuple[()]) -> dict[str, str]:
     return found
 
 
-def _readable(path: Path) -> str:
-    if not path.is_file():
-        raise ConfigError(f"The file of start addresses (--start-urls) {path} is not there.")
-    return str(path.resolve())
+def refuse_store(settings: Mapping[str, str]) -> None:
+    """Refuse the store's address as an argument, where other users can read it.
+
+    Raises:
+        ConfigError: it is among the settings of -s.
+    """
+    if SETTING in settings:
+        raise ConfigError(
+            f"-s {SETTING}=… would show the store's address to every user who lists the processes of this machine."
+            f" Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] store), or into the settings."
+        )
 
 
 def _refuse_password(url: str) -> None:
@@ -182,18 +177,23 @@ def _refuse_password(url: str) -> None:
         return  # the producer says what is wrong with it
     if password is not None:
         raise ConfigError(
-            "The feed URL (--feed) has a password, and everybody on this machine and on the nodes could read it in the "
-            "process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, and "
+            "The feed URL (--feed) has a password, and every user of this machine and of the nodes could read it in "
+            "the process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, and "
             "leave --feed out."
         )
 
 
-def output_of(folder: Path, text: str, *, overwrite: bool) -> dict[str, Any]:
-    """What `-o FILE` or `-O FILE` asks for, as DISTRIBUTED_OUTPUTS has it; behind a colon FILE may name its format.
+def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:
+    """What `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it; `FILE:csv` names a format.
 
     Raises:
-        ConfigError: the format is not known, or the file is there.
+        ConfigError: a format is not known, or a file is there.
     """
+    asked = [(text, False) for text in new or ()] + [(text, True) for text in over or ()]
+    return [_output_of(folder, text, overwrite=overwrite) for text, overwrite in asked]
+
+
+def _output_of(folder: Path, text: str, *, overwrite: bool) -> dict[str, Any]:
     from scrapyd_dist.items.merging import ItemOutput
 
     name, _, kind = text.rpartition(":")

@@ -26,14 +26,13 @@ from scrapyd_dist.examples.pages import Site
 from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
 
+from ..context import maybe_store
 from ..output import put, say
-from ..project_store import maybe_store
-from .producer_process import lives
+from .producer_process import runs
 from .wording import clock, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
 
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"
@@ -70,10 +69,19 @@ def demo(
         site = stack.enter_context(_site(items, project))
         stack.enter_context(_nodes(project, nodes))
         _command(project, "deploy-all")
-        _command(project, *_crawl(site))
+        _command(
+            project, "crawl", "easy", "-a", f"start={site['index'].replace('%05d', '00000')}", "--shards", str(SHARDS),
+            "--index", site["index"], "--pages", str(site["pages"]), "--batch-size", str(BATCH_SIZE), "-O", OUTPUT,
+        )  # fmt: skip
         _judge(project, items, nodes, time.monotonic() - began)
         if keep:
-            _stay(project, site)
+            say(
+                f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"
+                f"  cd {project} && sdist nodes\n"
+                f"  sdist crawl easy --pull -a start={site['url']}/properties/index_00000.html -o again.jl"
+            )
+            with suppress(KeyboardInterrupt):
+                signal.pause()
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
@@ -146,16 +154,8 @@ def _stop_crawls(project: Path) -> None:
     if store is None:
         return
     with closing(store):
-        running = [crawl for crawl in store.crawls() if not crawl.state.ended and lives(crawl)]
+        running = [crawl for crawl in store.crawls() if runs(crawl)]
     stop((Leader(pid=crawl.pid, folder=project.resolve()) for crawl in running if crawl.pid is not None), grace=GRACE)
-
-
-def _crawl(site: dict[str, Any]) -> list[str]:
-    start = site["index"].replace("%05d", "00000")
-    return [
-        "crawl", "easy", "-a", f"start={start}", "--shards", str(SHARDS), "--index", site["index"],
-        "--pages", str(site["pages"]), "--batch-size", str(BATCH_SIZE), "-O", OUTPUT,
-    ]  # fmt: skip
 
 
 def _echo(project: Path, *arguments: str) -> None:
@@ -166,12 +166,8 @@ def _command(project: Path, *arguments: str) -> None:
     """Run one of our commands, as a user would."""
     _echo(project, *arguments)
     # A session of its own, so that Ctrl-C here does not make the command ask about the crawl.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scrapyd_dist", *arguments],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-m", "scrapyd_dist", *arguments]
+    process = subprocess.Popen(command, cwd=project, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         code = process.wait()
     except BaseException:
@@ -186,8 +182,13 @@ def differences(site: Site, rows: Iterable[dict[str, Any]]) -> list[str]:
     """How the items differ from the site's, in words; empty when they are exactly those, each once."""
     found = list(rows)
     counts = Counter(str(row.get("number")) for row in found)
-    expected = {str(number): site.item(number) for number in range(site.items)}
-    wrong = [str(row.get("number")) for row in found if not _same(row, expected.get(str(row.get("number"))))]
+    expected = {str(at): site.item(at) for at in range(site.items)}
+    wrong = []
+    for row in found:
+        number = str(row.get("number"))
+        item = expected.get(number)
+        if item is None or {name: row.get(name) for name in item} != item:
+            wrong.append(number)
     kinds = {
         "missing": [number for number in expected if number not in counts],
         "more than once": [number for number, count in counts.items() if count > 1],
@@ -198,10 +199,6 @@ def differences(site: Site, rows: Iterable[dict[str, Any]]) -> list[str]:
         for kind, numbers in kinds.items()
         if numbers
     ]
-
-
-def _same(row: dict[str, Any], item: dict[str, str] | None) -> bool:
-    return item is not None and {name: row.get(name) for name in item} == item
 
 
 def _judge(project: Path, items: int, nodes: int, took: float) -> None:
@@ -216,13 +213,3 @@ def _judge(project: Path, items: int, nodes: int, took: float) -> None:
         f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
         "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
     )
-
-
-def _stay(project: Path, site: dict[str, Any]) -> None:
-    say(
-        f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"
-        f"  cd {project} && sdist nodes\n"
-        f"  sdist crawl easy --pull -a start={site['url']}/properties/index_00000.html -o again.jl"
-    )
-    with suppress(KeyboardInterrupt):
-        signal.pause()

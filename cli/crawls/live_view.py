@@ -18,7 +18,7 @@ from ..output import one_line
 from . import wording
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -38,37 +38,45 @@ _FONT_FACE = re.compile(r"@font-face\s*{[^}]*}\s*")
 _LEFT = {"node", "state", ""}
 
 
-class LiveView:
-    """Draws the crawl in place, on standard error."""
+class View:
+    """Shows how a crawl or the fleet goes on; this one shows nothing."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def show(self, subject: Any, now: float) -> None:
+        """Show how a crawl, or the document of a fleet, stands; now: by the monotonic clock."""
+
+    def close(self) -> None:
+        """Stop showing."""
+
+
+class LiveView(View):
+    """Draws in place, on standard error; draw: makes the picture of a subject for so many lines."""
+
+    def __init__(self, draw: Callable[[Any, int], RenderableType], console: Console | None = None) -> None:
+        self._draw = draw
         self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, refresh_per_second=REDRAWS, auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, crawl: Crawl, now: float) -> None:  # noqa: ARG002 - the summary has the rates
-        """Draw how it stands."""
-        most = max(3, self._console.height - _OTHER_LINES)
-        self._live.update(frame(told(crawl), most_nodes=most), refresh=True)
+    def show(self, subject: Any, now: float) -> None:  # noqa: ARG002 - drawn at each look
+        self._live.update(self._draw(subject, self._console.height), refresh=True)
 
     def close(self) -> None:
-        """Wipe the drawing."""
         self._live.stop()
 
 
-def frame(document: Mapping[str, Any], *, most_nodes: int = _NODES) -> Group:
-    """One picture of a crawl.
+def crawl_picture(crawl: Crawl, lines: int) -> Group:
+    return frame(told(crawl), most_nodes=max(3, lines - _OTHER_LINES))
 
-    Args:
-        document: its summary, as `summary.told` gives it.
-        most_nodes: of more nodes, those in trouble are drawn, and then the first ones.
-    """
+
+def frame(document: Mapping[str, Any], *, most_nodes: int = _NODES) -> Group:
+    """One picture of a crawl's summary; of more nodes than `most_nodes` those in trouble are drawn, then the first."""
     colour = "yellow" if wording.rests(document) else "cyan"
     head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour))
     if document.get("duration_s") is not None:
         head.append(f"  {wording.clock(float(document['duration_s']))}", "dim")
     parts: list[RenderableType] = [head, *(Text(str(note), style="yellow") for note in document.get("code") or ())]
-    parts += [_bars(document), _pace(document)]
+    pace = [*(wording.rated(document, name) for name in ("pages", "items", "failed")), wording.outlook(document)[1]]
+    parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
     nodes = document.get("nodes") or ()
     if nodes:
         parts += [Text(), _nodes(nodes, most_nodes)]
@@ -77,13 +85,7 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = _NODES) -> Group:
 
 
 def svg(document: Mapping[str, Any], *, columns: int = 110, title: str = "sdist watch") -> str:
-    """The same picture as an SVG document, for pages.
-
-    Args:
-        document: the summary of a crawl.
-        columns: width in characters.
-        title: what stands in the frame's upper edge.
-    """
+    """The same picture as an SVG document, for pages; columns: its width in characters."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123 - rich writes what it records
         console = Console(record=True, width=columns, file=nowhere, force_terminal=True, color_system="truecolor",
                           legacy_windows=False)  # fmt: skip
@@ -104,12 +106,7 @@ def _bars(document: Mapping[str, Any]) -> Table:
     whole = wording.number(document, "outlook", "requests")
     rows = (
         ("index", pages, total, _of(pages, total)),
-        (
-            "requests",
-            ended,
-            whole,
-            f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found",
-        ),
+        ("requests", ended, whole, f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found"),
         ("batches", done, batches, _of(done, batches)),
     )
     grid = Table.grid(padding=(0, 1))
@@ -126,27 +123,17 @@ def _of(value: int, whole: int) -> str:
     return f"{value:,} of {whole:,}" if whole else f"{value:,}"
 
 
-def _pace(document: Mapping[str, Any]) -> Text:
-    names = ("pages", "items", "failed")
-    pieces = [wording.rated(document, name) for name in names]
-    return Text(" · ".join(piece for piece in (*pieces, wording.outlook(document)[1]) if piece))
-
-
 def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for heading in _HEADINGS:
         grid.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=heading != "")
-    shown = nodes if len(nodes) <= most else sorted(nodes, key=_is_well)[: most - 1]
+    shown = nodes if len(nodes) <= most else sorted(nodes, key=lambda one: one.get("state") == "up")[: most - 1]
     for node in shown:
         grid.add_row(*_cells(node))
     if len(shown) == len(nodes):
         return grid
     rest = len(nodes) - len(shown)
     return Group(grid, Text(f"and {wording.counted(rest, 'more node')}", style="dim"))
-
-
-def _is_well(node: Mapping[str, Any]) -> bool:
-    return node.get("state") == "up"
 
 
 def _cells(node: Mapping[str, Any]) -> list[Text]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,8 +28,7 @@ from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store.address import VARIABLE
 
-from ..node_selection import project_name, quick_project
-from ..project_store import SETTING, existing_store, project_store, where
+from ..context import project_name, quick_project, where
 
 if TYPE_CHECKING:
     from scrapyd_dist.store import Store
@@ -47,12 +46,6 @@ class KeptCode:
     def told(self) -> dict[str, Any]:
         """What a plan is told of it."""
         return {"version": self.version, "egg": str(self.egg) if self.egg is not None else None}
-
-    def lay_into(self, folder: Path) -> None:
-        """Copy the egg into a crawl's folder."""
-        if self.egg is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(self.egg, folder)
 
 
 def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
@@ -97,108 +90,84 @@ def latest(store: Store) -> Crawl:
 
 
 def begin(
-    root: Path, order: CrawlOrder, name: str | None, kept: KeptCode | None = None
+    root: Path, store: Store, order: CrawlOrder, name: str | None, kept: KeptCode | None = None
 ) -> tuple[Crawl, subprocess.Popen[bytes]]:
     """Write the crawl down and start its process.
 
-    Args:
-        root: the project's folder.
-        order: what was asked for.
-        name: of the crawl; None = it gets one.
-        kept: the version that it is to run, where that is not the working tree's code.
+    name: None = it gets one; kept: the version that it is to run, where that is not the working tree's code.
 
     Raises:
         ConfigError: the name cannot be used, or is in use.
     """
-    if SETTING in order.spider_settings:
-        raise ConfigError(
-            f"-s {SETTING}=… would show the store's address to everybody who lists the processes of this machine."
-            f" Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] store), or into the settings."
-        )
     now = time.time()
-    with closing(project_store(root)) as store:
-        if name is not None:
-            _check_free(store, check_crawl_name(name))
-        while True:
-            crawl = Crawl(
-                id=name or _free_name(store, order.spider, now),
-                project="",
-                spider=order.spider,
-                created=now,
-                options={**_told(order, kept), "cwd": str(root), "own_outputs": True},
-            )
-            try:
-                store.add_crawl(crawl)
-            except NameTaken:
-                if name is None:
-                    continue  # by a crawl that began in the same second
-                raise
-            if kept is not None:
-                kept.lay_into(crawl_folder(root, crawl.id))
-            return crawl, spawn(root, store, crawl.id)
+    if name is not None:
+        _check_free(store, check_crawl_name(name))
+    options = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
+    if kept is not None:
+        options["version"] = kept.version
+    options |= {"cwd": str(root), "own_outputs": True}
+    while True:
+        taken = {crawl.id for crawl in store.crawls()}
+        free = name or crawl_name(order.spider, datetime.fromtimestamp(now, timezone.utc), taken)
+        crawl = Crawl(id=free, project="", spider=order.spider, created=now, options=options)
+        try:
+            store.add_crawl(crawl)
+        except NameTaken:
+            if name is None:
+                continue  # by a crawl that began in the same second
+            raise
+        if kept is not None and kept.egg is not None:
+            folder = crawl_folder(root, crawl.id)
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(kept.egg, folder)
+        return crawl, spawn(root, store, crawl.id)
 
 
-def _free_name(store: Store, spider: str, now: float) -> str:
-    taken = {crawl.id for crawl in store.crawls()}
-    return crawl_name(spider, datetime.fromtimestamp(now, timezone.utc), taken)
-
-
-def _told(order: CrawlOrder, kept: KeptCode | None) -> dict[str, Any]:
-    told = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
-    return {**told, "version": kept.version} if kept is not None else told
-
-
-def forget_refused(root: Path, name: str) -> None:
+def forget_refused(root: Path, store: Store, name: str) -> None:
     """Remove a refused crawl, whose reason was shown; after an internal error its log is kept."""
-    with closing(existing_store(root)) as store:
-        crawl = store.crawl(name)
-        if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1:
-            store.forget(name)
-            shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
+    crawl = store.crawl(name)
+    if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1:
+        store.forget(name)
+        shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 
 
-def go_on(root: Path, name: str) -> bool:
-    """Let a crawl that rests go on; False when there is none that does."""
-    with closing(existing_store(root)) as store:
-        crawl = store.crawl(name)
-        if crawl.state.ended or crawl.wanted != "pause" or not lives(crawl):
-            return False
-        store.want(name, "")
-        return True
+def go_on(store: Store, name: str) -> bool:
+    """Let a paused crawl go on; False when it is not paused."""
+    crawl = store.crawl(name)
+    if crawl.wanted != "pause" or not runs(crawl):
+        return False
+    store.want(name, "")
+    return True
 
 
 def begin_again(
-    root: Path, name: str, *, finished: bool = False, new_code: bool = False
+    root: Path, store: Store, name: str, *, finished: bool = False, new_code: bool = False
 ) -> tuple[Crawl, subprocess.Popen[bytes]]:
     """Start the process of a crawl again that was stopped or refused, or whose process died.
 
-    Args:
-        root: the project's folder.
-        name: the crawl.
-        finished: whether it may be one that is finished: what it gave up waits again.
-        new_code: whether it takes the working tree's code, in place of that which it began with.
+    finished: it may be one that is finished, what it gave up waits again; new_code: it takes the working tree's code,
+    in place of that which it began with.
 
     Raises:
         ConfigError: it still runs, or there is nothing to go on with.
     """
-    with closing(existing_store(root)) as store:
-        crawl = store.own_crawl(name)
-        check_is_crawl(crawl)
-        if crawl.state is CrawlState.FINISHED and not finished:
-            raise ConfigError(
-                f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
-            )
-        if not crawl.state.ended and lives(crawl):
-            raise ConfigError(f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`.")
-        if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
-            raise ConfigError(
-                f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
-                f" bring its folder {crawl_folder(root, name)} here."
-            )
-        if new_code or crawl.options.get("new_code"):
-            store.update_crawl(name, options={**crawl.options, "new_code": new_code})
-        store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
-        return crawl, spawn(root, store, name)
+    crawl = store.own_crawl(name)
+    check_is_crawl(crawl)
+    if crawl.state is CrawlState.FINISHED and not finished:
+        raise ConfigError(
+            f"The crawl {name} is finished; there is nothing to resume. `sdist status {name}` sums it up."
+        )
+    if runs(crawl):
+        raise ConfigError(f"The crawl {name} runs (process {crawl.pid}). Watch it with `sdist watch {name}`.")
+    if crawl.version is not None and not _is_here(crawl) and not crawl_folder(root, name).is_dir():
+        raise ConfigError(
+            f"The crawl {name} ran on {crawl.host}, and what it has fetched is there: resume it on that machine, or"
+            f" bring its folder {crawl_folder(root, name)} here."
+        )
+    if new_code or crawl.options.get("new_code"):
+        store.update_crawl(name, options={**crawl.options, "new_code": new_code})
+    store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
+    return crawl, spawn(root, store, name)
 
 
 def _check_free(store: Store, name: str) -> None:
@@ -233,17 +202,11 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", crawl]
-    # Not as an argument: everybody could read it, and it may hold a password.
+    # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: where(root)}
     with (folder / "producer.log").open("ab") as log:
         process = subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     note_pid(folder, process.pid)
     store.update_crawl(crawl, pid=process.pid, beat=time.time())
@@ -262,6 +225,11 @@ def lives(crawl: Crawl) -> bool:
         return False
     # Process ids are used again: a process that started after the last sign of life is another one.
     return born is None or born <= (crawl.beat or crawl.created) + _SLACK
+
+
+def runs(crawl: Crawl) -> bool:
+    """Whether the crawl is not at its end, and its process lives."""
+    return not crawl.state.ended and lives(crawl)
 
 
 def _is_here(crawl: Crawl) -> bool:

@@ -10,20 +10,20 @@ import sys
 import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Optional
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.progress.summary import told
 
+from ..options import Json, in_panel, seconds
 from ..output import ask, can_ask, colourless, complain, on_terminal, put, put_json, say
-from ..project_store import existing_store
 from . import wording
-from .live_view import LiveView
+from .live_view import LiveView, View, crawl_picture
 from .producer_process import crawl_folder, interrupt, last_words, lives
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
     from types import FrameType
 
@@ -93,66 +93,40 @@ class StillRuns(DistError):
     exit_code: ClassVar[int] = 124
 
 
-class View(Protocol):
-    """What shows a crawl that runs."""
-
-    def show(self, crawl: Crawl, now: float) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NoView:
-    """Shows nothing."""
-
-    def show(self, crawl: Crawl, now: float) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class PlainView:
-    """A line now and then, and at each change of state. A start is told of only when it drags on."""
+class PlainView(View):
+    """A line now and then, and at each change of state; STARTING is shown only when it lasts long."""
 
     def __init__(self, every: float = LINE_EVERY) -> None:
         self._every = every
         self._said: tuple[float, str] | None = None
-        self._slow: set[object] = set()
-        self._code: set[str] = set()
+        self._once: set[object] = set()
 
-    def show(self, crawl: Crawl, now: float) -> None:
-        here = wording.state_of(told(crawl))
+    def show(self, subject: Crawl, now: float) -> None:
+        here = wording.state_of(told(subject))
         last, state = self._said = self._said or (now, CrawlState.STARTING.value)
-        self._tell_code(crawl.summary)
-        if crawl.state.ended or (here == state and now - last < self._every):
+        for note in map(str, subject.summary.get("code") or ()):
+            self._say_once(note, note)
+        if subject.state.ended or (here == state and now - last < self._every):
             return
         self._said = (now, here)
-        say(wording.progress_line(crawl))
-        self._name_slow(crawl.summary)
+        say(wording.progress_line(subject))
+        for one, line in zip(subject.summary.get("stragglers") or (), wording.lagging(subject.summary), strict=True):
+            self._say_once(("job", one.get("job")), f"  {line}")
 
-    def _tell_code(self, summary: Mapping[str, Any]) -> None:
-        """Which code runs, where that may not be what is expected: once."""
-        for note in map(str, summary.get("code") or ()):
-            if note not in self._code:
-                self._code.add(note)
-                say(note)
-
-    def _name_slow(self, summary: Mapping[str, Any]) -> None:
-        """Each batch that lags behind is told of once."""
-        for one, line in zip(summary.get("stragglers") or (), wording.lagging(summary), strict=True):
-            if one.get("job") not in self._slow:
-                self._slow.add(one.get("job"))
-                say(f"  {line}")
-
-    def close(self) -> None: ...
+    def _say_once(self, key: object, line: str) -> None:
+        if key not in self._once:
+            self._once.add(key)
+            say(line)
 
 
-class LogView:
+class LogView(View):
     """The producer's log as it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def show(self, crawl: Crawl, now: float) -> None:  # noqa: ARG002 - the log says it all
+    def show(self, subject: Crawl, now: float) -> None:  # noqa: ARG002 - the log says it all
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._at)
             while piece := file.read(PIECE):
@@ -160,37 +134,50 @@ class LogView:
                 sys.stderr.write(colourless(self._decoder.decode(piece)))
             sys.stderr.flush()
 
-    def close(self) -> None: ...
+
+def time_limit(text: str) -> float | None:
+    """The value of --timeout in seconds."""
+    return seconds("--timeout", text)
+
+
+#: the panel of these options in the help
+WATCHING = "Watching"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Display:
-    """How a crawl is watched and summed up."""
+class WatchOptions:
+    """How a crawl is watched and summed up; a field is a parameter of the command."""
 
-    as_json: bool = False
-    progress: bool = True
-    quiet: bool = False
-    verbose: bool = False
-    timeout: float | None = None  #: seconds
+    timeout: Annotated[
+        Optional[float],
+        in_panel(
+            WATCHING, "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.", metavar="TIME",
+            parser=time_limit,
+        ),
+    ] = None  # fmt: skip
+    as_json: Json = False
+    no_progress: Annotated[bool, in_panel(WATCHING, "Show no progress.", "--no-progress")] = False
+    quiet: Annotated[bool, in_panel(WATCHING, "Say nothing but errors.", "--quiet", "-q")] = False
+    verbose: Annotated[bool, in_panel(WATCHING, "Show the producer's log as it grows.", "--verbose", "-v")] = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether no progress is shown."""
+        return self.quiet or self.no_progress
 
     def view(self, root: Path, crawl: str) -> View:
+        """What shows the progress."""
         if self.verbose:
             return LogView(crawl_folder(root, crawl) / "producer.log")
-        if self.quiet or not self.progress:
-            return NoView()
-        if on_terminal():
-            return LiveView()
-        return PlainView()
+        if self.silent:
+            return View()
+        return LiveView(crawl_picture) if on_terminal() else PlainView()
 
 
-def watch(root: Path, crawl: str, manner: Display, process: subprocess.Popen[bytes] | None = None) -> int:
-    """Watch a crawl and sum it up at its end.
-
-    Args:
-        root: the project's folder.
-        crawl: its id.
-        manner: how.
-        process: its process, where this one started it.
+def watch(
+    root: Path, store: Store, crawl: str, watched: WatchOptions, process: subprocess.Popen[bytes] | None = None
+) -> int:
+    """Watch a crawl and sum it up at its end; process: its own, where this one started it.
 
     Returns:
         The exit code: the crawl's own, or 130 when Ctrl-C ended the watch.
@@ -199,31 +186,25 @@ def watch(root: Path, crawl: str, manner: Display, process: subprocess.Popen[byt
         ProducerDied: with the end of its log.
         StillRuns: after the time-out.
     """
-    with closing(existing_store(root)) as store:
-        eye = Watcher(root=root, store=store, crawl=crawl, process=process)
+    watcher = Watcher(root=root, store=store, crawl=crawl, process=process)
+    try:
+        row = watcher.until_ended(watched.view(root, crawl), watched.timeout)
+    except KeyboardInterrupt:
+        if not _wants_stop(crawl):
+            return 130
+        interrupt(root, store.crawl(crawl))
+        say("Stopping: what is captured is sent first.")
         try:
-            row = eye.until_ended(manner.view(root, crawl), manner.timeout)
+            row = watcher.until_ended(watched.view(root, crawl), None)
         except KeyboardInterrupt:
-            if not _wants_stop(crawl):
-                return 130
-            interrupt(root, store.crawl(crawl))
-            say("Stopping: what is captured is sent first.")
-            try:
-                row = eye.until_ended(manner.view(root, crawl), None)
-            except KeyboardInterrupt:
-                say(f"Left. Come back with: sdist watch {crawl}")
-                return 130
+            say(f"Left. Come back with: sdist watch {crawl}")
+            return 130
     if process is not None:
-        row = _when_left(root, row, process)
-    return sum_up(root, row, manner)
-
-
-def _when_left(root: Path, row: Crawl, process: subprocess.Popen[bytes]) -> Crawl:
-    """Wait until the crawl's process has exited, and return the crawl with the result of --on-finish."""
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.wait(LEAVE)
-    with closing(existing_store(root)) as store:
-        return store.crawl(row.id)
+        # The process exits after --on-finish, whose result it writes into the row.
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(LEAVE)
+        row = store.crawl(crawl)
+    return sum_up(root, row, watched)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,16 +228,16 @@ class Watcher:
                     return row
                 if self.process is not None or now >= look_at_process:
                     look_at_process = now + ALIVE_EVERY
-                    self._check_alive(row)
+                    alive = self.process.poll() is None if self.process is not None else lives(row)
+                    # It may have come to its end between the two looks.
+                    if not alive and not self.store.crawl(self.crawl).state.ended:
+                        raise ProducerDied(died(self.root, row))
                 if now >= deadline:
-                    raise StillRuns(_still_runs(self.crawl, timeout or 0))
+                    raise StillRuns(
+                        f"The crawl {self.crawl} still runs after {wording.clock(timeout or 0)} (--timeout), and goes"
+                        f" on without this command. Come back with: sdist watch {self.crawl}"
+                    )
                 ctrl_c.pause(LOOK)
-
-    def _check_alive(self, row: Crawl) -> None:
-        alive = self.process.poll() is None if self.process is not None else lives(row)
-        # It may have come to its end between the two looks.
-        if not alive and not self.store.crawl(self.crawl).state.ended:
-            raise ProducerDied(died(self.root, row))
 
 
 def died(root: Path, row: Crawl) -> str:
@@ -267,13 +248,6 @@ def died(root: Path, row: Crawl) -> str:
     return (
         f"The process of the crawl {row.id} (pid {row.pid}) is gone before the crawl was done. {said}"
         f"Nothing that was sealed is lost; go on with: sdist resume {row.id}"
-    )
-
-
-def _still_runs(crawl: str, timeout: float) -> str:
-    return (
-        f"The crawl {crawl} still runs after {wording.clock(timeout)} (--timeout), and goes on without this command. "
-        f"Come back with: sdist watch {crawl}"
     )
 
 
@@ -293,13 +267,12 @@ def _wants_stop(crawl: str) -> bool:
     return False
 
 
-def sum_up(root: Path, row: Crawl, manner: Display) -> int:
+def sum_up(root: Path, row: Crawl, watched: WatchOptions) -> int:
     """Say what came of a crawl that ended; gives its exit code."""
     code = row.exit_code if row.exit_code is not None else 1
-    if manner.as_json:
+    if watched.as_json:
         put_json(told(row))
-    never_started = not row.summary
-    if never_started or manner.quiet or manner.as_json:
+    if not row.summary or watched.quiet or watched.as_json:  # without a summary it never started
         if row.message and code:
             complain(row.message)
         return code

@@ -169,7 +169,10 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     lines = [f"{crawl.kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {came}."]
     lines += _account(summary)
     lines += _missed(summary, list(misses))
-    lines += [f"  {line}" for line in _nodes(summary)]
+    for node in summary.get("nodes") or ():
+        reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
+        done, items = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
+        lines.append(f"  {node.get('name')}: {done}, {items}{reason}")
     lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]
     if crawl.message:
         lines.append(crawl.message)
@@ -207,15 +210,6 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
             lines.append(f"    and {total - len(named):,} more" if named else "    (not listed)")
     if lines and summary.get("misses"):
         lines.append(f"  All of them: {_short(summary['misses'])}")
-    return lines
-
-
-def _nodes(summary: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for node in summary.get("nodes") or ():
-        reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
-        done, items = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
-        lines.append(f"{node.get('name')}: {done}, {items}{reason}")
     return lines
 
 

@@ -17,108 +17,84 @@ from scrapyd_dist.progress.summary import told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
 
-from ..candidates import frontiers, nodes, spiders
-from ..context import Context
+from ..context import SETTING, Context, where
 from ..crawls import wording
-from ..crawls.crawl_options import output_of, pairs
+from ..crawls.crawl_options import outputs_of, pairs, refuse_store
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
-from ..options import seconds
-from ..output import complain, put, put_json
-from ..polling import waiting
-from ..project_store import SETTING, where
-from .frontier_list import slots_in
-from .frontier_names import opened, settings_of, with_prefix
+from ..options import FrontierName, Json, Quiet, SpiderName, in_panel, nodes, seconds
+from ..output import complain, put, put_json, waiting
+from .frontier_list import opened, settings_of, slots_in, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.store import Store
 
 _WORKERS, _SPIDER, _ITEMS, _NODES = "Workers", "The spider", "Items", "Nodes"
-
-
-def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumeOptions:
     """What `sdist consume` can be asked for; a field is a parameter of the command."""
 
-    spider: Annotated[
-        str,
-        typer.Argument(
-            help="The spider's name, as `scrapy list` shows it.",
-            metavar="SPIDER",
-            autocompletion=spiders,
-            show_default=False,
-        ),
-    ]
-    frontier: Annotated[
-        str,
-        typer.Argument(
-            metavar="FRONTIER", autocompletion=frontiers, help="The frontier's name, as `sdist frontier list` shows it."
-        ),
-    ]
+    spider: SpiderName
+    frontier: FrontierName
     slots: Annotated[
-        Optional[str], _option(_WORKERS, "Only the slots whose names begin like this.", metavar="PREFIX")
+        Optional[str], in_panel(_WORKERS, "Only the slots whose names begin like this.", metavar="PREFIX")
     ] = None
-    max_running: Annotated[int, _option(_WORKERS, "Workers at one time, over all nodes.", metavar="N", min=0)] = 8
-    per_slot: Annotated[int, _option(_WORKERS, "Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
+    max_running: Annotated[int, in_panel(_WORKERS, "Workers at one time, over all nodes.", metavar="N", min=0)] = 8
+    per_slot: Annotated[int, in_panel(_WORKERS, "Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
     fair: Annotated[
         Optional[str],
-        _option(_WORKERS, "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no "
+        in_panel(_WORKERS, "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no "
                 "worker to a slot.", metavar="KIND"),
     ] = None  # fmt: skip
     loop: Annotated[
         Optional[float],
-        _option(_WORKERS, "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
+        in_panel(_WORKERS, "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
                 metavar="SECONDS", min=0),
     ] = None  # fmt: skip
     max_time: Annotated[
-        Optional[str], _option(_WORKERS, "Start no more after this time (90, 30m, 2h), and leave.", metavar="TIME")
+        Optional[str], in_panel(_WORKERS, "Start no more after this time (90, 30m, 2h), and leave.", metavar="TIME")
     ] = None
     max_batches: Annotated[
-        int, _option(_WORKERS, "A worker ends after so many batches; 0: no limit.", metavar="N", min=0)
+        int, in_panel(_WORKERS, "A worker ends after so many batches; 0: no limit.", metavar="N", min=0)
     ] = 0
     max_requests: Annotated[
-        int, _option(_WORKERS, "A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
+        int, in_panel(_WORKERS, "A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
     ] = 0
     idle: Annotated[
         Optional[str],
-        _option(_WORKERS, "At a standing frontier, a worker ends when it had no work for so long.", metavar="TIME"),
+        in_panel(_WORKERS, "At a standing frontier, a worker ends when it had no work for so long.", metavar="TIME"),
     ] = None
     label: Annotated[
         Optional[list[str]],
-        _option(_WORKERS, "A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT"),
+        in_panel(_WORKERS, "A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT"),
     ] = None
     arg: Annotated[
-        Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
+        Optional[list[str]], in_panel(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
     ] = None
     setting: Annotated[
         Optional[list[str]],
-        _option(_SPIDER, "Setting of the spider in every job. Repeatable.", "-s", "--set", metavar="NAME=VALUE"),
+        in_panel(_SPIDER, "Setting of the spider in every job. Repeatable.", "-s", "--set", metavar="NAME=VALUE"),
     ] = None
     add_to: Annotated[
         Optional[list[str]],
-        _option(_ITEMS, "At the end, write all items of the frontier to this new file: .jl, .jsonl, .json, .csv.", "-o",
-                "--output", metavar="FILE"),
+        in_panel(_ITEMS, "At the end, write all items of the frontier to this new file: .jl, .jsonl, .json, .csv.",
+                 "-o", "--output", metavar="FILE"),
     ] = None  # fmt: skip
     overwrite: Annotated[
         Optional[list[str]],
-        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
+        in_panel(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
     ] = None
     node: Annotated[
         Optional[list[str]],
-        _option(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
+        in_panel(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
                 metavar="NAME|ADDRESS", autocompletion=nodes),
     ] = None  # fmt: skip
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
-    ] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False
+    as_json: Json = False
+    quiet: Quiet = False
 
     def scaling(self) -> ScalingPolicy:
         """How many workers there may be, and where."""
@@ -171,9 +147,7 @@ class ConsumeOptions:
         Raises:
             ConfigError: a file is there, or nothing will be home to write.
         """
-        here = Path.cwd()
-        outputs = [output_of(here, text, overwrite=False) for text in self.add_to or ()]
-        outputs += [output_of(here, text, overwrite=True) for text in self.overwrite or ()]
+        outputs = outputs_of(Path.cwd(), self.add_to, self.overwrite)
         if outputs and self.loop == 0:
             raise ConfigError(
                 "--loop 0 leaves before any items are home, so there is nothing to write to -o. Leave one of the two"
@@ -208,10 +182,11 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
     rows = has_arguments(store.own_crawl(row.id))
     if rows:
         wanted.check_rows()
-    _check_slots(store, row, wanted.slots)
+    backlog = store.backlog(row.id)
+    if wanted.slots is not None and not (backlog.standing or backlog.producers):  # else it may still be filled
+        with_prefix(slots_in(store, row.id), row.id, wanted.slots)
     code = _manage(root, wanted, outputs, rows=rows, before=(row.pid, row.host))
-    _, row = opened(context, wanted.frontier)
-    ended = row
+    _, ended = opened(context, wanted.frontier)
     if wanted.as_json:
         put_json(told(ended))
     else:
@@ -221,11 +196,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
 
 
 def _check_free(row: Crawl) -> None:
-    """Refuse a crawl, and a frontier that another process manages.
-
-    Raises:
-        ConfigError: it is one of these.
-    """
+    """Refuse a crawl, and a frontier that another process manages."""
     if row.kind != "frontier":
         raise ConfigError(
             f"{row.id} is a crawl: its own process keeps its workers running, and `sdist resume {row.id}` starts that"
@@ -238,32 +209,18 @@ def _check_free(row: Crawl) -> None:
         )
 
 
-def _check_slots(store: Store, row: Crawl, prefix: str | None) -> None:
-    """Refuse a prefix that fits no slot, unless slots may still be filled.
-
-    Raises:
-        NothingMatched: there is none.
-    """
-    backlog = store.backlog(row.id)
-    if prefix is not None and not (backlog.standing or backlog.producers):
-        with_prefix(slots_in(store, row.id), row.id, prefix)
-
-
 def _manage(
     root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
 ) -> int:
     """Run the manager in this process; its exit code."""
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
 
-    given = pairs("-s", wanted.setting or [])
-    if SETTING in given:
-        raise ConfigError(
-            f"-s {SETTING}=… would show the store's address to everybody who lists this machine's processes."
-        )
+    given = pairs("-s", wanted.setting)
+    refuse_store(given)
     errand = ConsumeRequest(
         spider=wanted.spider,
         scaling=wanted.scaling(),
-        args=pairs("-a", wanted.arg or []),
+        args=pairs("-a", wanted.arg),
         given=given,
         labels=wanted.labels(),
         merge=bool(outputs),

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Optional
 
 import typer
 
+from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
-from scrapyd_dist.frontier.intake import check_frontier_name, open_frontier
-from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
 from scrapyd_dist.frontier.worklists import format_of, rows
 from scrapyd_dist.settings import complaints
 
-from ..context import Context
+from ..context import Context, key_of, project_store
 from ..crawls.wording import counted
-from ..output import Output, complain, say
-from ..polling import waiting
-from ..project_store import key_of, project_store
-from .frontier_names import FrontierName, settings_of
+from ..options import FrontierName
+from ..output import Output, complain, complain_each, say, waiting
+from .frontier_list import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,39 +120,34 @@ def add(
 
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
     """
-    asked = {
-        "DISTRIBUTED_SLOTS": slots,
-        "DISTRIBUTED_SLOT_PREFIX": prefix,
-        "DISTRIBUTED_SLOT_BY": slot_by.value if slot_by else None,
-    }
+    kind = slot_by.value if slot_by else None
+    asked = {"DISTRIBUTED_SLOTS": slots, "DISTRIBUTED_SLOT_PREFIX": prefix, "DISTRIBUTED_SLOT_BY": kind}
+    asked = {name: it for name, it in asked.items() if it is not None}
     if spider_callback is not None and not spider_callback.isidentifier():
         raise ConfigError(f"--spider-callback {spider_callback!r} cannot be the name of a method.")
     arguments = as_ is Rows.arguments
-    if arguments and (spider_callback is not None or any(it is not None for it in asked.values())):
+    if arguments and (spider_callback is not None or asked):
         raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
     if abs(priority) > MAX_PRIORITY:
         raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
     root = context.root
     with ExitStack() as stack:
-        rows = _rows(stack, file, format_, column, arguments=arguments)
-        settings = settings_of(
-            {"DISTRIBUTED_MODE": "pull", **{name: it for name, it in asked.items() if it is not None}}
-        )
-        for text in complaints(settings):
-            complain(text)
+        kind = format_.value if format_ else format_of(file)
+        listed = rows(_opened(stack, file), kind=kind, column=column, arguments=arguments)
+        settings = settings_of({"DISTRIBUTED_MODE": "pull", **asked})
+        complain_each(complaints(settings))
         worklist = _worklist(settings, key_of(root), spider_callback, priority, arguments=arguments)
         store = stack.enter_context(closing(project_store(root)))
         producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)
-        _set_standing(store, producer, standing)
-        account, interrupted = _fill(producer, worklist, rows)
+        if standing is not None:
+            row = open_frontier(
+                store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
+                arguments=arguments,
+            )  # fmt: skip
+            if row.standing is not standing:
+                store.update_crawl(row.id, standing=standing)
+        account, interrupted = _fill(producer, worklist, listed)
     _tell(frontier, account, interrupted=interrupted, output=output)
-
-
-def _rows(
-    stack: ExitStack, name: str, format_: Format | None, column: str | None, *, arguments: bool
-) -> Iterator[AnyRow]:
-    kind = format_.value if format_ else format_of(name)
-    return rows(_opened(stack, name), kind=kind, column=column, arguments=arguments)
 
 
 def _opened(stack: ExitStack, name: str) -> BinaryIO:
@@ -190,7 +184,7 @@ def _producer(
 
     return FrontierProducer(
         store=store,
-        frontier=check_frontier_name(frontier),
+        frontier=check_crawl_name(frontier, "frontier"),
         project=_project(settings),
         work=f"add {Path(file).name or file}",
         process=f"{gethostname()}.{os.getpid()}",
@@ -198,18 +192,6 @@ def _producer(
         key=None if arguments else key,  # a job's arguments can be read on its node anyway
         arguments=arguments,
     )
-
-
-def _set_standing(store: Store, producer: FrontierProducer, standing: bool | None) -> None:
-    """Set whether the frontier is standing, if that was given; a new frontier is created."""
-    if standing is None:
-        return
-    row = open_frontier(
-        store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
-        arguments=producer.arguments,
-    )  # fmt: skip
-    if row.standing is not standing:
-        store.update_crawl(row.id, standing=standing)
 
 
 def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:

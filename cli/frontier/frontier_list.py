@@ -1,34 +1,137 @@
-"""`sdist frontier list`, `count` and `dump`: what waits in which frontier and slot."""
+"""`sdist frontier list`, `count` and `dump`: what waits where; and how a frontier and its slots are found by name."""
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import sys
 from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.backlog import SlotCount
+from scrapyd_dist.batches import check_crawl_name
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.progress.summary import told
 
-from ..candidates import frontiers
-from ..context import Context
+from ..context import Context, requests_in
 from ..crawls import wording
 from ..crawls.producer_process import lives
-from ..output import Output, put, say, table
-from ..project_store import requests_in
-from .frontier_names import FrontierName, Prefix, matching, opened, slot_of, with_prefix
+from ..options import FrontierName, frontiers
+from ..output import Output, put, say, some_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from scrapy.settings import Settings
 
     from scrapyd_dist.batches import Batch, Crawl
     from scrapyd_dist.frontier.backlog import Backlog
     from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
+
+    from ..context import Context
+
+Prefix = Annotated[Optional[str], typer.Option("--prefix", metavar="P", help="Only slots whose name begins like this.")]
+
+
+def opened(context: Context, name: str) -> tuple[Store, Crawl]:
+    """The project's store and a frontier in it; a crawl is one as well.
+
+    Raises:
+        ConfigError: nothing can be called so.
+        NothingMatched: nothing is.
+    """
+    check_crawl_name(name, "frontier")
+    store = context.store_if_any
+    how = "`sdist frontier add FRONTIER FILE` makes one, and so does a producer's first write."
+    if store is None:
+        raise NothingMatched(f"There is no frontier {name}, and nothing else in {context.root} yet. {how}")
+    rows = {crawl.id: crawl for crawl in store.crawls()}
+    if name in rows:
+        return store, rows[name]
+    near = difflib.get_close_matches(name, rows, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    there = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
+    raise NothingMatched(f"There is no frontier {name}.{hint} The frontiers are: {there}. {how}")
+
+
+def with_prefix(counts: Sequence[SlotCount], frontier: str, prefix: str) -> list[SlotCount]:
+    """The slots whose names begin so.
+
+    Raises:
+        NothingMatched: there is none.
+    """
+    found = [count for count in counts if count.slot.startswith(prefix)]
+    if not found:
+        raise _no_slot(f"The frontier {frontier} has no slot whose name begins with {prefix!r}.", counts)
+    return found
+
+
+def matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[SlotCount]:
+    """The slots whose names a regular expression fits, as a whole.
+
+    Raises:
+        ConfigError: it is none.
+        NothingMatched: it fits no slot.
+    """
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--regex {pattern!r} is no regular expression: {error}.") from None
+    found = [count for count in counts if wanted.fullmatch(count.slot)]
+    if not found:
+        raise _no_slot(f"No slot of the frontier {frontier} fits {pattern!r}.", counts)
+    return found
+
+
+def _no_slot(text: str, counts: Sequence[SlotCount]) -> NothingMatched:
+    names = [count.slot or "'' (the slot without a name)" for count in counts]
+    return NothingMatched(f"{text} Its slots are: {some_of(names) or 'none'}.")
+
+
+def check_slot(counts: Sequence[SlotCount], frontier: str, name: str) -> None:
+    """Refuse a name that no slot has.
+
+    Raises:
+        NothingMatched: that is so.
+    """
+    names = [count.slot for count in counts]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise _no_slot(f"The frontier {frontier} has no slot {name!r}.{hint}", counts)
+
+
+def check_own_slot(name: str) -> None:
+    """Refuse slots of other spiders, because their names say which spider crawls them.
+
+    Raises:
+        ConfigError: it is one of these.
+    """
+    if name.startswith(OTHER_SPIDER):
+        raise ConfigError(
+            f"{name!r} names slots of other spiders: the name says which spider crawls what lies there, so their"
+            " requests cannot be moved from or to them."
+        )
+
+
+def settings_of(ours: Mapping[str, Any]) -> Settings:
+    """The project's settings, with ours on top of them; its code runs in this process.
+
+    Raises:
+        ConfigError: they cannot be loaded.
+    """
+    from scrapyd_dist.middlewares.producer.process import broken, project_settings
+
+    try:
+        return project_settings(ours)
+    except Exception as error:
+        raise ConfigError(broken(error)) from error
+
 
 Some = Annotated[
     Optional[str], typer.Argument(metavar="FRONTIER", autocompletion=frontiers, help="Only the slots of this one.")
@@ -43,10 +146,10 @@ def list_(
 ) -> None:
     """List the frontiers of this project; or the slots of one, or of all.
 
-    A frontier is open while somebody may still fill or crawl it, standing when
-    it waits for more for ever, and finished when nothing will come any more. It
-    is incomplete when all that came is done, and a producer was lost before it
-    was through.
+    A frontier is open while it may still be filled or crawled, standing when it
+    waits for more for ever, and finished when nothing will come any more. It is
+    incomplete when all that came is done, and a producer was lost before it was
+    through.
 
     Example: sdist frontier list
     """
@@ -119,7 +222,7 @@ def status(store: Store, row: Crawl, output: Output) -> None:
         for line in wording.closing(row):
             put(line)
     else:
-        put(row.message or f"Nobody keeps workers running here; `sdist consume SPIDER {row.id}` does.")
+        put(row.message or f"No workers are kept running here; `sdist consume SPIDER {row.id}` does that.")
 
 
 def _show(entries: Sequence[_Entry], *, slots: bool) -> None:
@@ -139,12 +242,7 @@ def _show(entries: Sequence[_Entry], *, slots: bool) -> None:
 #: slots that are shown on a terminal, at most: where each site has one there are thousands
 SCREEN = 50
 #: what requests of a slot can be -> the states of their batches
-KINDS = {
-    "waiting": ("sealed", "failed"),
-    "leased": ("sent", "running"),
-    "done": ("done",),
-    "dead": ("dead",),
-}
+KINDS = {"waiting": ("sealed", "failed"), "leased": ("sent", "running"), "done": ("done",), "dead": ("dead",)}
 
 
 def requests_of(count: SlotCount) -> dict[str, int]:
@@ -192,14 +290,8 @@ def count(
     store, _ = opened(context, frontier)
     counts = _chosen(slots_in(store, frontier), frontier, prefix, regex, num_slots)
     total, filled = total_of(counts), sum(one.waiting > 0 for one in counts)
-    if output.document(
-        {
-            "frontier": frontier,
-            "slots": [slot_document(one) for one in counts],
-            "requests": total,
-            "not_empty": filled,
-        }
-    ):
+    slots = [slot_document(one) for one in counts]
+    if output.document({"frontier": frontier, "slots": slots, "requests": total, "not_empty": filled}):
         return
     shown = fullest(counts) if sys.stdout.isatty() else counts
     rows = [(one.slot, *requests_of(one).values()) for one in shown]
@@ -250,7 +342,7 @@ def dump(
     """
     root = context.root
     store, _ = opened(context, frontier)
-    slot_of(slots_in(store, frontier), frontier, slot)
+    check_slot(slots_in(store, frontier), frontier, slot)
     found = list(_next(store, root, frontier, slot, num_requests))
     batches = [{"batch": one.number, "priority": one.priority, "requests": values} for one, values in found]
     if output.document({"frontier": frontier, "slot": slot, "batches": batches}):

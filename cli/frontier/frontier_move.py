@@ -17,15 +17,27 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_nam
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
 
-from ..context import Context
+from ..context import Context, key_of, requests_in
 from ..crawls.batch_commands import told_doubles, try_again
 from ..crawls.clean import check_idle, remove
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
-from ..output import Output, ask, can_ask, complain, say
-from ..project_store import key_of, requests_in
-from .frontier_list import batches_of, slot_document, slots_in, total_of
-from .frontier_names import FrontierName, Prefix, Yes, check_own_slot, opened, with_prefix
+from ..options import FrontierName, Yes, group
+from ..output import Output, complain, confirm, say, some_of
+from .frontier_add import add
+from .frontier_list import (
+    Prefix,
+    batches_of,
+    check_own_slot,
+    count,
+    dump,
+    list_,
+    opened,
+    slot_document,
+    slots_in,
+    total_of,
+    with_prefix,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -74,21 +86,14 @@ class BatchWalk:
     def complain(self) -> None:
         """Say what was not done."""
         if self.left:
-            named = ", ".join(str(batch.number) for batch in self.left[:SHOWN])
-            more = f" and {len(self.left) - SHOWN:,} more" if len(self.left) > SHOWN else ""
-            say(f"Left as they are, because workers have them now: batch {named}{more}. Say the same again later.")
+            named = some_of([str(batch.number) for batch in self.left], SHOWN)
+            say(f"Left as they are, because workers have them now: batch {named}. Say the same again later.")
         if self.interrupted:
             say(f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on.")
 
 
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:
-    """Do it to one batch after the other.
-
-    Args:
-        batches: all of them.
-        step: what is done to one, in one step of the store; `StepRefused` where a worker has it.
-        doing: what is done, as a word: deleted.
-    """
+    """Do it to one batch after the other; `StepRefused` where a worker has it. doing: as a word, deleted."""
     made, told = BatchWalk(total=len(batches)), time.monotonic()
     with looked_out_for() as ctrl_c:
         for batch in batches:
@@ -171,9 +176,8 @@ def move(
             " For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
         )
     check_own_slot(dest)
-    _move_slots(
-        context, frontier, source, SlotRule(prefix=dest, number=slots, by=by.value), uniform=uniform, output=output
-    )
+    goal = SlotRule(prefix=dest, number=slots, by=by.value)
+    _move_slots(context, frontier, source, goal, uniform=uniform, output=output)
 
 
 def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> None:
@@ -182,7 +186,17 @@ def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *,
     found = with_prefix(slots_in(store, frontier), frontier, prefix)
     names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
     batches = [one for one in store.batches(frontier, WAITING | OUT) if one.slot in names]
-    cut = _in_turn(store, frontier, goal) if uniform else _cutter(store, root, frontier, goal)
+    turn = cycle(goal.names())
+
+    def cut(batch: Batch) -> None:
+        if uniform:  # each batch as it is into the next slot
+            _put(store, frontier, batch, next(turn))
+            return
+        values, prints = requests_in(store, root, frontier, batch), store.batch_fingerprints(frontier, batch.number)
+        parts = in_slots(values, prints, goal, batch.priority, key_of(root))
+        if [part.slot for part in parts] != [batch.slot]:
+            store.split(frontier, batch.number, parts)
+
     made = walk([one for one in batches if one.state in WAITING], cut, "moved")
     made.left += [one for one in batches if one.state in OUT]
     if not output.document({"frontier": frontier, "to": goal.names(), **made.document()}):
@@ -193,16 +207,6 @@ def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *,
     raise typer.Exit(made.exit_code)
 
 
-def _in_turn(store: Store, frontier: str, goal: SlotRule) -> Callable[[Batch], None]:
-    """Puts each batch as it is into the next slot."""
-    turn = cycle(goal.names())
-
-    def put(batch: Batch) -> None:
-        _put(store, frontier, batch, next(turn))
-
-    return put
-
-
 def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
     """The batch that has taken its place, in that slot."""
     payload = store.payload(frontier, batch.number)
@@ -210,32 +214,17 @@ def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
     return store.split(frontier, batch.number, [new])[0]
 
 
-def _cutter(store: Store, root: Path, frontier: str, goal: SlotRule) -> Callable[[Batch], None]:
-    """Cuts a batch by the slots that its requests belong to."""
-    key = key_of(root)
-
-    def cut(batch: Batch) -> None:
-        values = requests_in(store, root, frontier, batch)
-        parts = in_slots(values, store.batch_fingerprints(frontier, batch.number), goal, batch.priority, key)
-        if [part.slot for part in parts] != [batch.slot]:
-            store.split(frontier, batch.number, parts)
-
-    return cut
-
-
 def in_slots(
     values: Sequence[RequestValue], prints: Sequence[bytes], goal: SlotRule, priority: int, key: bytes
 ) -> list[NewBatch]:
-    """Requests as batches, one for each slot that some of them belong to.
+    """Requests of one batch as batches, one for each slot that some of them belong to.
 
-    Args:
-        values: the requests of one batch.
-        prints: their fingerprints; none where the batch was sealed by a crawl, which keeps them elsewhere.
-        goal: the slots.
-        priority: that of the batch.
-        key: the Fernet key for what must be hidden.
+    prints: their fingerprints; none where the batch was sealed by a crawl, which keeps them elsewhere. What stands for
+    them then only decides the slot. key: the Fernet key for what must be hidden.
     """
-    known = list(prints) if len(prints) == len(values) else [_stand_in(value) for value in values]
+    known = list(prints)
+    if len(prints) != len(values):
+        known = [json.dumps(value, sort_keys=True).encode() for value in values]
     found = [
         FrontierIntake(value=value, fingerprint=one, slot=goal.of(value["url"], one), priority=priority)
         for value, one in zip(values, known, strict=True)
@@ -244,30 +233,19 @@ def in_slots(
     return parts if known == list(prints) else [replace(part, fingerprints=()) for part in parts]
 
 
-def _stand_in(value: RequestValue) -> bytes:
-    """Stands for a fingerprint that is not known here; it only decides the slot."""
-    return json.dumps(value, sort_keys=True).encode()
-
-
 def _put_alone(context: Context, frontier: str, number: int, slot: str, output: Output) -> None:
     """Put one batch, waiting or dead, into a slot under a new number."""
     check_slot_name(slot)
     store, _ = opened(context, frontier)
     row = _movable(store, frontier, number)
     new = _put(store, frontier, row, slot)
-    if not output.document(
-        {"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size}
-    ):
+    document = {"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size}
+    if not output.document(document):
         say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
 
 
 def _movable(store: Store, frontier: str, number: int) -> Batch:
-    """The batch of that number.
-
-    Raises:
-        NothingMatched: there is none.
-        ConfigError: a worker has it, or it is over.
-    """
+    """The batch of that number, unless a worker has it or it is over."""
     row = next((one for one in store.batches(frontier) if one.number == number), None)
     if row is None:
         raise NothingMatched(f"The frontier {frontier} has no batch {number}. `sdist batches {frontier}` lists all.")
@@ -329,11 +307,7 @@ def requeue(
 
 
 def _check(frontier: str, there: Collection[int], numbers: Collection[int]) -> None:
-    """Refuse batches that have nothing that was given up.
-
-    Raises:
-        NothingMatched: a batch that was named is one of these, or all are.
-    """
+    """Refuse batches that have nothing that was given up."""
     others = sorted(set(numbers) - set(there))
     if others:
         raise NothingMatched(
@@ -359,7 +333,7 @@ def delete(
     """Delete slots of a frontier, with what they remember: their requests can come again.
 
     What workers have now is left, and told. With --all the frontier itself goes,
-    as by `sdist clean`: nobody may be working on it then. The item files that
+    as by `sdist clean`: it must not be in use then. The item files that
     were merged stay.
 
     Example: sdist frontier delete shop --prefix old-
@@ -386,9 +360,8 @@ def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], output: Out
     idle = [batch for batch in batches if batch.state not in OUT]
     made = walk(idle, lambda batch: store.drop_batch(frontier, batch.number, forget=True), "deleted")
     made.left += [batch for batch in batches if batch.state in OUT]
-    if not output.document(
-        {"frontier": frontier, "slots": [slot_document(count) for count in counts], **made.document()}
-    ):
+    document = {"frontier": frontier, "slots": [slot_document(count) for count in counts], **made.document()}
+    if not output.document(document):
         what = f"{counted(made.requests, 'request')} in {counted(len(made.done), 'batch', 'batches')}"
         say(f"Deleted {what}, of {counted(len(counts), 'slot')} of {frontier}.")
     made.complain()
@@ -414,13 +387,12 @@ def _confirm(frontier: str, counts: Sequence[SlotCount], *, yes: bool) -> None:
         return
     slots, total = counted(len(counts), "slot"), total_of(counts)
     told = ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number) or "no requests"
-    if not can_ask():
-        raise ConfigError(
-            f"{slots} of {frontier} would be deleted ({told}), and nobody is here to be asked. Add --yes to do it."
-        )
-    for count in counts[:_SHOWN]:
-        say(f"  {count.slot}: {counted(sum(batches_of(count).values()), 'batch', 'batches')}")
-    if len(counts) > _SHOWN:
-        say(f"  and {len(counts) - _SHOWN:,} more")
-    if not ask(f"Delete {slots} of {frontier} for good ({told})?"):
-        raise typer.Exit(130)
+    lines = [f"{count.slot}: {counted(sum(batches_of(count).values()), 'batch', 'batches')}" for count in counts]
+    what = f"{slots} of {frontier}"
+    confirm(f"Delete {what} for good ({told})?", lines, most=_SHOWN, refusal=f"{what} would be deleted ({told})")
+
+
+frontier = group(
+    "List, fill, count, move and empty the slots of crawl frontiers.",
+    list=list_, count=count, dump=dump, add=add, move=move, requeue=requeue, delete=delete,
+)  # fmt: skip

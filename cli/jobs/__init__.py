@@ -1,1 +1,1 @@
-"""Commands about single jobs: start them, list them, read their logs, stop them."""
+"""Commands about single jobs and items: start them, list them, read their logs and items, stop them."""

@@ -15,16 +15,14 @@ from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.transports import sweep
 
-from ..candidates import crawls
-from ..context import Context
+from ..context import Context, exit_code
 from ..crawls.crawl import CrawlId
-from ..crawls.producer_process import interrupt, lives
-from ..node_selection import exit_code
-from ..options import Timeout, seconds
-from ..output import Output, ask, can_ask, complain, say
-from ..polling import poll_until
+from ..crawls.producer_process import interrupt, lives, runs
+from ..crawls.wording import counted
+from ..options import Timeout, Yes, crawls, seconds
+from ..output import Output, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, named, place_row
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class SignalOptions:
         bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")
     ] = False
     kill: Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")] = False
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    yes: Yes = False
     wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")] = WAIT
 
 
@@ -153,7 +151,7 @@ class _Cancellation:
         crawls = [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
         self._crawls = {crawl.id for crawl in crawls}
         # Producers that run: they would send the batches of what is cancelled to other nodes.
-        self._producers = [crawl for crawl in crawls if not crawl.state.ended and lives(crawl)]
+        self._producers = [crawl for crawl in crawls if runs(crawl)]
         self._listed = query.ask(context)
 
     def run(self, output: Output) -> int:
@@ -165,7 +163,11 @@ class _Cancellation:
         """
         rows = self._named()
         if not self._how.yes:
-            _confirm(rows, len(self._producers))
+            lines = [f"{row.place.node.name}  {row.place.spider}  {row.place.job}  {row.state.value}" for row in rows]
+            many = len(self._producers)
+            running = f" and {many} producers" if many > 1 else " and the producer" if many else ""
+            count = f"{counted(len(rows), 'job')}{running}"
+            confirm(f"Cancel {count}?", lines, most=SHOWN, refusal=f"{count} would be cancelled")
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
@@ -173,9 +175,14 @@ class _Cancellation:
             rows = self._alive()
         errors = self._signal(rows, "KILL" if self._how.kill else "INT")
         self._wait([row for at, row in enumerate(rows) if at not in errors])
-        _tell(rows, errors, output)
+        told = [
+            {**place_row(row.place), "was": row.state.value, "state": "failed" if at in errors else "gone"}
+            for at, row in enumerate(rows)
+        ]
+        output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
+        complain_each(errors.values())
         self._listed.complain()
-        return exit_code(len(rows), list(errors.values())) or self._listed.exit_code
+        return exit_code(len(rows), errors.values()) or self._listed.exit_code
 
     def _named(self) -> list[Listed]:
         stopped = {producer.id for producer in self._producers}
@@ -247,34 +254,10 @@ class _Cancellation:
         return [row for at, row in enumerate(rows) if there[at]]
 
     def _still_there(self, left: Sequence[Listed]) -> str:
-        names = ", ".join(f"{row.place.job} ({row.place.node.name})" for row in left[:SHOWN])
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        names = some_of([f"{row.place.job} ({row.place.node.name})" for row in left], SHOWN)
         kill, force = self._how.kill, self._how.force
         what = "KILL was sent" if kill else "INT was sent twice" if force else "INT was sent"
         hint = (
             "Look at the nodes: sdist nodes." if kill else f"Go on with: sdist cancel --{'kill' if force else 'force'}."
         )
-        return f"Still there after {self._span:g} seconds: {names}{more}. {what}. {hint}"
-
-
-def _confirm(rows: Sequence[Listed], producers: int) -> None:
-    shown = [f"  {row.place.node.name}  {row.place.spider}  {row.place.job}  {row.state.value}" for row in rows]
-    if len(shown) > SHOWN:
-        shown = [*shown[:SHOWN], f"  and {len(shown) - SHOWN} more"]
-    running = f" and {producers} producers" if producers > 1 else " and the producer" if producers else ""
-    count = f"{len(rows)} job{'s' * (len(rows) != 1)}{running}"
-    if not can_ask():
-        raise ConfigError(f"{count} would be cancelled, and there is no terminal to ask on. Add --yes to do it.")
-    say("\n".join(shown))
-    if not ask(f"Cancel {count}?"):
-        raise typer.Exit(130)
-
-
-def _tell(rows: Sequence[Listed], errors: dict[int, NodeError], output: Output) -> None:
-    told = [
-        {**place_row(row.place), "was": row.state.value, "state": "failed" if at in errors else "gone"}
-        for at, row in enumerate(rows)
-    ]
-    output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
-    for text in dict.fromkeys(str(error) for error in errors.values()):
-        complain(text)
+        return f"Still there after {self._span:g} seconds: {names}. {what}. {hint}"

@@ -17,11 +17,11 @@ from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.transports import sweep
 
-from ..node_selection import exit_code, no_answer
+from ..context import exit_code, must_answer
 from ..options import JobProject, Nodes, Spider, Timeout
-from ..output import complain
+from ..output import complain_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,18 +73,11 @@ class JobList:
 
     def complain(self) -> None:
         """Name the nodes that did not answer."""
-        for error in self.errors:
-            complain(str(error))
+        complain_each(self.errors)
 
     def must_answer(self) -> None:
-        """No node answered, so that nothing can be said about jobs.
-
-        Raises:
-            DistError: that is so.
-        """
-        error = no_answer(self.asked, self.errors)
-        if error is not None:
-            raise error
+        """Raises what kept all nodes away, where none answered: nothing can be said about jobs then."""
+        must_answer(self.asked, self.errors)
 
     @property
     def exit_code(self) -> int:
@@ -161,12 +154,7 @@ def _rows(node: Node, jobs: Jobs, spider: str | None) -> list[Listed]:
 
 
 def named(found: JobList, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]) -> tuple[Listed, ...]:
-    """The jobs of these ids and of these crawls.
-
-    Args:
-        found: what the nodes list.
-        names: ids of jobs, or of crawls.
-        remembered: the attempts of crawls that the store knows, by crawl; nodes forget theirs.
+    """The jobs of these ids and of these crawls; remembered: the store's attempts, by crawl, since nodes forget theirs.
 
     Raises:
         NothingMatched: a name fits none.

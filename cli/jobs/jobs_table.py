@@ -14,18 +14,16 @@ import typer
 
 from scrapyd_dist.batches import AttemptState, home_of
 from scrapyd_dist.errors import NodeError, NothingMatched
-from scrapyd_dist.joblogs.job_stats import add_up
+from scrapyd_dist.joblogs.joblog import add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
 from scrapyd_dist.joblogs.verdict import STALL, Outcome, Verdict, by_log, by_report
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.transports import sweep
 
-from ..candidates import crawls
-from ..context import Context
+from ..context import Context, maybe_store
 from ..crawls import wording
-from ..options import Nodes, Timeout, seconds
+from ..options import Nodes, Timeout, crawls, seconds
 from ..output import Output, say, table
-from ..project_store import maybe_store
 from .cancel import key_of, noted
 from .job_list import TIMEOUT, JobQuery, fetch_report, place_row, utc
 
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.joblogs.job_stats import StatTotal
-    from scrapyd_dist.joblogs.joblog import LogFacts
+    from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal
     from scrapyd_dist.joblogs.worker_report import WorkerReport
     from scrapyd_dist.transports import Sender
 
@@ -83,7 +80,9 @@ class Judge:
             verdict = self._of_ours(row, signalled=signalled)
             if verdict is not None:
                 return Judged(row=row, verdict=verdict)
-            return self._of_any(row, signalled=signalled)
+            seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
+            verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled)
+            return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
             return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short))
@@ -114,11 +113,6 @@ class Judge:
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
             return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None
-
-    def _of_any(self, row: Listed, *, signalled: bool) -> Judged:
-        seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
-        verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled)
-        return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
 
 
 def _accepted(report: Mapping[str, Any]) -> Verdict:
@@ -203,19 +197,14 @@ def _rows(judged: Sequence[Judged], states: Collection[Outcome], span: float | N
     """The rows of `--json`, of these states, and of jobs that ran within the last `span` seconds."""
     offsets = {one.row.place.node.url: one.offset for one in judged if one.offset is not None}
     here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
-    rows = []
+    now, rows = datetime.now(timezone.utc), []
     for one in judged:
         offset = offsets.get(one.row.place.node.url, here)
-        if (not states or one.verdict.outcome in states) and _is_recent(one, offset, span):
+        last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)  # what waits or runs is of now
+        recent = span is None or last is None or now - utc(last, offset) <= timedelta(seconds=span)
+        if recent and (not states or one.verdict.outcome in states):
             rows.append(_row(one, offset))
     return rows
-
-
-def _is_recent(one: Judged, offset: timedelta, span: float | None) -> bool:
-    last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)
-    if span is None or last is None:
-        return True  # what waits or runs is of now
-    return datetime.now(timezone.utc) - utc(last, offset) <= timedelta(seconds=span)
 
 
 def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
@@ -224,14 +213,21 @@ def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
     return {
         **place_row(place),
         "crawl": place.crawl,
-        "state": verdict.outcome.value,
-        "pages": verdict.pages,
-        "items": verdict.items,
-        "errors": verdict.errors,
+        **verdict_row(verdict),
         "started": utc(started, offset).isoformat(timespec="seconds") if started else None,
         "ended": utc(ended, offset).isoformat(timespec="seconds") if ended else None,
         "duration_s": round((ended - started).total_seconds(), 1) if started and ended else None,
         "reason": verdict.reason,
+    }
+
+
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
+    """How a job ended and what it did, for `--json`."""
+    return {
+        "state": verdict.outcome.value,
+        "pages": verdict.pages,
+        "items": verdict.items,
+        "errors": verdict.errors,
     }
 
 
@@ -240,18 +236,13 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
         say("No such job.")
         return
     names = ("node", "spider", "job", "state", "pages", "items", "errors")
-    took = [None if row["duration_s"] is None else wording.clock(row["duration_s"]) for row in rows]
-    table(
-        (*names, "started", "took", ""),
-        [
-            (*(row[name] for name in names), _here(row["started"]), span, row["reason"])
-            for row, span in zip(rows, took, strict=True)
-        ],
-    )
-
-
-def _here(moment: str | None) -> str | None:
-    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else None
+    cells = []
+    for row in rows:
+        at = datetime.fromisoformat(row["started"]).astimezone() if row["started"] else None
+        started = at.strftime("%Y-%m-%d %H:%M:%S") if at else None
+        took = None if row["duration_s"] is None else wording.clock(row["duration_s"])
+        cells.append((*(row[name] for name in names), started, took, row["reason"]))
+    table((*names, "started", "took", ""), cells)
 
 
 def stats(
@@ -274,16 +265,6 @@ def stats(
     """
     listed, rows = JobQuery(node=node, timeout=timeout).named(context, name)
     judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), timeout=timeout)
-    told, silent = _all_stats(judge, rows)
-    listed.complain()
-    if not told:
-        raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
-    _show_sums(add_up(told), len(told), silent, output)
-    raise typer.Exit(listed.exit_code)
-
-
-def _all_stats(judge: Judge, rows: Sequence[Listed]) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The stats of each job that has any, and the ids of those that have none."""
     told: list[Mapping[str, Any]] = []
     silent = []
     for answer in sweep(rows, lambda row: _stats_of(judge, row)):
@@ -291,7 +272,11 @@ def _all_stats(judge: Judge, rows: Sequence[Listed]) -> tuple[list[Mapping[str, 
             told.append(answer.value)
         elif answer.value is not None or answer.error is not None:
             silent.append(answer.asked.place.job)
-    return told, sorted(silent)
+    listed.complain()
+    if not told:
+        raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
+    _show_sums(add_up(told), len(told), sorted(silent), output)
+    raise typer.Exit(listed.exit_code)
 
 
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:

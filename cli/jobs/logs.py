@@ -18,12 +18,11 @@ from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS
 from scrapyd_dist.joblogs.log_reads import LogTap, look
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.transports import sweep
 
-from ..candidates import crawls, levels
 from ..context import Context
-from ..options import seconds
-from ..output import Output, colourless, complain, one_line, put, put_raw
+from ..options import crawls, one_of, seconds
+from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw
 from .job_list import JobQuery, utc
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ Names = Annotated[
 Level = Annotated[
     Optional[str],
     typer.Option(
-        metavar="LEVEL", autocompletion=levels, help=f"Only lines of this level or above: {', '.join(LEVELS)}."
+        metavar="LEVEL", autocompletion=one_of(*LEVELS), help=f"Only lines of this level or above: {', '.join(LEVELS)}."
     ),
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
@@ -142,11 +141,11 @@ class LogStream:
         """All wanted lines up to the end of the log as it is now."""
         try:
             for lines in self.tap.blocks():
-                yield from self._moments(lines)
+                yield from self.moments(lines)
         except NodeError as error:
             self._complain(error)
         if not self.alive:
-            yield from self.rest()
+            yield from self.moments(self.tap.rest())
 
     def news(self) -> list[Moment] | None:
         """The wanted ones of the next lines; None where nothing is new."""
@@ -155,18 +154,15 @@ class LogStream:
         except NodeError as error:
             self._complain(error)
             return None
-        return None if lines is None else self._moments(lines)
+        return None if lines is None else self.moments(lines)
 
     def _complain(self, error: NodeError) -> None:
         if self.broken != error.short:
             complain(str(error))
         self.broken = error.short
 
-    def rest(self) -> list[Moment]:
-        """The last line, where no line feed ends it."""
-        return self._moments(self.tap.rest())
-
-    def _moments(self, lines: Sequence[LogLine]) -> list[Moment]:
+    def moments(self, lines: Sequence[LogLine]) -> list[Moment]:
+        """The wanted ones of these lines; the last of a log may have no line feed at its end."""
         found = []
         for line in lines:
             if line.at is not None:
@@ -215,15 +211,6 @@ class LogSource:
         return LogStream(row=row, tap=tap, offset=offset, keep=keep, alive=not row.over)
 
 
-def _look_again(source: LogSource, streams: Sequence[LogStream], keep: LogFilter) -> list[LogStream]:
-    """Note which jobs are over; gives the logs of those that are new."""
-    listed, rows = source.rows()
-    over = {row.key for row in listed.jobs if row.over}
-    for stream in streams:
-        stream.alive &= stream.row.key not in over
-    return source.open(rows, keep, None)
-
-
 def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw: bool) -> None:
     """Show what comes, until all jobs are over."""
     listed_at, quiet = time.monotonic(), 0
@@ -231,14 +218,18 @@ def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw
         if time.monotonic() - listed_at >= LIST:
             listed_at = time.monotonic()
             with suppress(NothingMatched):  # a node that does not answer now may do so later
-                streams += _look_again(source, streams, keep)
+                listed, rows = source.rows()
+                over = {row.key for row in listed.jobs if row.over}
+                for stream in streams:
+                    stream.alive &= stream.row.key not in over
+                streams += source.open(rows, keep, None)
         news = [moment for answer in sweep(streams, LogStream.news) for moment in answer.value or ()]
         for moment in sorted(news, key=lambda one: one.at):
             moment.show(raw=raw)
         quiet = 0 if news else quiet + 1
         time.sleep(LOOK)
     for stream in streams:
-        for moment in stream.rest():
+        for moment in stream.moments(stream.tap.rest()):
             moment.show(raw=raw)
 
 
@@ -283,7 +274,10 @@ def grep(
 
     Example: sdist grep 'DNS lookup failed' --spider easy -C 2
     """
-    regex = _pattern(pattern, ignore_case=ignore_case)
+    try:
+        regex = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        raise ConfigError(f"The pattern {pattern!r} is no regular expression: {error}.") from error
     search = Search(pattern=regex, level=level_of(level), context=around, most=most)
     if name:
         listed, rows = query.named(context, name)
@@ -296,13 +290,6 @@ def grep(
     if not matches:
         raise typer.Exit(listed.exit_code if len(listed.errors) == listed.asked else 4)
     raise typer.Exit(listed.exit_code)
-
-
-def _pattern(text: str, *, ignore_case: bool) -> re.Pattern[str]:
-    try:
-        return re.compile(text, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        raise ConfigError(f"The pattern {text!r} is no regular expression: {error}.") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +307,7 @@ class Search:
         group: list[tuple[LogLine, bool]] = []
         found = after = 0
         for line in lines:
-            if found < self.most and self._matches(line):
+            if found < self.most and reaches(line, self.level) and self.pattern.search(line.text):
                 group += [*((one, False) for one in before), (line, True)]
                 before.clear()
                 found, after = found + 1, self.context
@@ -337,18 +324,11 @@ class Search:
         if group:
             yield group
 
-    def _matches(self, line: LogLine) -> bool:
-        return reaches(line, self.level) and self.pattern.search(line.text) is not None
-
 
 def _search(
     sender: Sender, rows: Sequence[Listed], search: Search, timeout: float, *, quiet: bool, raw: bool
 ) -> list[dict[str, Any]]:
     """Search all logs side by side, and show each match as it comes; gives the rows of `--json`, or one for all."""
-    from scrapyd_dist.joblogs.log_reads import LogTap
-
-    from ..output import complain, one_line
-
     matches: list[dict[str, Any]] = []
     lock = threading.Lock()
 
@@ -359,7 +339,12 @@ def _search(
                 if not quiet:
                     put_line(f"{place.node.name} {one_line(place.job)} {'|' if hit else '-'} ", line, raw=raw)
             if quiet:
-                matches.extend(_match(row, line) for line, hit in group if hit)
+                matches.extend(
+                    {"node": place.node.name, "job": place.job, "at": line.at.isoformat(sep=" ") if line.at else None,
+                     "level": line.level, "text": line.text}
+                    for line, hit in group
+                    if hit
+                )  # fmt: skip
             elif not matches:
                 matches.append({})
 
@@ -369,12 +354,5 @@ def _search(
             take(row, group)
 
     for answer in sweep(rows, read):
-        if answer.error is not None:
-            complain(str(answer.error))
+        complain_each([answer.error])
     return matches
-
-
-def _match(row: Listed, line: LogLine) -> dict[str, Any]:
-    place = row.place
-    at = line.at.isoformat(sep=" ") if line.at else None
-    return {"node": place.node.name, "job": place.job, "at": at, "level": line.level, "text": line.text}

@@ -17,24 +17,21 @@ from scrapyd_dist.errors import ConfigError, DistError, NodeError, NoNodeReachab
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import job_id
-from scrapyd_dist.scrapyd.sweep import sweep
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import unknown
+from scrapyd_dist.transports import sweep
 
-from ..candidates import nodes, spiders
-from ..context import Context
+from ..context import Context, exit_code, known_times, names_of, project_name
 from ..crawls.crawl_options import pairs
-from ..node_selection import exit_code, known_times, names_of, project_name
 from ..node_status import NodeStatus
-from ..options import Nodes, Timeout
-from ..output import Output, complain, say
+from ..options import Nodes, Timeout, nodes, spiders
+from ..output import Output, complain_each, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Jobs
-    from scrapyd_dist.scrapyd.call import Call
+    from scrapyd_dist.scrapyd.api import Call, Jobs
     from scrapyd_dist.transports import Sender
 
 #: seconds that a node gets: the first job of a version makes it import the project
@@ -69,16 +66,17 @@ class JobFleet:
             NothingMatched: they do not all have the version that was named.
         """
         seen = [NodeStatus(node=node, known=self.known) for node in self.nodes]
-        self.errors += [answer.error for answer in sweep(seen, self._look) if answer.error is not None]
+
+        def look(one: NodeStatus) -> None:
+            one.ask_load(self.sender, self.timeout)
+            one.ask_versions(self.sender, "", self.timeout)
+
+        self.errors += [answer.error for answer in sweep(seen, look) if answer.error is not None]
         self._seen = {one.node: one for one in seen if one.versions is not None}
         if not self._seen:
             refused = next((error for error in self.errors if error.exit_code == 6), None)
             raise refused or NoNodeReachable(" ".join(dict.fromkeys(map(str, self.errors))))
         self.version = self._common(version)
-
-    def _look(self, seen: NodeStatus) -> None:
-        seen.ask_load(self.sender, self.timeout)
-        seen.ask_versions(self.sender, "", self.timeout)
 
     def _common(self, wanted: str | None) -> str:
         """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it."""
@@ -171,11 +169,10 @@ class JobFleet:
     def _absent(self, name: str) -> DistError:
         if any(node.name == name for node in self.draining):
             return is_draining(name)
-        known = [node.name for node in self.nodes]
-        if name in known:
-            node = next(node for node in self.nodes if node.name == name)
-            return next((error for error in self.errors if str(error).startswith(str(node))), self.errors[0])
-        return ConfigError(f"There is no node {name!r}. There are: {', '.join(known)}.")
+        for node in self.nodes:
+            if node.name == name:
+                return next((error for error in self.errors if str(error).startswith(str(node))), self.errors[0])
+        return ConfigError(f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}.")
 
 
 def is_draining(*names: str) -> ConfigError:
@@ -298,10 +295,9 @@ def schedule(
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     wishes = _wishes(spider or [], from_, JobRow(
-        spider="", node=on, priority=priority, args=pairs("-a", arg or []), settings=pairs("-s", setting or [])
+        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=pairs("-s", setting)
     ))  # fmt: skip
-    for text in unknown({name for wish in wishes for name in wish.settings}):
-        complain(text)
+    complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes, sender = context.nodes(node), context.sender
@@ -312,7 +308,7 @@ def schedule(
     jobs = _placed(fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
     send(sender, jobs, fleet, timeout)
     _tell(jobs, fleet, output)
-    errors: list[DistError] = [job.error for job in jobs if job.error is not None]
+    errors = [job.error for job in jobs]
     posted = sum(job.state != "skipped" for job in jobs)
     if all_nodes:
         errors += fleet.errors
@@ -322,13 +318,12 @@ def schedule(
 
 def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
     """The nodes that may get jobs; those that are draining are named and passed over."""
-    known = context.draining
-    aside = [node for node in nodes if node.name in known]
+    aside = [node for node in nodes if node.name in context.draining]
     if len(aside) == len(nodes):
         raise is_draining(*(node.name for node in aside))
     if aside:
         say(f"Passed over, since draining: {names_of(aside)}.")
-    rest = [node for node in nodes if node.name not in known]
+    rest = [node for node in nodes if node not in aside]
     times = known_times(context.root, rest)
     return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=times)
 
@@ -357,8 +352,7 @@ def _placed(fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unles
     now = datetime.now(timezone.utc)
     jobs: list[PostedJob] = []
     for wish in wishes:
-        if wish.spider in busy:
-            node = busy[wish.spider]
+        if node := busy.get(wish.spider):
             reason = f"it waits or runs on {node.name}"
             jobs.append(PostedJob(wish=wish, node=node, job="", state="skipped", reason=reason))
             continue
@@ -382,7 +376,7 @@ def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: fl
         if job.state == "scheduled"
     ]  # fmt: skip
     threads = 4 * len(fleet.nodes)  # so that no node is run over
-    for answer in sweep(calls, lambda one: _post(sender, *one, timeout), threads=min(64, threads)):
+    for answer in sweep(calls, lambda one: _post(sender, *one, timeout), threads=threads):
         if answer.error is not None:
             job, _ = answer.asked
             job.state, job.reason, job.error = "failed", answer.error.short, answer.error
@@ -401,22 +395,13 @@ def _post(sender: Sender, job: PostedJob, call: Call[str], timeout: float) -> No
 
 def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
     rows = [
-        {
-            "node": job.node.name,
-            "project": job.node.project,
-            "spider": job.wish.spider,
-            "job": job.job or None,
-            "version": fleet.version,
-            "state": job.state,
-            "reason": job.reason,
-        }
+        {"node": job.node.name, "project": job.node.project, "spider": job.wish.spider, "job": job.job or None,
+         "version": fleet.version, "state": job.state, "reason": job.reason}
         for job in jobs
-    ]
+    ]  # fmt: skip
     cells = [[row[name] for name in ("node", "spider", "job", "state", "reason")] for row in rows]
     output.table({"version": fleet.version, "jobs": rows}, ("node", "spider", "job", "state", ""), cells)
-    texts = [str(error) for error in fleet.errors] + [str(job.error) for job in jobs if job.error is not None]
-    for text in dict.fromkeys(texts):
-        complain(text)
+    complain_each([*fleet.errors, *(job.error for job in jobs)])
     begun = [job for job in jobs if job.state == "scheduled"]
     if begun and fleet.why:
         say(f"Version {fleet.version}, {fleet.why}.")

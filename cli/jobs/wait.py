@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -17,16 +17,14 @@ from scrapyd_dist.joblogs.verdict import Outcome
 from scrapyd_dist.progress.summary import told
 from scrapyd_dist.scrapyd.api import JobState
 
-from ..candidates import crawls
 from ..context import Context
 from ..crawls import producer_process
 from ..crawls.watcher import ALIVE_EVERY, StillRuns, died, looked_out_for
-from ..options import Nodes, seconds
-from ..output import Output, complain
-from ..polling import poll_until
+from ..options import Nodes, crawls, seconds
+from ..output import Output, complain, complain_each, poll_until
 from .cancel import noted
 from .job_list import TIMEOUT, ask_jobs, named, place_row
-from .jobs_table import Judge, kept_of
+from .jobs_table import Judge, kept_of, verdict_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.transports import Sender
 
-    from .job_list import JobList, Listed
-    from .jobs_table import Judged
+    from .job_list import Listed
 
 #: seconds between two looks at the store
 LOOK = 0.25
@@ -146,38 +143,22 @@ class Ends:
 
 
 def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
-    """Wait until these jobs are over; gives the exit code.
-
-    Raises:
-        NothingMatched: no node lists a job of that id.
-        StillRuns: after the deadline.
-    """
+    """Wait until these jobs are over; gives the exit code."""
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
     with looked_out_for() as ctrl_c:
         if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=ctrl_c.pause):
             raise _still_runs(f"job {waited.left[0]}", f"sdist logs -f {waited.left[0]}")
-    rows = waited.rows()
+    rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
     judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), signalled=noted(context.root))
     ended = [judge.judge(row) for row in rows]
-    output.document({"jobs": [_row(one) for one in ended]})
+    told = [{**place_row(one.row.place), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
+    output.document({"jobs": told})
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
     for one in bad:
         how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
         reason = f": {one.verdict.reason}" if one.verdict.reason else ""
         complain(f"The job {one.row.place.job} on {one.row.place.node.name} {how}{reason.rstrip('.')}.")
     return combined(int(one in bad) for one in ended)
-
-
-def _row(one: Judged) -> dict[str, Any]:
-    verdict = one.verdict
-    return {
-        **place_row(one.row.place),
-        "state": verdict.outcome.value,
-        "pages": verdict.pages,
-        "items": verdict.items,
-        "errors": verdict.errors,
-        "reason": verdict.reason,
-    }
 
 
 @dataclass(kw_only=True)
@@ -188,32 +169,27 @@ class Waited:
     nodes: Sequence[Node]
     names: tuple[str, ...]
     left: list[str] = field(default_factory=list)  #: ids of the jobs that are not over
-    _jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
+    jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
     _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
     def look(self) -> bool:
         """Ask the nodes once; whether some jobs are not over."""
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
-        self._name_dark(found)
+        texts = {str(error) for error in found.errors}
+        complain_each(texts - self._told)  # once: it is waited for these nodes
+        self._told = texts
         listed = {row.key: row for row in found.jobs}
-        if not self._jobs:
+        if not self.jobs:
             if len(found.errors) == found.asked:
                 raise found.errors[0]
             rows = named(found, self.names, {})
-            self._jobs = {row.key: row for row in rows}
+            self.jobs = {row.key: row for row in rows}
         self.left = []
-        for key, row in self._jobs.items():
-            self._jobs[key] = now = listed.get(key, row)
+        for key, row in self.jobs.items():
+            self.jobs[key] = now = listed.get(key, row)
             if not (now.over if key in listed else key[0] not in found.silent and self._is_silent(now)):
                 self.left.append(now.place.job)
         return bool(self.left)
-
-    def _name_dark(self, found: JobList) -> None:
-        """Say once which nodes do not answer: it is waited for them."""
-        texts = {str(error) for error in found.errors}
-        for text in texts - self._told:
-            complain(text)
-        self._told = texts
 
     def _is_silent(self, row: Listed) -> bool:
         """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
@@ -224,6 +200,3 @@ class Waited:
         except NodeError:
             return False
         return seen is None or bool(seen.facts.closed) or (seen.silent or 0.0) >= FORGOTTEN
-
-    def rows(self) -> list[Listed]:
-        return [replace(row, state=JobState.FINISHED) for row in self._jobs.values()]

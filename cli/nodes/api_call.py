@@ -20,15 +20,16 @@ from scrapyd_dist.errors import (
     NoReply,
 )
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.call import Call, Upload
+from scrapyd_dist.scrapyd.api import Call, Upload
 from scrapyd_dist.scrapyd.reply import document
 
-from ..candidates import endpoints, nodes
 from ..context import Context
+from ..options import nodes, one_of
 from ..output import put_values
 
-#: Scrapyd's endpoints that change something, and want POST
-POSTED = frozenset({"schedule", "cancel", "addversion", "delversion", "delproject"})
+#: Scrapyd's endpoints, and those of them that change something and want POST
+ASKED = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
+POSTED = ("schedule", "cancel", "addversion", "delversion", "delproject")
 _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, ConnectionLost)
 
 
@@ -40,7 +41,9 @@ def api(
     endpoint: Annotated[
         str,
         typer.Argument(
-            metavar="ENDPOINT", autocompletion=endpoints, help="As in listjobs.json; .json may be left out."
+            metavar="ENDPOINT",
+            autocompletion=one_of(*ASKED, *POSTED),
+            help="As in listjobs.json; .json may be left out.",
         ),
     ],
     parameter: Annotated[
@@ -90,7 +93,11 @@ def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str,
         if not value.startswith("@"):
             pairs.append((key, value))
         elif upload is None:
-            upload = Upload(name=key, filename=Path(value[1:]).name, content=_bytes(Path(value[1:])))
+            path = Path(value[1:])
+            try:
+                upload = Upload(name=key, filename=path.name, content=path.read_bytes())
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
         else:
             raise ConfigError("One call uploads one file.")
     posted = post or upload is not None or name in POSTED
@@ -101,12 +108,4 @@ def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str,
         data=tuple(pairs) if posted else (),
         upload=upload,
         read=lambda reply: dict(document(reply).values),
-        idempotent=not posted,
     )
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error

@@ -14,31 +14,27 @@ from urllib.parse import urlsplit
 
 import typer
 
-from scrapyd_dist.diagnostics.diagnosis import KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
+from scrapyd_dist.diagnostics import KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.sweep import sweep
 from scrapyd_dist.scrapyd.versions import current, told_content
+from scrapyd_dist.transports import sweep
 
-from ..candidates import nodes
-from ..context import Context
+from ..context import Context, exit_code, known_times, quick_project
 from ..crawls.wording import counted
-from ..node_selection import exit_code, known_times, quick_project
 from ..node_status import IdleWatch, NodeStatus, start_delays
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout
-from ..output import Output, put, say
-from ..polling import waiting
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, nodes
+from ..output import Output, put, say, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.diagnostics.diagnosis import Finding
+    from scrapyd_dist.diagnostics import Finding
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Job
-    from scrapyd_dist.scrapyd.call import Call
+    from scrapyd_dist.scrapyd.api import Call, Job
     from scrapyd_dist.transports import Sender
 
 #: seconds that a node gets for each answer
@@ -107,14 +103,7 @@ def certificate_end(node: Node, timeout: float) -> datetime | None:
 
 
 def examine(sender: Sender, node: Node, project: str | None, timeout: float) -> NodeDiagnosis:
-    """Ask a node everything.
-
-    Args:
-        sender: what asks.
-        node: the node.
-        project: the project whose code is looked at; None = none.
-        timeout: seconds for each answer.
-    """
+    """Ask a node everything; project: whose code is looked at, timeout: seconds for each answer."""
     exam = NodeDiagnosis(node=node, project=project)
     seen = NodeStatus(node=node)
     try:
@@ -123,7 +112,12 @@ def examine(sender: Sender, node: Node, project: str | None, timeout: float) -> 
         return _not_reached(sender, replace(exam, error=error), timeout)
     ends = certificate_end(node, timeout)
     exam = replace(exam, load=seen.load, latency=seen.latency, skew=seen.skew, certificate_ends=ends)
-    exam = _files(sender, replace(exam, knows_status=_knows_status(sender, node, timeout)), timeout)
+    try:
+        sender.send(node, api.status(NO_JOB), timeout=timeout)
+        knows_status: bool | None = True
+    except NodeError as error:
+        knows_status = False if isinstance(error, NotFound) else None
+    exam = _files(sender, replace(exam, knows_status=knows_status), timeout)
     return _code(sender, exam, timeout) if project is not None else exam
 
 
@@ -149,16 +143,6 @@ def _not_reached(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDia
     return exam
 
 
-def _knows_status(sender: Sender, node: Node, timeout: float) -> bool | None:
-    try:
-        sender.send(node, api.status(NO_JOB), timeout=timeout)
-    except NotFound:
-        return False
-    except NodeError:
-        return None
-    return True
-
-
 def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
     """Its log folder, its items folder, and which logs are left."""
     node = exam.node
@@ -167,17 +151,12 @@ def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis
     jobs = _asked(sender, node, api.listjobs(), timeout)
     finished = jobs.finished if jobs is not None else ()
     with_log = next((job for job in finished if job.log_url is not None), None)
-    ranges = _ranges(sender, node, with_log, timeout) if logs and with_log is not None else None
+    ranges = None  # whether it gives a byte where a byte is asked for; a log may be too short to tell
+    if logs and with_log is not None:
+        log = Place(node=node, project=with_log.project, spider=with_log.spider, job=with_log.id).log
+        chunk = _asked(sender, node, api.fetch(log, start=0, limit=1), timeout)
+        ranges = len(chunk.body) == 1 if chunk is not None and (chunk.total or 0) > 1 else None
     return replace(exam, logs=logs, items=items, ranges=ranges, kept_logs=kept_logs(finished) if logs else KeptLogs())
-
-
-def _ranges(sender: Sender, node: Node, job: Job, timeout: float) -> bool | None:
-    """Whether the node gives a byte where a byte is asked for; None where the log is too short to tell."""
-    log = Place(node=node, project=job.project, spider=job.spider, job=job.id).log
-    chunk = _asked(sender, node, api.fetch(log, start=0, limit=1), timeout)
-    if chunk is None or (chunk.total or 0) < 2:
-        return None
-    return len(chunk.body) == 1
 
 
 def kept_logs(finished: Sequence[Job]) -> KeptLogs:
@@ -200,14 +179,13 @@ def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
     project = node.project or exam.project or ""
     versions = _asked(sender, node, api.listversions(project), timeout)
     exam = replace(exam, project=project, versions=versions)
-    if not versions:
-        return exam
     try:
-        sender.send(node, api.listspiders(project, versions[-1]), timeout=max(timeout, api.SLOW_TIMEOUT))
+        if versions:
+            sender.send(node, api.listspiders(project, versions[-1]), timeout=max(timeout, api.SLOW_TIMEOUT))
     except ApiRefused as error:
         return replace(exam, eggs=error.said)
     except NodeError:
-        return exam
+        pass
     return exam
 
 
@@ -240,26 +218,20 @@ def doctor(
     sender = context.sender_within(connect_timeout)
     name = quick_project(context.project, project)
     known = known_times(context.root, chosen, name)
-    exams = [replace(one, known=known) for one in _examined(sender, chosen, name, timeout)]
-    exams = _watched(context, sender, exams, timeout)
+    done: dict[Node, NodeDiagnosis] = {}
+    with waiting(30.0, terminal_only=True) as show:
+        for answer in sweep(chosen, lambda one: examine(sender, one, name, timeout)):
+            if answer.value is not None:
+                done[answer.asked] = replace(answer.value, known=known)
+            show(f"{len(done)} of {len(chosen)} nodes examined …")
+    exams = _watched(context, sender, [done[one] for one in chosen], timeout)
     results = _judged(context.project, exams, every=not node)
     _tell(exams, results, output, verbose=verbose)
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
     if any(result.severity.value == "danger" and result.node not in unreached for result in results):
         raise typer.Exit(1)
-    raise typer.Exit(exit_code(len(exams), list(unreached.values())))
-
-
-def _examined(sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float) -> list[NodeDiagnosis]:
-    """All of them at once; in their order."""
-    exams: dict[Node, NodeDiagnosis] = {}
-    with waiting(30.0, terminal_only=True) as show:
-        for answer in sweep(nodes, lambda one: examine(sender, one, project, timeout)):
-            if answer.value is not None:
-                exams[answer.asked] = answer.value
-            show(f"{len(exams)} of {len(nodes)} nodes examined …")
-    return [exams[node] for node in nodes]
+    raise typer.Exit(exit_code(len(exams), unreached.values()))
 
 
 def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeout: float) -> list[NodeDiagnosis]:
@@ -284,18 +256,13 @@ def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeo
             show(f"Work waits on {names}, and none runs; looking again for some seconds …")
             time.sleep(EVERY)
             for one in left:
-                _look_again(sender, one, watches[one.node], timeout)
+                load, watch = _asked(sender, one.node, api.daemonstatus(), timeout), watches[one.node]
+                if load is None:
+                    watch.looks = ()
+                else:
+                    watch.saw(load, time.time(), moved=one.load is not None and load.finished != one.load.finished)
             left = [one for one in left if watches[one.node].looks and not watches[one.node].wedged]
     return [replace(one, wedged=one.node in watches and watches[one.node].wedged) for one in exams]
-
-
-def _look_again(sender: Sender, exam: NodeDiagnosis, watch: IdleWatch, timeout: float) -> None:
-    try:
-        load = sender.send(exam.node, api.daemonstatus(), timeout=timeout)
-    except NodeError:
-        watch.looks = ()
-        return
-    watch.saw(load, time.time(), moved=exam.load is not None and load.finished != exam.load.finished)
 
 
 def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool) -> list[Finding]:
@@ -311,7 +278,11 @@ def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool
 
 
 def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:
-    if output.document({"nodes": [_node_row(one) for one in exams], "findings": [_row(result) for result in results]}):
+    rows = [
+        {"severity": one.severity.value, "node": one.node, "topic": one.topic, "text": one.text, "remedy": one.remedy}
+        for one in results
+    ]
+    if output.document({"nodes": [_node_row(one) for one in exams], "findings": rows}):
         return
     counts = Counter(result.severity.value for result in results)
     for result in results:
@@ -319,23 +290,10 @@ def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Ou
             continue
         put(f"{result.severity.value}: {result.node}: {result.topic}: {result.text}.")
         put(f"    {result.remedy}")
-    worst = [
-        f"{counted(counts[name], text)}{more}"
-        for name, text, more in (("danger", "danger", ""), ("warning", "warning", ""),
-                                 ("note", "note", "" if verbose else " (--verbose shows them)"))
-        if counts[name]
-    ]  # fmt: skip
+    worst = [counted(counts[name], name) for name in ("danger", "warning", "note") if counts[name]]
+    if counts["note"] and not verbose:
+        worst[-1] += " (--verbose shows them)"
     say(f"{counted(len(exams), 'node')} examined: {', '.join(worst) or 'all is well'}.")
-
-
-def _row(result: Finding) -> dict[str, Any]:
-    return {
-        "severity": result.severity.value,
-        "node": result.node,
-        "topic": result.topic,
-        "text": result.text,
-        "remedy": result.remedy,
-    }
 
 
 def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:

@@ -14,15 +14,15 @@ from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.progress.node_progress import Rate
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.sweep import sweep
+from scrapyd_dist.transports import sweep
 
-from ..crawls.live_view import remark
+from ..context import exit_code
+from ..crawls.live_view import LiveView, View, remark
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, Listed, fetch_report
-from ..node_selection import exit_code
 from ..node_status import NodeStatus, recognise
-from ..output import Output, complain, on_terminal, one_line, put_json, say, table
+from ..output import Output, complain_each, on_terminal, one_line, put_json, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.transports import Sender
 
     from ..context import Context
-    from ..crawls.watcher import Display
+    from ..crawls.watcher import WatchOptions
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
@@ -68,11 +68,7 @@ class JobLook:
     def look(self, sender: Sender, home: str | None, now: float, timeout: float) -> None:
         """Ask its node for our worker's report, or how long its log is silent.
 
-        Args:
-            sender: what asks.
-            home: the folder of its crawl in the node's logs, where it is a job of one that the store knows.
-            now: seconds, of a clock that does not jump.
-            timeout: seconds for each answer.
+        home: its crawl's folder in the node's logs, if the store knows the crawl; now: by the monotonic clock.
         """
         self.trouble = ""
         place = self.row.place
@@ -107,7 +103,7 @@ class JobLook:
 
     def document(self) -> dict[str, Any]:
         place, report = self.row.place, self.report
-        rates = [_short(rate) for rate in self._rates] if self._rates else [None, None, None]
+        rates = [round(rate, 1) for rate in self._rates] if self._rates else [None, None, None]
         return {
             "job": place.job,
             "project": place.project,
@@ -120,10 +116,6 @@ class JobLook:
             "silent_s": None if self.silent is None else round(self.silent),
             "reason": self.trouble,
         }
-
-
-def _short(rate: float) -> float:
-    return round(rate, 1)
 
 
 @dataclass(kw_only=True)
@@ -171,7 +163,7 @@ class FleetLook:
     context: Context
     nodes: Sequence[Node]
     _looks: dict[str, NodeLook] = field(default_factory=dict)  #: by base address
-    _homes: dict[str, str | None] = field(default_factory=dict)  #: crawl -> its folder in the nodes' logs
+    _homes: dict[str | None, str | None] = field(default_factory=dict)  #: crawl -> its folder in the nodes' logs
 
     def look(self) -> None:
         now, sender = time.monotonic(), self.context.sender
@@ -181,20 +173,19 @@ class FleetLook:
         recognise(self.context, sender, [one.seen for one in looks], TIMEOUT)
         jobs = [job for one in looks if one.seen.load for job in one.jobs.values()]
         self._learn_homes({job.row.place.crawl for job in jobs} - {None})
-        for _ in sweep(jobs, lambda job: job.look(sender, self._home(job), now, TIMEOUT), threads=READERS):
+        homes = self._homes
+        for _ in sweep(
+            jobs, lambda job: job.look(sender, homes.get(job.row.place.crawl), now, TIMEOUT), threads=READERS
+        ):
             pass
-
-    def _home(self, job: JobLook) -> str | None:
-        crawl = job.row.place.crawl
-        return self._homes.get(crawl) if crawl else None
 
     def _learn_homes(self, crawls: set[str | None]) -> None:
         """Where workers of these crawls leave their reports; the store is asked once for each of them."""
-        new = {crawl for crawl in crawls if crawl and crawl not in self._homes}
+        new = crawls - self._homes.keys()
         store = self.context.store_if_any if new else None
         if store is not None:
             known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
-            self._homes |= {crawl: known.get(crawl) for crawl in new}
+            self._homes |= {crawl: known.get(crawl or "") for crawl in new}
 
     def errors(self) -> list[NodeError]:
         return [one.seen.error for one in self._looks.values() if one.seen.error is not None]
@@ -202,18 +193,16 @@ class FleetLook:
     def document(self) -> dict[str, Any]:
         """How the fleet stands, as `--json` gives it."""
         nodes = [self._looks[node.url].document() for node in self.nodes]
-        jobs = [job for node in nodes for job in node["jobs"]]
-        totals = {name: _total(job["per_min"][name] for job in jobs) for name in ("pages", "items", "errors")}
+        rates = [job["per_min"] for node in nodes for job in node["jobs"]]
+        totals = {
+            name: float(round(sum(rate[name] or 0 for rate in rates), 1)) for name in ("pages", "items", "errors")
+        }
         return {
             "nodes": nodes,
             "running": sum(node["running"] or 0 for node in nodes),
             "pending": sum(node["pending"] or 0 for node in nodes),
             "per_min": totals,
         }
-
-
-def _total(rates: Any) -> float:
-    return float(round(sum(rate for rate in rates if rate is not None), 1))
 
 
 def status(context: Context, output: Output) -> int:
@@ -227,17 +216,15 @@ def status(context: Context, output: Output) -> int:
         if jobs:
             table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs)
         say(_line(document))
-    for error in looks.errors():
-        complain(str(error))
+    complain_each(looks.errors())
     return exit_code(len(looks.nodes), looks.errors())
 
 
-def watch(context: Context, manner: Display) -> int:
+def watch(context: Context, watched: WatchOptions) -> int:
     """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
     looks = FleetLook(context=context, nodes=context.nodes())
-    deadline = time.monotonic() + manner.timeout if manner.timeout is not None else float("inf")
-    silent = manner.quiet or not manner.progress
-    view = LiveFleet() if on_terminal() and not silent else PlainFleet(every=float("inf") if silent else 30.0)
+    deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
+    view = View() if watched.silent else LiveView(fleet_picture) if on_terminal() else PlainFleet()
     with closing(view), looked_out_for() as ctrl_c:
         try:
             while True:
@@ -250,12 +237,12 @@ def watch(context: Context, manner: Display) -> int:
                 ctrl_c.pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
         except KeyboardInterrupt:
             code = 130
-    if manner.as_json:
+    if watched.as_json:
         put_json(looks.document())
     return code
 
 
-class PlainFleet:
+class PlainFleet(View):
     """A line about the fleet now and then, and one for each node whose state changes."""
 
     def __init__(self, every: float = 30.0) -> None:
@@ -263,45 +250,22 @@ class PlainFleet:
         self._said: float | None = None
         self._states: dict[str, str] = {}
 
-    def show(self, document: Mapping[str, Any], now: float) -> None:
-        if self._every == float("inf"):
-            return
-        for node in document["nodes"]:
+    def show(self, subject: Mapping[str, Any], now: float) -> None:
+        for node in subject["nodes"]:
             if self._states.get(node["name"], "up") != node["state"]:
                 say(f"{node['name']}: {node['state']}{': ' + node['reason'] if node['reason'] else ''}")
             self._states[node["name"]] = node["state"]
         if self._said is None or now - self._said >= self._every:
             self._said = now
-            say(_line(document))
-
-    def close(self) -> None: ...
+            say(_line(subject))
 
 
-class LiveFleet:
-    """Draws the fleet in place, on standard error."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._live.start()
-
-    def show(self, document: Mapping[str, Any], now: float) -> None:  # noqa: ARG002 - drawn at each look
-        self._live.update(frame(document, lines=self._console.height - _OTHER_LINES), refresh=True)
-
-    def close(self) -> None:
-        self._live.stop()
+def fleet_picture(document: Mapping[str, Any], lines: int) -> RenderableType:
+    return frame(document, lines=lines - _OTHER_LINES)
 
 
 def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
-    """One picture of the fleet.
-
-    Args:
-        document: as `FleetLook.document` gives it.
-        lines: how many nodes and jobs may be drawn; of more jobs, those with errors come first.
-    """
+    """One picture of a document of `FleetLook`; lines: of nodes and jobs, at most; those with errors come first."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -346,19 +310,10 @@ def _node_row(node: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]:
-    rates = job["per_min"]
+    pages, items, errors = (_rate(job["per_min"][name]) for name in ("pages", "items", "errors"))
     silent = f"no progress for {clock(job['silent_s'])}" if job["state"] == "stalled" else ""
-    return (
-        node["name"],
-        job["job"],
-        job["spider"],
-        job["pages"],
-        _rate(rates["pages"]),
-        job["items"],
-        _rate(rates["items"]),
-        _rate(rates["errors"]),
-        job["reason"] or silent,
-    )
+    numbers = job["pages"], pages, job["items"], items, errors
+    return node["name"], job["job"], job["spider"], *numbers, job["reason"] or silent
 
 
 def _rate(rate: float | None) -> str | None:

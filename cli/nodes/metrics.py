@@ -19,17 +19,16 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.version import __version__
 
 from ..context import Context
+from ..crawls.throttle_rules import rows_of, standing
 from ..crawls.wording import number
 from ..node_status import NodeStatus, look, recognise
 from ..options import Nodes, Timeout
 from ..output import say
-from ..throttle.throttle_show import rows_of, standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.store import Store
 
     Sample = tuple[Mapping[str, str], float]  # labels and value
 
@@ -67,10 +66,9 @@ _OF_NODE = (
 
 
 class Measurements(Collector):
-    """One reading of nodes and crawls, ready for a registry."""
+    """One reading of nodes and crawls, ready for a registry; a metric without a sample is left out."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
-        # Nothing is announced of what has no sample.
         self._metrics = [metric for metric in metrics if metric.samples]
 
     def collect(self) -> Iterable[Metric]:
@@ -87,24 +85,21 @@ def measure(
 ) -> CollectorRegistry:
     """All metrics, in a registry of their own.
 
-    Args:
-        nodes: one look at each.
-        crawls: all of the store, the newest first.
-        throttled: number of domains by state, where the throttle knows any.
-        now: seconds since the epoch.
-        took: seconds that the collecting took.
+    crawls: all of the store, the newest first; throttled: number of domains by state; now: seconds since the epoch;
+    took: seconds that the collecting took.
     """
     told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
-    of_crawls = [*_states(crawls), *_told(told), *_by_node(told), *_last(crawls)]
+    own = (
+        _gauge("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)]),
+        _gauge("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))]),
+        _gauge("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]),
+    )
+    counts = Counter(crawl.state for crawl in crawls)
+    states: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
+    of_crawls = [_gauge("crawls", "Crawls in the store, by state.", states), *_told(told), *_by_node(told)]
     registry = CollectorRegistry()
-    registry.register(Measurements([*_own(now, took), *_nodes(nodes), *of_crawls, *_throttle(throttled or {})]))
+    registry.register(Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {})]))
     return registry
-
-
-def _own(now: float, took: float) -> Iterator[Metric]:
-    yield _gauge("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)])
-    yield _gauge("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))])
-    yield _gauge("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))])
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
@@ -131,12 +126,6 @@ def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
 
 def _node_labels(seen: NodeStatus) -> dict[str, str]:
     return {"node": seen.node.name, "url": seen.node.url}  # which has neither user nor password
-
-
-def _states(crawls: Iterable[Crawl]) -> Iterator[Metric]:
-    counts = Counter(crawl.state for crawl in crawls)
-    samples: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
-    yield _gauge("crawls", "Crawls in the store, by state.", samples)
 
 
 def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
@@ -241,7 +230,10 @@ def metrics(
     if node or context.all_nodes:
         seen = look(context.sender, context.nodes(node), None, timeout)
         recognise(context, context.sender, seen, timeout)
-    crawls, throttled = _stored(context.store_if_any)
+    store = context.store_if_any
+    crawls = store.crawls() if store is not None else []
+    domains = rows_of(store)[0] if store is not None else []
+    throttled = standing(domains) if domains else {}
     registry = measure(seen, crawls, throttled, now=began, took=time.time() - began)
     if textfile is None:
         typer.echo(generate_latest(registry), nl=False)
@@ -249,11 +241,3 @@ def metrics(
     write_to_textfile(str(textfile), registry)  # replaces the file by a rename
     textfile.chmod(0o644)  # the collector is another user
     say(f"{sum(len(metric.samples) for metric in registry.collect())} numbers in {textfile}.")
-
-
-def _stored(store: Store | None) -> tuple[list[Crawl], dict[str, int]]:
-    """The crawls of the store, and how many domains of its throttle stand how."""
-    if store is None:
-        return [], {}
-    rows, _ = rows_of(store)
-    return store.crawls(), standing(rows) if rows else {}

@@ -25,9 +25,9 @@ from scrapyd_dist.progress.completion_policy import (
     unusual,
 )
 from scrapyd_dist.progress.summary import SCHEMA
+from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.version import __version__
 
-from ..setting_reader import SettingReader
 from .lifecycle import WORDS
 
 if TYPE_CHECKING:

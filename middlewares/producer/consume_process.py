@@ -12,42 +12,37 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.progress.node_progress import Progress
-from scrapyd_dist.progress.summary import Snapshot, exit_code, sample_of, summary
-from scrapyd_dist.scheduling.argument_jobs import ArgumentScheduler
+from scrapyd_dist.progress.summary import exit_code
 from scrapyd_dist.scheduling.job_request import JobRequest, passed_on
-from scrapyd_dist.scheduling.pull import PullScheduler
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints
-from scrapyd_dist.transports.threads import ThreadTransport
+from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
-from .crawl_nodes import CrawlNodes, in_thread
+from .crawl_nodes import CrawlNodes, in_thread, stop_code
 from .crawl_repository import CrawlRepository, find_row, open_thread
-from .crawl_request import CrawlRequest, check_parts, job_settings
-from .factory import check_mode, shared_settings, stop_code, worker_settings
+from .crawl_request import CrawlRequest, check_mode, check_parts, job_settings, shared_settings, worker_settings
 from .lifecycle import Lifecycle
 from .preflight import find_project
 from .process import check_known
 from .producer_options import read_options
+from .status_reporter import FrontierReporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrapy.settings import Settings
 
-    from scrapyd_dist.items.delivery import Delivery
     from scrapyd_dist.items.merging import ItemOutput
-    from scrapyd_dist.scheduling.node_state import NodeState
     from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.scheduling.worker_request import WorkerRequest
     from scrapyd_dist.store.worker_thread import StoreThread
@@ -99,118 +94,6 @@ def _taken(frontier: str) -> ConfigError:
     )
 
 
-@dataclass(kw_only=True)
-class FrontierReporter:
-    """Tells of one run of the manager."""
-
-    repository: CrawlRepository
-    manager: AnyManager
-    show: Callable[[dict[str, Any]], None]  #: is given each summary
-    begun: float  #: by the monotonic clock
-    unheeded: str = ""  #: why its workers heed no rules of the throttle
-    message: str = ""  #: one paragraph for people: why it stopped
-    delivered: Delivery | None = None
-    warnings: list[str] = field(default_factory=list)
-    _counts: dict[str, int] = field(default_factory=dict)
-    _progress: Progress = field(default_factory=Progress)
-
-    async def begin(self) -> None:
-        """Count what came home before, too."""
-        self._progress.recall(await self.repository.accepted())
-
-    async def tell(self, state: CrawlState, **changes: Any) -> None:
-        """Write the summary down, with other changes of the row, and show it; a sample now and then."""
-        # The account is that of those who fill the frontier.
-        self._counts = await self.repository.thread(self.repository.thread.store.counts, self.repository.id)
-        document = self.summary(state)
-        await self.repository.enter(state, document, **changes)
-        if self.repository.sample_due():
-            await self.repository.sample(sample_of(document, {}))
-        self.show(document)
-
-    def summary(self, state: CrawlState) -> dict[str, Any]:
-        """The summary document."""
-        manager, work = self.manager, self.manager.work
-        self._progress.look(manager.members, time.monotonic(), own_pages=0, own_items=0)
-        return summary(
-            Snapshot(
-                crawl=self.repository.id,
-                spider=manager.spec.spider,
-                project=manager.spec.project,
-                version=manager.spec.version,
-                state=state.value,
-                paused=manager.paused,
-                duration=time.monotonic() - self.begun,
-                counts=self._counts,
-                buffered=0,
-                waiting=work.waiting,
-                waiting_requests=work.waiting_requests,
-                batches=work.batches or 0,
-                counters=manager.counters,
-                members=manager.members,
-                unheeded=self.unheeded,
-                output=self.delivered.outputs if self.delivered else (),
-                misses=self.delivered.misses if self.delivered else None,
-                warnings=self.warnings,
-                message=self.message,
-                progress=self._progress,
-            )
-        )
-
-
-#: what sees to the work at a frontier
-AnyManager: TypeAlias = "PullScheduler | ArgumentScheduler"
-
-
-def new_manager(
-    options: ProducerOptions,
-    spec: JobRequest,
-    *,
-    scaling: ScalingPolicy,
-    fleet: CrawlNodes,
-    members: list[NodeState],
-    repository: CrawlRepository,
-    sender: AsyncSender,
-) -> AnyManager:
-    """What starts jobs at this frontier and brings home what they did.
-
-    Args:
-        options: of the project.
-        spec: what all jobs have in common; it says what the frontier's rows are.
-        scaling: how many there may be.
-        fleet: the nodes, which have the code.
-        members: those that can be used.
-        repository: the frontier's row and folder.
-        sender: makes the calls.
-    """
-    if spec.rows:
-        return ArgumentScheduler(
-            spec=spec,
-            members=members,
-            store=repository.thread,
-            sender=sender,
-            folder=repository.parts,
-            prepare=fleet.bring,
-            listed=fleet.listed,
-            key=fleet.prepared.key,
-            limits=replace(options.limits, max_jobs=scaling.most),
-            max_time=scaling.max_time,
-        )
-    return PullScheduler(
-        spec=spec,
-        members=members,
-        store=repository.thread,
-        sender=sender,
-        folder=repository.parts,
-        prepare=fleet.bring,
-        reach=fleet.ways,
-        scaling=_for_workers(scaling, options.scaling.terms),
-        limits=options.limits,
-        key=fleet.prepared.key,
-        listed=fleet.listed,
-    )
-
-
 def check_staffing(asked: ScalingPolicy, terms: WorkerRequest) -> None:
     """Refuse what contradicts itself; before anything is done.
 
@@ -223,10 +106,6 @@ def check_staffing(asked: ScalingPolicy, terms: WorkerRequest) -> None:
             f" --slots {asked.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=` takes back"
             " what the project's settings say."
         )
-
-
-def _for_workers(asked: ScalingPolicy, terms: WorkerRequest) -> ScalingPolicy:
-    return replace(asked, terms=terms, per_slot=0 if terms.fair else asked.per_slot)
 
 
 logger = logging.getLogger(__name__)
@@ -307,11 +186,8 @@ class ConsumeProcess:
             check_mode(options, self._settings)
             check_parts(self._settings)
         fleet = await CrawlNodes.prepare(options, self._project, spider, repository)
-        spec, members = await self._spec(repository, fleet.prepared.version), await fleet.members()
-        manager = new_manager(
-            options, spec, scaling=self._errand.scaling, fleet=fleet, members=members, repository=repository,
-            sender=sender,
-        )  # fmt: skip
+        spec = await self._spec(repository, fleet.prepared.version)
+        manager = await fleet.scheduler(spec, repository=repository, sender=sender, staffing=self._errand.scaling)
         await lock.check()
         outputs = repository.outputs(self._settings) if self._errand.merge else []
         if self._errand.merge:
@@ -320,7 +196,7 @@ class ConsumeProcess:
         warnings = [*complaints(self._settings), *await repository.warnings(), *fleet.prepared.warnings]
         reporter = FrontierReporter(
             repository=repository,
-            manager=manager,
+            scheduler=manager,
             show=self._show,
             begun=self._begun,
             unheeded=why_not_heeded(self._settings),
@@ -407,7 +283,7 @@ class ConsumeRun(Lifecycle):
     ) -> None:
         super().__init__(TICK)
         self._errand, self._options, self._lock, self._fleet = errand, options, lock, fleet
-        self._reporter, self._repository, self._manager = reporter, reporter.repository, reporter.manager
+        self._reporter, self._repository, self._manager = reporter, reporter.repository, reporter.scheduler
         self._outputs, self._interrupted = outputs, interrupted
         self._failure = asyncio.Event()
 
@@ -477,7 +353,8 @@ class ConsumeRun(Lifecycle):
         await reporter.tell(CrawlState.COLLECTING)
         stored = await repository.for_delivery(self._fleet.prepared.key)
         work = partial(deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored)
-        reporter.delivered = await in_thread(work)
+        delivered = await in_thread(work)
+        reporter.output, reporter.misses = delivered.outputs, delivered.misses
         if self._manager.incomplete:
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, self._how_to_complete())
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._options.max_failed)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy.kept_eggs import all_eggs, egg_of_version, folder_of, write_egg
-from scrapyd_dist.deploy.key import state_key
 from scrapyd_dist.deploy.requirements import redis_client
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.scrapyd.versions import hash_in
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The nodes of a crawl: where they are listed, and what is done with each at the start and when it joins later."""
+"""The nodes of a crawl: where they are listed, how each gets the code, and the scheduler that uses them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import logging
 import shlex
 import subprocess
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.scheduling.argument_jobs import ArgumentScheduler
+from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.pull import PullScheduler
+from scrapyd_dist.scheduling.push import PushScheduler
 from scrapyd_dist.store.reach import Ways
 
 from .crawl_code import TODAYS, CrawlCode
@@ -25,8 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from scrapyd_dist.nodes import NodeRecord
+    from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.node_state import NodeState
+    from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.store.reach import Way
+    from scrapyd_dist.transports import AsyncSender
 
     from .crawl_repository import CrawlRepository
     from .preflight import Prepared, PreparedProject
@@ -168,7 +176,7 @@ def _of_line(words: list[str], targets: Sequence[Node]) -> Node:
     slots = pairs.get("slots", "")
     if slots and not (slots.isascii() and slots.isdigit() and int(slots) > 0):
         raise ConfigError("slots must be a whole number from 1 up.")
-    return node.with_details(name=pairs.get("name"), slots=int(slots) if slots else None)
+    return replace(node, name=pairs.get("name") or node.name, slots=int(slots) if slots else node.slots)
 
 
 def _of_text(text: str, targets: Iterable[Node]) -> Node:
@@ -236,6 +244,12 @@ T = TypeVar("T")
 RULES = "rules of `sdist throttle`"
 
 
+#: what sees to the batches of a crawl or a frontier
+AnyScheduler: TypeAlias = "PushScheduler | PullScheduler"
+#: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
+PRODUCER = "producer"
+
+
 class CrawlNodes:
     """The nodes of one crawl, which have its code.
 
@@ -291,7 +305,49 @@ class CrawlNodes:
         prepared = await in_thread(partial(prepare, options, project, spider, nodes, code=code))
         return cls(sources, options, project, spider, repository, prepared)
 
-    async def members(self) -> list[NodeState]:
+    async def scheduler(
+        self,
+        spec: JobRequest,
+        *,
+        repository: CrawlRepository,
+        sender: AsyncSender,
+        staffing: ScalingPolicy | None = None,
+    ) -> AnyScheduler:
+        """What sees to it that the batches of a crawl or of a frontier are worked on here, and come home.
+
+        Args:
+            spec: what all jobs have in common; it says what a frontier's rows are.
+            repository: the row and folder of the crawl or frontier.
+            sender: makes the calls.
+            staffing: how many workers `sdist consume` was asked for; None: for a crawl, which fills its own frontier.
+
+        Raises:
+            ConfigError: workers need the store, and no node's workers reach it.
+        """
+        common: dict[str, Any] = {
+            "spec": spec,
+            "members": await self._members(),
+            "store": repository.thread,
+            "sender": sender,
+            "folder": repository.parts,
+            "prepare": self._bring,
+            "listed": self._listed,
+            "key": self.prepared.key,
+        }
+        options, limits = self._options, self._options.limits
+        if staffing is not None and spec.rows:
+            return ArgumentScheduler(
+                **common, limits=replace(limits, max_jobs=staffing.most), max_time=staffing.max_time
+            )
+        if staffing is not None:
+            terms = options.scaling.terms
+            scaling = replace(staffing, terms=terms, per_slot=0 if terms.fair else staffing.per_slot)
+            return PullScheduler(**common, limits=limits, reach=self.ways, scaling=scaling)
+        if options.pull:
+            return PullScheduler(**common, limits=limits, reach=self.ways, scaling=options.scaling, producer=PRODUCER)
+        return PushScheduler(**common, limits=limits, placement=Placement(options.placement))
+
+    async def _members(self) -> list[NodeState]:
         """The nodes at the start. Where workers need the store, those that do not reach it are not used.
 
         They need it where a setting says so, and where the store has rules that the crawl is to heed.
@@ -309,7 +365,7 @@ class CrawlNodes:
             await in_thread(partial(note_deaf, members, self.ways))
         return members
 
-    async def bring(self, member: NodeState) -> str:
+    async def _bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
         node = member.node
         work = partial(bring, self._options, self.project, node, self.prepared, self._spider)
@@ -320,7 +376,7 @@ class CrawlNodes:
                 wrong = member.deaf
         return wrong
 
-    async def listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
+    async def _listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
         """The nodes that are listed now; None when that cannot be told at the moment."""
         try:
             return await in_thread(partial(self._sources.read, records))
@@ -329,6 +385,13 @@ class CrawlNodes:
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)
             return None
+
+
+def stop_code(coordinator: AnyScheduler) -> int:
+    """The exit code of a coordinator that has stopped before the end: what there is to be set right, or to go on."""
+    if coordinator.unreached:
+        return 2
+    return 1 if coordinator.failed else 3
 
 
 def check_reach(members: Sequence[NodeState], ways: Callable[[Node], Way], needs: str) -> list[str]:

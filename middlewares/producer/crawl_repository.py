@@ -13,13 +13,12 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.deploy.key import state_key
-
 from scrapyd_dist.batches import AttemptState, BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
 from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
 from scrapyd_dist.frontier.intake import add_unseen
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.progress.summary import due

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider
 from scrapy.core.scheduler import Scheduler
@@ -17,11 +18,13 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
+from scrapyd_dist.settings import SETTINGS, SettingReader, Travels, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 
-from ..profile import SETTING as PROFILE
-from ..setting_reader import SettingReader
-from ..slot_routing import hides_addon
+from ..slot_routing import SlotRouting, hides_addon
+from ..throttle.throttle_client import options_of
+from ..throttle.throttle_options import SWITCH
+from ..throttle.throttle_options import given as throttle_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +91,7 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
     return ""
 
 
+_CMDLINE = 40  # Scrapy's priority of -s
 #: digits that stand for a page number while an address is escaped
 _PLACEHOLDER = "9081726354"
 
@@ -129,10 +133,75 @@ def _pairs(words: list[str]) -> dict[str, str]:
 
 def job_settings(asked: CrawlRequest, options: ProducerOptions) -> dict[str, str]:
     """The settings that all jobs of the crawl get besides their batch."""
-    settings = {**asked.settings, PROFILE: options.profile}
+    settings = {**asked.settings, "DISTRIBUTED_PROFILE": options.profile}
     if options.feed_url is not None and options.send_feed_url:
         settings["DISTRIBUTED_TARGET_FEED_URL"] = options.feed_url
     return settings
+
+
+def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
+    """Refuse what goes with one mode only.
+
+    Raises:
+        ConfigError: feeds that are uploaded when a job closes, and workers that lease; slots that cannot be; or what
+            only workers that lease know of, and batches that are sent.
+    """
+    if not options.pull:
+        _check_push(settings)
+        return
+    SlotRouting.from_settings(settings)
+    if options.sharded and settings.getbool("DISTRIBUTED_SEEDS"):
+        raise ConfigError(
+            "Start requests of a spider can go to the workers (DISTRIBUTED_SEEDS), but index pages (--index,"
+            " --start-urls) are walked by the producer, each shard by itself. Leave out one of the two."
+        )
+    if options.limit and settings.getbool("DISTRIBUTED_SEEDS"):
+        raise ConfigError(
+            "Start requests that go to the workers (DISTRIBUTED_SEEDS) leave the finding to them, each for itself, and"
+            " a limit (--limit, DISTRIBUTED_LIMIT) counts what the producer finds. Leave out one of the two."
+        )
+    uploads = uploading_feeds(settings)
+    if uploads:
+        raise ConfigError(
+            f"The setting FEEDS has {', '.join(uploads)}, which a job uploads when it closes. A worker that leases"
+            " (--pull, DISTRIBUTED_MODE) closes after many batches, and those that it lost on the way would be in the"
+            " upload all the same. Take it out of FEEDS, or crawl without --pull."
+        )
+
+
+def _check_push(settings: BaseSettings) -> None:
+    reader = SettingReader(settings)
+    there = [name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)]
+    if there:
+        raise ConfigError(
+            f"{', '.join(there)}: only workers that lease their batches know of it, and this crawl sends its batches to"
+            ' the nodes. Add --pull (DISTRIBUTED_MODE = "pull"), or take it out of the settings.'
+        )
+
+
+def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
+    """Of the settings given on the command line, those of ours that workers need."""
+    if not options.pull:
+        return {}
+    ours = travelling(Travels.LEASING, Travels.SLOTS)
+    given = (name for name in ours if (settings.getpriority(name) or 0) >= _CMDLINE)
+    return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
+
+
+def shared_settings(settings: BaseSettings) -> dict[str, str]:
+    """What workers of another project have to heed too: where requests lie, and the limits of this crawl."""
+    # Those without a value too: that project's own slots are for its own frontiers.
+    slots = {name: _as_text(settings[name] or "") for name in travelling(Travels.SLOTS)}
+    throttle = options_of(settings)
+    # Where nothing was said, that project's own settings hold.
+    limits = throttle_given(settings) if throttle.on else {} if throttle.heeds else {SWITCH: False}
+    return {**slots, **{name: _as_text(value) for name, value in limits.items()}}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))  # as Scrapy reads a list
+    return json.dumps(dict(value)) if hasattr(value, "items") else str(value)
 
 
 def template_of(options: ProducerOptions) -> ShardTemplate | None:
@@ -200,7 +269,7 @@ def loop_sender(settings: BaseSettings) -> AsyncSender:
         ConfigError: the reactor is not asyncio's.
     """
     if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
-        from scrapyd_dist.transports.threads import ThreadTransport
+        from scrapyd_dist.transports.requests import ThreadTransport
 
         return ThreadTransport()
     from scrapy.utils.reactor import is_asyncio_reactor_installed

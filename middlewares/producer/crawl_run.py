@@ -12,17 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import CrawlState, Miss
+from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.finish_reasons import NOT_MADE, FinishReason, meaning
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress.summary import exit_code
 from scrapyd_dist.scheduling.batcher import portions
 
 from ..engine_compat import close_spider
 from .completion_hooks import judge_items, tell_of_end
-from .crawl_nodes import in_thread
-from .factory import stop_code
+from .crawl_nodes import in_thread, stop_code
 from .lifecycle import Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
 

@@ -20,10 +20,20 @@ from .completion_hooks import read_wishes, refusal, tell_of_end
 from .crawl_code import runs_here
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
-from .crawl_request import asked_for, check_parts, check_spider, job_settings, loop_sender, shards_of, template_of
+from .crawl_request import (
+    asked_for,
+    check_mode,
+    check_parts,
+    check_spider,
+    job_settings,
+    loop_sender,
+    shards_of,
+    shared_settings,
+    template_of,
+    worker_settings,
+)
 from .crawl_run import CrawlRun
-from .discovery import IndexWalk, OwnItems
-from .factory import check_mode, new_capture, new_coordinator, shared_settings, worker_settings
+from .discovery import IndexWalk, OwnItems, new_capture
 from .preflight import find_project
 from .producer_options import read_options
 from .status_reporter import CrawlParts, StatusReporter
@@ -88,14 +98,8 @@ class CrawlStart:
         kept = await repository.keep_code(fleet.prepared)
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         own = OwnItems(repository.parts)
-        scheduler = new_coordinator(
-            options,
-            await self._spec(repository, fleet, options, spider, asked),
-            fleet=fleet,
-            members=await fleet.members(),
-            repository=repository,
-            sender=sender,
-        )
+        spec = await self._spec(repository, fleet, options, spider, asked)
+        scheduler = await fleet.scheduler(spec, repository=repository, sender=sender)
 
         def demand() -> Demand:
             return scheduler.demand(index.more(repository.counts.get("sealed", 0) + capture.buffered, capture.room))
@@ -111,6 +115,8 @@ class CrawlStart:
             scheduler=scheduler, sender=sender, policy=self._policy,
         )  # fmt: skip
         reporter = StatusReporter(
+            repository=repository,
+            scheduler=scheduler,
             parts=parts,
             warnings=warnings,
             code=[*fleet.prepared.code, *_of_this_process(code, repository)],

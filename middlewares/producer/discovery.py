@@ -10,22 +10,24 @@ from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import Miss, Shard, ShardState
 from scrapyd_dist.items.delivery import OWN, own_parts
+from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 
 from ..classifier import Disposition, FrontierFeed, RequestClassifier
+from ..slot_routing import SlotHome, SlotRouting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from io import BytesIO
     from pathlib import Path
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
-    from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, SlotBatcher
+    from scrapyd_dist.scheduling.batcher import BatchDraft, Demand
     from scrapyd_dist.shards import ShardTemplate
 
-    from ..slot_routing import SlotRouting
+    from .producer_options import ProducerOptions
 
 #: reasons that are told
 REASONS = 10
@@ -92,6 +94,22 @@ class Capture(FrontierFeed):
         if not self._seen.add(fingerprint):
             return Disposition.DUPLICATE
         return Disposition.SEALED if self._before.discard(fingerprint) else None
+
+
+def new_capture(
+    options: ProducerOptions, crawler: Crawler, demand: Callable[[], Demand], *, project: str, key: bytes | None
+) -> Capture:
+    """What sorts the target requests of this crawl and cuts them into batches; `demand` tells what can be used now."""
+    spider = crawler.spider
+    assert spider
+    size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
+    if not options.pull:
+        cutter = Batcher(size=size, max_age=age, demand=demand if adapt else None, fair=options.fair)
+        return Capture(crawler, spider, cutter, key=key, stay=options.stay)
+    idle = (lambda: demand().idle) if adapt else None
+    slots = SlotBatcher(size=size, max_age=age, idle=idle, many_slots=bool(options.fair))
+    slotting = SlotRouting.from_settings(crawler.settings, home=SlotHome(project=project, spider=spider.name))
+    return Capture(crawler, spider, slots, key=key, stay=options.stay, slotting=slotting)
 
 
 class OwnItems:

@@ -27,8 +27,7 @@ from ..targets import find_target
 from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import RULES, NodeSources, check_reach, note_deaf
-from .crawl_request import check_parts, check_spider, shards_of
-from .factory import check_mode
+from .crawl_request import check_mode, check_parts, check_spider, shards_of
 from .preflight import (
     Prepared,
     PreparedProject,

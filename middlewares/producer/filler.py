@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from scrapy import Request, signals
-from scrapyd_dist.deploy.key import state_key
 
+from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.intake import check_frontier_name
-from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.settings import complaints
 
@@ -165,7 +165,7 @@ class Filler:
         settings, spider = self._crawler.settings, self._crawler.spider
         frontier = str(settings.get("DISTRIBUTED_FRONTIER"))
         assert spider
-        check_frontier_name(frontier)
+        check_crawl_name(frontier, "frontier")
         options = read_options(settings)
         check_parts(settings)
         for warning in complaints(settings):

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import local_nodes, rollout
-from scrapyd_dist.deploy.key import state_key
-from scrapyd_dist.deploy.node_upload import RollOutRequest
 from scrapyd_dist.deploy.project_files import is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
+from scrapyd_dist.deploy.rollout import RollOutRequest
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import (
@@ -25,6 +24,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
     TlsRefused,
 )
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content

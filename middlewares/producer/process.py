@@ -17,11 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.deploy.key import state_key
-
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
 from scrapyd_dist.errors import DistError, NothingMatched
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 

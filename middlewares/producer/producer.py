@@ -22,7 +22,7 @@ from scrapyd_dist.items.merging import FORMATS
 
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
-from ..worker.request_ledger import judge
+from ..worker.work_unit import judge
 from .crawl_start import CrawlStart
 from .discovery import PAGE, SHARD
 from .item_exporters import KEPT, exporter_for, exporters_of, with_format

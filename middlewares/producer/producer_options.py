@@ -15,10 +15,8 @@ from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.worker_request import WorkerRequest
-from scrapyd_dist.settings import AUTO
+from scrapyd_dist.settings import AUTO, SettingReader
 
-from ..profile import USUAL
-from ..setting_reader import SettingReader
 from ..throttle.throttle_options import ThrottleOptions
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class ProducerOptions:
     deploy: str = "if-missing"
     stay: str = "local"
     placement: str = Placement.KINDS[0]
-    profile: str = USUAL
+    profile: str = "usual"
     max_failed: int = 0
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
     store: str | None = None

@@ -1,4 +1,4 @@
-"""The status of a crawl, as it is written to its row in the store: summary, samples, warnings."""
+"""The status of a crawl or of a consumed frontier, as its row in the store has it: summary, samples, warnings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from scrapyd_dist.progress.node_progress import Progress
 from scrapyd_dist.progress.summary import IndexProgress, Snapshot, sample_of, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapyd_dist.batches import CrawlState
     from scrapyd_dist.progress.completion_policy import CompletionPolicy
     from scrapyd_dist.transports import AsyncSender
 
     from ..targets import Target
-    from .crawl_nodes import CrawlNodes
+    from .crawl_nodes import AnyScheduler, CrawlNodes
     from .crawl_repository import CrawlRepository
     from .discovery import Capture, IndexWalk, OwnItems
-    from .factory import AnyCoordinator
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class CrawlParts:
     index: IndexWalk
     capture: Capture
     own: OwnItems
-    scheduler: AnyCoordinator
+    scheduler: AnyScheduler
     sender: AsyncSender
     policy: CompletionPolicy
 
@@ -54,18 +53,81 @@ class CrawlParts:
 
 
 @dataclass(kw_only=True)
-class StatusReporter:
-    """Writes the status of a crawl that has begun."""
+class BaseReporter:
+    """What the status of a crawl and that of a consumed frontier have in common."""
 
-    parts: CrawlParts
+    repository: CrawlRepository
+    scheduler: AnyScheduler
     warnings: list[str]
-    code: Sequence[str]  #: notes on the code that runs
     unheeded: str  #: why no process of the crawl heeds rules of the throttle
     message: str = ""  #: one paragraph for people: why it stopped
     output: Sequence[str] = ()
     misses: str | None = None  #: path of the list of URLs without a result
-    _local_missed: dict[str, int] = field(default_factory=lambda: {"gone": 0, "failed": 0})
     _progress: Progress = field(default_factory=Progress)
+
+    def _summary(self, state: CrawlState, *, own_pages: int = 0, own_items: int = 0, **more: Any) -> dict[str, Any]:
+        """The summary document; `more` are fields of a `Snapshot`."""
+        repository, scheduler = self.repository, self.scheduler
+        spec, work = scheduler.spec, scheduler.work
+        self._progress.look(scheduler.members, time.monotonic(), own_pages=own_pages, own_items=own_items)
+        return summary(
+            Snapshot(
+                crawl=repository.id,
+                spider=spec.spider,
+                project=spec.project,
+                version=spec.version,
+                state=state.value,
+                paused=scheduler.paused,
+                counts=repository.counts,
+                waiting=work.waiting,
+                waiting_requests=work.waiting_requests,
+                batches=repository.batches if work.batches is None else work.batches,
+                counters=scheduler.counters,
+                members=scheduler.members,
+                unheeded=self.unheeded,
+                output=self.output,
+                misses=self.misses,
+                warnings=self.warnings,
+                message=self.message,
+                own_items=own_items,
+                progress=self._progress,
+                **more,
+            )
+        )
+
+
+@dataclass(kw_only=True)
+class FrontierReporter(BaseReporter):
+    """Writes the status of a frontier that is consumed."""
+
+    show: Callable[[dict[str, Any]], None]  #: is given each summary
+    begun: float  #: by the monotonic clock
+
+    async def begin(self) -> None:
+        """Count what came home before, too."""
+        self._progress.recall(await self.repository.accepted())
+
+    async def tell(self, state: CrawlState, **changes: Any) -> None:
+        """Write the summary down, with other changes of the row, and show it; a sample now and then."""
+        await self.repository.recount()  # the account is that of the producers that fill the frontier
+        document = self.summary(state)
+        await self.repository.enter(state, document, **changes)
+        if self.repository.sample_due():
+            await self.repository.sample(sample_of(document, {}))
+        self.show(document)
+
+    def summary(self, state: CrawlState) -> dict[str, Any]:
+        """The summary document."""
+        return self._summary(state, duration=time.monotonic() - self.begun, buffered=0)
+
+
+@dataclass(kw_only=True)
+class StatusReporter(BaseReporter):
+    """Writes the status of a crawl that has begun."""
+
+    parts: CrawlParts
+    code: Sequence[str]  #: notes on the code that runs
+    _local_missed: dict[str, int] = field(default_factory=lambda: {"gone": 0, "failed": 0})
     _logged: float = field(default_factory=time.monotonic)
 
     async def recall(self) -> None:
@@ -122,36 +184,16 @@ class StatusReporter:
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
         """The summary document."""
-        parts, repository, index, scheduler = self.parts, self.parts.repository, self.parts.index, self.parts.scheduler
-        spec, work = scheduler.spec, scheduler.work
-        self._progress.look(scheduler.members, time.monotonic(), own_pages=index.pages, own_items=parts.own.count)
-        return summary(
-            Snapshot(
-                crawl=repository.id,
-                spider=spec.spider,
-                project=spec.project,
-                version=spec.version,
-                earlier_versions=repository.earlier_versions,
-                code=self.code,
-                state=state.value,
-                paused=scheduler.paused,
-                duration=repository.ran,
-                counts=repository.counts,
-                buffered=parts.capture.buffered,
-                waiting=work.waiting,
-                waiting_requests=work.waiting_requests,
-                batches=repository.batches if work.batches is None else work.batches,
-                out=work.out,
-                counters=scheduler.counters,
-                members=scheduler.members,
-                unheeded=self.unheeded,
-                index=IndexProgress(pages=parts.pages, total=index.total, failed=index.failed),
-                own_items=parts.own.count,
-                local_missed=self._local_missed,
-                output=self.output,
-                misses=self.misses,
-                warnings=self.warnings,
-                message=self.message,
-                progress=self._progress,
-            )
+        parts, repository, index = self.parts, self.repository, self.parts.index
+        return self._summary(
+            state,
+            own_pages=index.pages,
+            own_items=parts.own.count,
+            earlier_versions=repository.earlier_versions,
+            code=self.code,
+            duration=repository.ran,
+            buffered=parts.capture.buffered,
+            out=self.scheduler.work.out,
+            index=IndexProgress(pages=parts.pages, total=index.total, failed=index.failed),
+            local_missed=self._local_missed,
         )

@@ -17,9 +17,8 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.frontier.arguments import found
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.worklists import BadWorklistRow, WorklistRow
+from scrapyd_dist.frontier.worklists import BadWorklistRow, WorklistRow, found
 from scrapyd_dist.payload import BATCH_MAX_BYTES, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.settings import Settings
 
-    from scrapyd_dist.frontier.producer_registration import FrontierProducer
+    from scrapyd_dist.frontier.intake import FrontierProducer
     from scrapyd_dist.frontier.worklists import AnyRow
     from scrapyd_dist.payload import RequestValue
 

@@ -17,13 +17,12 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 
-from scrapyd_dist.finish_reasons import FinishReason
+from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.throttle.permits import ALL, PermitRequest
 
 from ..codec import PERMIT, PagesUsedUp
 from ..engine_compat import close_spider
-from .charges import Egress, PageBudget
 from .domain_queues import DomainQueues, DomainStatus, QueueKey, Waiter
 from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, sent_back
 from .throttle_client import (
@@ -37,6 +36,7 @@ from .throttle_client import (
     warn_of_rules,
     warn_of_scheduler,
 )
+from .throttle_options import Egress, PageBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
-
 #: what leaves for no site
 NOWHERE = ("data:", "file:")
 #: seconds between two looks at the version of the rules
@@ -281,12 +280,14 @@ class Gate:
         if mine.number == OVER:
             raise PagesUsedUp(kind.domain, kind.pages or 0)
         held = self.capacity.take(mine.number)
-        if held is None:
-            return False if self.capacity.was_lost(mine.number) else None
-        if held.fresh(self._clock()) and held.permit.key == self._charge(kind):
+        if held is None and not self.capacity.was_lost(mine.number):
+            return None
+        if held is not None and held.fresh(self._clock()) and held.permit.key == self._charge(kind):
             self.count("permits")
             return True
-        self.give_back([held.permit])
+        if held is not None:
+            self.give_back([held.permit])
+        self.queues.unused(kind)
         return False
 
     def forget(self, request: Request) -> None:

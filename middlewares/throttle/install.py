@@ -13,7 +13,7 @@ from scrapy.exceptions import NotConfigured
 
 from scrapyd_dist.errors import ConfigError
 
-from ..roles import looks_only
+from ..assignment import looks_only
 from .throttle_options import SWITCH, ThrottleOptions
 
 if TYPE_CHECKING:

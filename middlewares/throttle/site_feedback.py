@@ -20,8 +20,8 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.throttle.permits import SiteNews
 
+from ..assignment import is_producer, is_worker
 from ..codec import AGAIN, PERMIT
-from ..roles import is_producer, is_worker
 from .downloader_capacity import sent_back
 from .gate import Gate
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
-
 #: behind the HTTP cache, whose answers cost nothing, and all else
 PERMIT_ORDER = 990
 #: close to the engine: redirects have been followed here, and bodies are no longer compressed

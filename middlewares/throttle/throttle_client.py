@@ -27,8 +27,7 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from ..assignment import Assignment, PullAssignment
-from ..roles import is_pulling, is_worker
+from ..assignment import Assignment, PullAssignment, is_pulling, is_worker
 from ..store_access import OutOfReach, reach
 from .throttle_options import ThrottleOptions
 
@@ -42,10 +41,8 @@ if TYPE_CHECKING:
     from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
 
 logger = logging.getLogger(__name__)
-
 A = TypeVar("A")
 T = TypeVar("T")
-
 #: seconds after which a store that has not answered counts as away
 SLOW = 2.0
 #: seconds until a store that does not answer is asked again: at first, and at most

@@ -1,4 +1,4 @@
-"""The settings of the throttle as one frozen value.
+"""The settings of the throttle as one value, and what a request is charged to: an address, and a budget of pages.
 
 A setting of ours goes before the one of Scrapy Cluster that means the same. Part of the worker half: imports Scrapy and
 the standard library only.
@@ -6,20 +6,31 @@ the standard library only.
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from uuid import uuid4
+
+from scrapy import signals
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.settings import SETTINGS, Travels, travelling
+from scrapyd_dist.settings import SETTINGS, SettingReader, Travels, travelling
 from scrapyd_dist.throttle.permits import Limit
 
-from ..setting_reader import SettingReader
+from ..assignment import FRONTIER, Assignment, PullAssignment, is_filler, is_pulling, is_worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
 
 SWITCH = "DISTRIBUTED_THROTTLE"
 #: those that switch it on
@@ -116,3 +127,176 @@ def _regex(reader: SettingReader) -> str:
     except re.error as error:
         raise ConfigError(f"{reader.name(name)} is no regular expression: {error}.") from None
     return str(text)
+
+
+logger = logging.getLogger(__name__)
+#: request meta: the most pages of its domain, with this request; the name is Scrapy Cluster's
+META = "domain_max_pages"
+#: the name of an address that is not known: all such machines share its budget
+UNKNOWN = "unknown"
+#: seconds for one question to the page that tells the address
+TIMEOUT = 5.0
+#: bytes of that page that are looked at
+LOOKED_AT = 65536
+
+
+class PageBudget:
+    """The budgets of pages for the requests of one process."""
+
+    def __init__(self, options: ThrottleOptions, crawler: Crawler) -> None:
+        self._most = options.max_pages
+        self._crawler = crawler
+        self._warned = False
+
+    def pages_of(self, request: Request) -> int | None:
+        """How many pages of its domain the crawl may have; None for no limit.
+
+        Where the settings and the request both have a limit, the smaller one holds; None and 0 are none.
+        """
+        said = request.meta.get(META)
+        if not said:
+            return self._most
+        if not isinstance(said, int) or said < 0:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "A request has %r as its %s, which must be a whole number, 0 or more: it is not heeded there.",
+                    said,
+                    META,
+                )
+            return self._most
+        return said if self._most is None else min(said, self._most)
+
+    @cached_property
+    def name(self) -> str:
+        """Pages are counted together under this name: the crawl's unique home, or one of this process's own.
+
+        The producer sets it (`charge_pages_to`), as it knows only after its checks which crawl it runs.
+        """
+        settings = self._crawler.settings
+        if is_pulling(settings):
+            return PullAssignment.from_settings(settings).home
+        job = Assignment.from_settings(settings) if is_worker(settings) else None
+        if job is not None:
+            return job.home or job.crawl
+        named = settings.get(FRONTIER) if is_filler(settings) else settings.get("DISTRIBUTED_CRAWL")
+        return str(named or f"{settings.get('BOT_NAME')}.{uuid4().hex}")
+
+
+class Egress:
+    """The egress address of each request, as its site sees it.
+
+    Args:
+        options: of the throttle.
+        crawler: the process.
+        fetch: gets the text of a page, or raises an OSError or a ValueError.
+
+    Attributes:
+        settled: set once the first lookup has ended, well or not; nothing needs to wait for longer than that.
+    """
+
+    def __init__(self, options: ThrottleOptions, crawler: Crawler, fetch: Callable[[str], str] | None = None) -> None:
+        self._options = options
+        self._bound = _bound(crawler.settings.get("DOWNLOAD_BIND_ADDRESS"))
+        self._fetch = fetch or _fetch
+        self._public = UNKNOWN
+        self._warned = ""
+        self._closed = threading.Event()
+        self.settled = threading.Event()
+        if options.per_ip and urlsplit(options.public_ip).scheme:
+            threading.Thread(target=self._keep_asking, name="sdist-public-ip", daemon=True).start()
+            crawler.signals.connect(self._close, signals.spider_closed)
+        else:
+            self._public = options.public_ip or UNKNOWN
+            self.settled.set()
+
+    def own(self, request: Request) -> str:
+        """The address that a request does not share with all others of this process: its proxy's, or one of its own.
+
+        Returns:
+            "" where it leaves as they do, and where addresses make no difference.
+        """
+        if not self._options.per_ip:
+            return ""
+        meta = request.meta
+        if meta.get("proxy") and not meta.get("_scheme_proxy"):  # Scrapy's mark of a proxy that the environment names
+            return _host(str(meta["proxy"]))
+        return _bound(meta.get("bindaddress"))
+
+    @property
+    def machine(self) -> str:
+        """The address of all other requests, as far as it is known now."""
+        return self._bound or self._public
+
+    def address(self, request: Request) -> str:
+        """Where a request leaves from; "" where addresses make no difference. Never waits."""
+        return (self.own(request) or self.machine) if self._options.per_ip else ""
+
+    def _keep_asking(self) -> None:
+        while not self._closed.is_set():
+            self._ask()
+            self.settled.set()
+            self._closed.wait(self._options.public_ip_refresh)
+
+    def _ask(self) -> None:
+        place = urlsplit(self._options.public_ip).hostname
+        try:
+            found = address_in(self._fetch(self._options.public_ip), self._options.public_ip_regex)
+        except (OSError, ValueError) as error:  # HTTPException is neither, and is made one by `_fetch`
+            self._warn(f"{place} does not tell the address of this machine ({error})")
+            return
+        if not found:
+            self._warn(f"what {place} says has no address in it")
+            return
+        self._public, self._warned = found, ""
+
+    def _warn(self, what: str) -> None:
+        if what != self._warned:
+            self._warned = what
+            logger.warning("%s; until it does, its requests are counted as those of %s.", what, self._public)
+
+    def _close(self) -> None:
+        self._closed.set()
+
+
+def address_in(text: str, pattern: str) -> str:
+    """The first match of the pattern (of its first group, where it has one) that is an address; "" without one."""
+    for match in re.finditer(pattern, text):
+        try:
+            return str(ip_address((match[1] if match.re.groups else match[0]) or ""))
+        except ValueError:
+            continue
+    return ""
+
+
+def _bound(said: Any) -> str:
+    """The address in a `bindaddress`, which is one, or a pair with a port; "" for none."""
+    host = said[0] if isinstance(said, (tuple, list)) and said else said
+    return _plain(str(host)) if host else ""
+
+
+def _host(proxy: str) -> str:
+    try:
+        return _plain(urlsplit(proxy if "://" in proxy else f"//{proxy}").hostname or "") or UNKNOWN
+    except ValueError:
+        return UNKNOWN
+
+
+def _plain(host: str) -> str:
+    """One spelling for one address."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
+def _fetch(url: str) -> str:
+    from http.client import HTTPException  # few processes look their address up
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 - http and https only, as the options see to
+            data: bytes = answer.read(LOOKED_AT)
+    except HTTPException as error:
+        raise OSError(str(error)) from None
+    return data.decode("utf-8", "replace")

@@ -1,1 +1,1 @@
-"""The worker half that every job has: what it was given, its part and its report, its way to the store, its lease."""
+"""The workers: one is sent its batch, the other leases batches; their parts, reports, ledgers and leases."""

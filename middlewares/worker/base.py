@@ -1,37 +1,213 @@
-"""What the two kinds of worker share: their files, how they end, and what their reports have in common.
-
-Part of the worker half: imports Scrapy and the standard library only, because it travels in the egg.
-"""
+"""What the two kinds of worker share: their files in the node's log folder (part, report, disk), and how they end."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
+import json
+import logging
 import os
+import shutil
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+from scrapy.exporters import JsonLinesItemExporter
 from scrapy.spiders import CrawlSpider
 
-from scrapyd_dist.finish_reasons import FinishReason
+from scrapyd_dist.batches import FinishReason
+from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.version import PACKAGE_FILE, __version__
 
-from ..setting_reader import SettingReader
-from .part import ReportFile, crawl_folder, remove_old
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
+    from io import BytesIO
 
     from scrapy import Request
     from scrapy.crawler import Crawler
 
     from ..assignment import Assignment, PullAssignment
 
+logger = logging.getLogger(__name__)
+
+#: the folder of ours beside the nodes' own logs
+FOLDER = "_sdist"
+#: seconds between two looks at the clock: items are flushed and the report is renewed this often
+TICK = 1.0
 REPORT_SCHEMA = 1
 #: seconds between two looks at the folder with the part, and at the disk
 LOOK = 2.0
 NO_LOGS = "This node writes no log files, so there is no way home for items."
 #: why a request of a batch is gone that Scrapy's filter of duplicates dropped
 SAME_PAGE = "the same page as another request of this batch"
+
+
+def crawl_folder(log_file: str | None, home: str) -> Path | None:
+    """`<logs_dir>/_sdist/<home>`, given `<logs_dir>/<project>/<spider>/<job>.log`; None without a log file."""
+    if not log_file:
+        return None
+    return Path(log_file).resolve().parents[2] / FOLDER / home
+
+
+class FilesFolder:
+    """The crawl's folder as it was when its worker began; one that is removed under it takes nothing home.
+
+    Args:
+        path: is made where it is not there.
+        least: bytes that must be free on its disk.
+    """
+
+    def __init__(self, path: Path, least: int) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path, self._least = path, least
+        self._handle = os.open(path, os.O_RDONLY)  # as long as it is open, no other folder gets its number
+
+    def trouble(self) -> tuple[FinishReason, str] | None:
+        """Why a worker cannot go on writing here, and in words where the reason does not say it; None when it can."""
+        if not _is_there(self._handle, self.path):
+            return FinishReason.FILES_LOST, (
+                f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its"
+                " items there; what was not fetched from it yet is crawled again."
+            )
+        return (FinishReason.DISK_FULL, "") if free_bytes(self.path) < self._least else None
+
+
+def _is_there(handle: int, path: Path) -> bool:
+    """Whether what is open still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class _HashedFile:
+    """A binary file that counts and hashes what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._hash = hashlib.sha256()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        if not self.closed:
+            self._file.flush()
+
+    def has_name(self, path: Path) -> bool:
+        return _is_there(self._file.fileno(), path)
+
+    def close(self) -> str:
+        self.closed = True
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._hash.hexdigest()
+
+    # What Scrapy's exporters ask of a file besides write().
+    def writable(self) -> bool:
+        return True
+
+
+class PartFile:
+    """The items of one attempt, one JSON line each: `<job>.jl.part` while it grows, `<job>.jl` when it is whole."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{name}.jl"
+        self._growing = folder / f"{name}.jl.part"
+        self._file = _HashedFile(self._growing)
+        self._exporter = JsonLinesItemExporter(cast("BytesIO", self._file), encoding="utf-8")
+        self.items = 0
+
+    def add(self, item: Any) -> None:
+        self._exporter.export_item(item)
+        self.items += 1
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> dict[str, Any]:
+        """Make it whole; what the report says about it.
+
+        Raises:
+            OSError: it cannot be written, or was removed.
+        """
+        if not self._file.has_name(self._growing):
+            self._file.close()
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self._growing))
+        sha256 = self._file.close()
+        self._growing.replace(self.path)
+        return {"file": self.path.name, "items": self.items, "bytes": self._file.bytes, "sha256": sha256}
+
+    def discard(self) -> None:
+        """It counts for nothing: leave no file, whole or not."""
+        if not self._file.closed:
+            self._file.close()
+        for path in (self._growing, self.path):
+            path.unlink(missing_ok=True)
+
+
+class ReportFile:
+    """`<job>.json`: replaced every second by a thread of its own, so that a slow site does not look like death."""
+
+    def __init__(self, folder: Path, name: str, look: Callable[[], dict[str, Any]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{name}.json"
+        self._look = look
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sdist-report", daemon=True)
+
+    def start(self) -> None:
+        self._write(self._look())
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.wait(TICK):
+            try:
+                self._write(self._look())
+            except OSError as error:
+                logger.warning("the report cannot be renewed: %s", error)
+
+    def finish(self, report: dict[str, Any]) -> None:
+        """Write the last report; nothing follows it."""
+        self._end.set()
+        self._thread.join()
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
+        self._write(report)
+
+    def _write(self, report: dict[str, Any]) -> None:
+        growing = self._path.with_suffix(".json.part")
+        with growing.open("w", encoding="utf-8") as file:
+            json.dump(report, file)
+        growing.replace(self._path)
+
+
+def free_bytes(folder: Path) -> int:
+    """The bytes that are free where the part grows."""
+    return shutil.disk_usage(folder).free
+
+
+def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None:
+    """Remove the folders of crawls whose items are home, and of any that were not touched for `keep_days`.
+
+    Args:
+        folder: this crawl's own folder, which stays.
+        collected: folders of crawls whose parts were all fetched and checked.
+        keep_days: for the others, which may still be wanted.
+    """
+    done, oldest = set(collected), time.time() - keep_days * 86_400
+    with contextlib.suppress(OSError):
+        for other in folder.parent.iterdir():
+            with contextlib.suppress(OSError):
+                if other.is_dir() and other != folder and (other.name in done or other.stat().st_mtime < oldest):
+                    shutil.rmtree(other, ignore_errors=True)
 
 
 def report_head(state: str, crawl: str, version: str, started: float, **more: object) -> dict[str, Any]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
 logger = logging.getLogger(__name__)
-
 #: renewals in the time of one lease
 RENEWALS = 3
 #: seconds between two looks of the event loop, at most

@@ -17,8 +17,8 @@ from scrapy import Request, signals
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
+from scrapyd_dist.batches import FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.finish_reasons import FinishReason, meaning, not_made
 from scrapyd_dist.payload import REPLACES, PayloadError, decode
 
 from ..assignment import Assignment, egg_key
@@ -26,9 +26,18 @@ from ..codec import WatchedDict, from_value
 from ..engine_compat import close_spider, each, looping_call
 from ..targets import with_target
 from ..throttle.install import problem_of as throttle_problem
-from .base import LOOK, SAME_PAGE, BaseWorker, follows_rule, in_callback, plain_stats, report_head
-from .part import FilesFolder, PartFile
-from .request_ledger import RequestLedger, judge
+from .base import (
+    LOOK,
+    SAME_PAGE,
+    BaseWorker,
+    FilesFolder,
+    PartFile,
+    follows_rule,
+    in_callback,
+    plain_stats,
+    report_head,
+)
+from .work_unit import RequestLedger, judge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,7 +51,6 @@ if TYPE_CHECKING:
     from .lease_renewer import LeaseRenewer
 
 logger = logging.getLogger(__name__)
-
 #: request meta: which request of the batch this is
 INDEX = "distributed_index"
 #: request meta: from which of them it followed, itself included

@@ -1,7 +1,7 @@
 """Values of the crawl frontier: new batches, leases, counts per slot, and the backlog.
 
 A frontier is stored as a `Crawl` with batches, like any crawl. A slot is only a name on a batch; the first write
-creates it. `slotting` chooses the slot of a request. Part of the worker half: imports the standard library only.
+creates it. `slots` chooses the slot of a request. Part of the worker half: imports the standard library only.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""Adds found requests to a frontier: creates the frontier, packs requests into batches, leaves out duplicates.
+"""Adds requests to a frontier: creates it, packs batches, leaves out duplicates, registers its producers. Blocking.
 
-Invariant: requests that the frontier has seen are counted as duplicates, and all others are added in one step. Part of
-the worker half: imports the standard library only.
+Invariant: requests that the frontier has seen are counted as duplicates, and all others are added in one step; every
+producer that may still add is registered in the store. Part of the worker half: imports the standard library only.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.payload import fit
@@ -23,14 +26,20 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.backlog import Backlog
     from scrapyd_dist.payload import RequestValue
 
-T = TypeVar("T")
 
+T = TypeVar("T")
 #: the frontier option that names the kind of its rows, and its value for rows of arguments; absent for requests
 ROWS, ARGUMENTS = "rows", "arguments"
 #: default requests per leased batch
 BATCH_SIZE = 100
 #: default requests per batch if slots are shared fairly: small, so that a worker holds few requests of a slow site
 FAIR_SIZE = 10
+#: seconds until a producer that sends no heartbeat counts as lost
+REGISTERED = 60.0
+#: seconds between a producer's heartbeats
+RENEW = REGISTERED / 3
+#: separates work and process in a producer's name; not a dot, because names of spiders and hosts have dots
+_BEHIND = "@"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,16 +74,6 @@ class FrontierStore(Protocol):
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
 
 
-def check_frontier_name(name: str) -> str:
-    """Return the name, or raise `ConfigError` if it is not a valid frontier name."""
-    if not CRAWL_NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} cannot name a frontier: it becomes part of job ids and file names on the nodes, so it may only"
-            " have letters, digits, '-' and '_', 80 at most."
-        )
-    return name
-
-
 def open_frontier(
     store: FrontierStore, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False
 ) -> Crawl:
@@ -91,7 +90,7 @@ def open_frontier(
     Raises:
         ConfigError: the name is invalid or belongs to a crawl, or the frontier holds rows of the other kind.
     """
-    check_frontier_name(name)
+    check_crawl_name(name, "frontier")
     new = Crawl(
         id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing,
         options={ROWS: ARGUMENTS} if arguments else {},
@@ -136,23 +135,17 @@ def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> li
         PayloadError: a request must be encrypted, and there is no key.
     """
     batches: list[NewBatch] = []
-    for (slot, priority), group in groupby(sorted(found, key=_place), key=_place):
+    place = attrgetter("slot", "priority")
+    for (slot, priority), group in groupby(sorted(found, key=place), key=place):
         together = list(group)
+        prints = (one.fingerprint for one in together)
         for start in range(0, len(together), size):
-            batches += _batches(together[start : start + size], slot, priority, key)
+            for values, payload in fit([one.value for one in together[start : start + size]], key=key):
+                own = tuple(islice(prints, len(values)))
+                batches.append(
+                    NewBatch(payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=own)
+                )
     return batches
-
-
-def _place(one: FrontierIntake) -> tuple[str, int]:
-    return one.slot, one.priority
-
-
-def _batches(together: Sequence[FrontierIntake], slot: str, priority: int, key: bytes | None) -> Iterable[NewBatch]:
-    start = 0
-    for values, payload in fit([one.value for one in together], key=key):
-        prints = tuple(one.fingerprint for one in together[start : start + len(values)])
-        start += len(values)
-        yield NewBatch(payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=prints)
 
 
 def add_unseen(
@@ -186,3 +179,90 @@ def add_unseen(
             return add(pack(left, size=size, key=key), told), told
         except SeenBefore as seen:
             left = [one for one in left if one.fingerprint not in seen.prints]
+
+
+@dataclass(kw_only=True)
+class FrontierProducer:
+    """A producer of a frontier."""
+
+    store: FrontierStore
+    frontier: str
+    project: str  #: the project's name on the nodes, for a new frontier
+    work: str  #: the name of its work; a new process of the same work takes over from a killed one
+    process: str  #: `<host>.<pid>`, which tells apart processes of the same work
+    size: int  #: maximum requests per batch
+    key: bytes | None  #: the Fernet key for requests that must be encrypted
+    standing: bool = False  #: whether a new frontier never finishes by itself
+    arguments: bool = False  #: whether its rows are spider arguments instead of requests
+    _registered: float | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """The producer's name in the store, `work@process`."""
+        return f"{self.work}{_BEHIND}{self.process}"
+
+    def begin(self) -> None:
+        """Register if the frontier exists; a new frontier is created by the first write.
+
+        Raises:
+            ConfigError: the name is invalid or belongs to a crawl.
+        """
+        with suppress(NothingMatched):
+            self.store.crawl(self.frontier)
+            self._register()
+
+    def renew(self) -> None:
+        """Send a heartbeat to the store if one is due."""
+        if self._registered is not None and time.monotonic() - self._registered >= RENEW:
+            self._register()
+
+    def keep(
+        self, found: Iterable[FrontierIntake], counts: Mapping[str, int] | None = None, misses: Sequence[Miss] = ()
+    ) -> dict[str, int]:
+        """Add the requests that the frontier does not have yet; returns the stored counts by name."""
+        if self._registered is None:
+            self._register()
+
+        def add(new: Sequence[NewBatch], told: Mapping[str, int]) -> list[Batch]:
+            return self.store.add_batches(self.frontier, new, now=time.time(), counts=told)
+
+        _, kept = add_unseen(add, found, size=self.size, key=self.key, counts=counts)
+        if misses:
+            self.store.add_misses(self.frontier, misses)
+        return kept
+
+    def sign_off(self) -> None:
+        """Tell the store that this producer adds nothing more."""
+        if self._registered is not None:
+            self._take_over()
+            self.store.sign_off(self.frontier, self.name)
+
+    def _register(self) -> None:
+        open_frontier(
+            self.store, self.frontier, project=self.project, now=time.time(), standing=self.standing,
+            arguments=self.arguments,
+        )  # fmt: skip
+        self.store.register_producer(self.frontier, self.name, REGISTERED)
+        self._take_over()
+        self._registered = time.monotonic()
+
+    def _take_over(self) -> None:
+        """Sign off lost producers of the same work, and those whose process on this machine is dead."""
+        backlog = self.store.backlog(self.frontier)
+        for name in (*backlog.lost, *backlog.producers):
+            work, _, process = name.rpartition(_BEHIND)
+            if work == self.work and name != self.name and (name in backlog.lost or self._is_dead(process)):
+                self.store.sign_off(self.frontier, name)
+
+    def _is_dead(self, process: str) -> bool:
+        """Whether `<host>.<pid>` names a process of this machine that has ended."""
+        place, _, number = process.rpartition(".")
+        if place != self.process.rpartition(".")[0] or not number.isdecimal():
+            return False
+        try:
+            os.kill(int(number), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False

@@ -1,13 +1,14 @@
-"""Reads worklists (lists of URLs, JSON lines, a CSV column) as request values, one row at a time.
+"""Reads worklists (URLs, JSON lines, a CSV column, rows of spider arguments) as request values, one row at a time.
 
 Invariant: memory use does not depend on the length of the list; an unreadable row is reported with its line number and
-does not stop the reading.
+does not stop the reading. A row of arguments is a batch of one; its arguments as sorted JSON stand in for the URL.
 """
 
 from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.arguments import value_of
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
+from scrapyd_dist.frontier.intake import ARGUMENTS, FrontierIntake
+from scrapyd_dist.payload import ARGUMENT_MAX, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import check_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from scrapyd_dist.payload import RequestValue
 
 FORMATS = ("urls", "jsonl", "csv")
 #: file suffix -> format; any other file is a list of URLs
@@ -33,6 +34,40 @@ DELIMITERS = ",;\t|"
 #: the default column
 URL_COLUMN = "url"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
+
+
+def value_of(args: Mapping[str, str]) -> RequestValue:
+    """Return the request value that carries these arguments in a batch.
+
+    Raises:
+        ValueError: an argument has an invalid name, a zero byte, or is too long for a job.
+    """
+    for name, text in args.items():
+        if "=" in name or not name:
+            raise ValueError(f"{name!r} cannot be the name of an argument")
+        if len(f"{name}={text}".encode()) > ARGUMENT_MAX:
+            raise ValueError(f"its {name} is longer than a job can be given")
+        if "\0" in name + text:
+            raise ValueError(f"its {name} has a zero byte, which no argument can have")
+    if sum(len(f"{name}={text}".encode()) for name, text in args.items()) > ARGUMENT_MAX:
+        raise ValueError("its arguments together are longer than a job can be given")
+    return {"url": json.dumps(dict(sorted(args.items())), ensure_ascii=False), ARGUMENTS: dict(args)}
+
+
+def found(value: RequestValue, priority: int) -> FrontierIntake:
+    """Return the row ready to be added to a frontier; equal arguments have equal fingerprints."""
+    print_ = hashlib.sha256(value["url"].encode("utf-8", "surrogatepass")).digest()
+    return FrontierIntake(value=value, fingerprint=print_, slot=ARGUMENTS, priority=priority)
+
+
+def row_in(payload: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the arguments that a batch carries: as JSON text, and as a dict.
+
+    Raises:
+        PayloadError: the payload is not a row of arguments.
+    """
+    (value,) = decode(payload.get)
+    return value["url"], value[ARGUMENTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +116,8 @@ def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None, argume
         raise ConfigError("Arguments have names: a list of them is a CSV with all its columns, or JSON lines.")
     texts = _texts(lines)
     if kind == "csv":
-        return _of_csv(texts, None if arguments else partial(_cell, column=column))
-    if arguments:
-        return _of_lines(texts, _of_object)
-    return _of_lines(texts, _of_url if kind == "urls" else _of_json)
+        return _of_csv(texts, _all_cells if arguments else partial(_cell, column=column))
+    return _of_lines(texts, _of_url if kind == "urls" else _of_object if arguments else _of_json)
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
@@ -93,10 +126,17 @@ def _texts(lines: Iterable[bytes]) -> Iterator[str]:
         yield (line.removeprefix(b"\xef\xbb\xbf") if not number else line).decode("utf-8", "surrogateescape")
 
 
+def _checked(text: str) -> str:
+    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+        raise ValueError("it is not UTF-8 text")
+    return text.strip()
+
+
 def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) -> Iterator[AnyRow]:
     for number, text in enumerate(texts, 1):
         try:
-            value = read(_checked(text.strip()))
+            plain = _checked(text)
+            value = read(plain) if plain else None
         except ValueError as error:
             yield BadWorklistRow(number, str(error))
         else:
@@ -104,14 +144,8 @@ def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) 
                 yield WorklistRow(number, value)
 
 
-def _checked(text: str) -> str:
-    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
-        raise ValueError("it is not UTF-8 text")
-    return text
-
-
 def _of_url(text: str) -> RequestValue | None:
-    return None if not text or text.startswith("#") else {"url": _url(text)}
+    return None if text.startswith("#") else {"url": _url(text)}
 
 
 def _url(text: Any) -> str:
@@ -120,35 +154,42 @@ def _url(text: Any) -> str:
     return text
 
 
-def _of_csv(texts: Iterable[str], reading: Callable[[list[str]], ReadCells] | None) -> Iterator[AnyRow]:
-    texts = iter(texts)
+def _of_csv(texts: Iterator[str], reading: Callable[[list[str]], ReadCells]) -> Iterator[AnyRow]:
     head = next(texts, "")
     delimiter = max(DELIMITERS, key=head.count)
-    names = next(csv.reader([head], delimiter=delimiter), [])
-    read = (reading or _all_cells)([name.strip() for name in names])
+    read = reading([name.strip() for name in next(csv.reader([head], delimiter=delimiter), [])])
     reader = csv.reader(texts, delimiter=delimiter)
     while True:
         try:
             cells = next(reader)
+            if any(cells):
+                yield WorklistRow(reader.line_num + 1, read([_checked(cell) for cell in cells]))
         except StopIteration:
             return
         except csv.Error as error:
             yield BadWorklistRow(reader.line_num + 1, f"it is no row of a CSV: {error}")
-            continue
-        if not any(cells):
-            continue
-        try:
-            yield WorklistRow(reader.line_num + 1, read([_checked(cell.strip()) for cell in cells]))
         except ValueError as error:
             yield BadWorklistRow(reader.line_num + 1, str(error))
 
 
 def _cell(names: list[str], column: str | None) -> ReadCells:
-    place = _place(names, column)
+    """Read the URL from its column."""
+    wanted = URL_COLUMN if column is None else column
+    if column is None and len(names) == 1:
+        place = 0
+    elif wanted in names:
+        place = names.index(wanted)
+    elif wanted.isdecimal() and 1 <= int(wanted) <= len(names):
+        place = int(wanted) - 1
+    else:
+        listed = ", ".join(repr(name) for name in names) or "none"
+        which = " Name the one with the URLs: --column NAME." if column is None else ""
+        raise ConfigError(f"The CSV has no column {wanted!r}; its columns are {listed}.{which}")
     return lambda cells: {"url": _url(cells[place] if place < len(cells) else "")}
 
 
 def _all_cells(names: list[str]) -> ReadCells:
+    """Read all columns as spider arguments."""
     if len(set(names)) < len(names) or not all(names):
         raise ConfigError(f"Each column needs a name of its own; there are {', '.join(map(repr, names)) or 'none'}.")
 
@@ -160,13 +201,16 @@ def _all_cells(names: list[str]) -> ReadCells:
     return read
 
 
-def _of_object(text: str) -> RequestValue | None:
-    if not text:
-        return None
+def _json(text: str) -> Any:
     try:
-        fields = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
+
+
+def _of_object(text: str) -> RequestValue:
+    """Read a JSON object as spider arguments."""
+    fields = _json(text)
     if not isinstance(fields, dict):
         raise ValueError("it is no object of names and values")  # noqa: TRY004 - of the row, not of our caller
     for name, item in fields.items():
@@ -183,27 +227,9 @@ def _arguments(args: dict[str, str]) -> RequestValue:
     return value_of(args)
 
 
-def _place(plain: list[str], column: str | None) -> int:
-    """Return the index of the URL column."""
-    if column is None and len(plain) == 1:
-        return 0
-    wanted = URL_COLUMN if column is None else column
-    if wanted in plain:
-        return plain.index(wanted)
-    if wanted.isdecimal() and 1 <= int(wanted) <= len(plain):
-        return int(wanted) - 1
-    listed = ", ".join(repr(name) for name in plain) or "none"
-    which = "Name the one with the URLs: --column NAME." if column is None else ""
-    raise ConfigError(f"The CSV has no column {wanted!r}; its columns are {listed}. {which}".rstrip())
-
-
-def _of_json(text: str) -> RequestValue | None:
-    if not text:
-        return None
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is not JSON: {error}") from None
+def _of_json(text: str) -> RequestValue:
+    """Read a JSON URL or object as a request."""
+    fields = _json(text)
     if isinstance(fields, str):
         fields = {"url": fields}
     if not isinstance(fields, dict):
@@ -215,15 +241,9 @@ def _of_json(text: str) -> RequestValue | None:
     for name, item in fields.items():
         if not FIELDS[name](item):
             raise ValueError(f"its {name} cannot be {json.dumps(item)[:100]}")
-    return _as_values(fields)
-
-
-def _as_values(fields: Mapping[str, Any]) -> RequestValue:
-    """Convert fields to a request value: a body is bytes, a header is a list of values."""
     value = {name: item for name, item in fields.items() if item is not None or name == "callback"}
     if isinstance(value.get("body"), str):
-        body = _encoded(value["body"], value.get("encoding", "utf-8"))
-        value["body"] = {"$bytes": base64.b64encode(body).decode()}
+        value["body"] = {"$bytes": base64.b64encode(_encoded(value["body"], value.get("encoding", "utf-8"))).decode()}
     if "headers" in value:
         headers = value["headers"].items()
         value["headers"] = {name: [item] if isinstance(item, str) else item for name, item in headers}
@@ -237,8 +257,8 @@ def _encoded(text: str, encoding: str) -> bytes:
         raise ValueError(f"there is no encoding {encoding!r}") from None
 
 
-def _is_text(item: Any) -> bool:
-    return isinstance(item, str)
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda item: isinstance(item, kinds)
 
 
 def _is_encoding(item: Any) -> bool:
@@ -256,29 +276,23 @@ def _are_texts(item: Any) -> bool:
     return isinstance(item, list) and all(isinstance(entry, str) for entry in item)
 
 
-def _are_headers(item: Any) -> bool:
-    return isinstance(item, dict) and all(isinstance(one, str) or _are_texts(one) for one in item.values())
-
-
-def _is_object(item: Any) -> bool:
-    return isinstance(item, dict)
-
-
 #: the fields of a JSON line, each with its validity check
 FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "url": _is_text,
+    "url": _is(str),
     "callback": _is_name,
     "errback": _is_name,
-    "method": _is_text,
-    "headers": _are_headers,
+    "method": _is(str),
+    "headers": lambda item: (
+        isinstance(item, dict) and all(isinstance(one, str) or _are_texts(one) for one in item.values())
+    ),
     "body": lambda item: isinstance(item, str) or (isinstance(item, dict) and set(item) == {"$bytes"}),
-    "cookies": lambda item: isinstance(item, (dict, list)),
-    "meta": _is_object,
-    "cb_kwargs": _is_object,
+    "cookies": _is(dict, list),
+    "meta": _is(dict),
+    "cb_kwargs": _is(dict),
     "priority": lambda item: type(item) is int and abs(item) <= MAX_PRIORITY,
-    "dont_filter": lambda item: isinstance(item, bool),
+    "dont_filter": _is(bool),
     "encoding": _is_encoding,
     "flags": _are_texts,
     "rule": lambda item: type(item) is int,
-    "attributes": _is_object,
+    "attributes": _is(dict),
 }

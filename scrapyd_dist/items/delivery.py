@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
-from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.json_lines import Items, left_out, number
 from scrapyd_dist.items.merging import ItemOutput, merge
-from scrapyd_dist.items.replaced import left_out, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,17 +76,9 @@ def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
 
 
 PARTS = "parts"  #: the folder of parts in the crawl's folder
-
-
 FEEDS = "feeds"  #: the folder for copies of feeds in the crawl's folder
-
-
 OWN = "own-"  #: file name prefix of part 0 (the producer's items), one file per shard
-
-
 MISSES = "misses.jsonl"
-
-
 MANIFEST = "manifest.json"
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.finish_reasons import meaning
+from scrapyd_dist.batches import meaning
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.jobs import read_id
+from scrapyd_dist.scrapyd.jobs import crawl_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,12 +70,6 @@ class Verdict:
     pages: int | None = None
     items: int | None = None
     errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
-
-
-def crawl_in(job: str) -> str | None:
-    """Return the crawl in a job id of this program, else None."""
-    ours = read_id(job)
-    return ours.crawl if ours else None
 
 
 def by_log(state: JobState, look: LogExcerpt | None, *, stall: float = STALL, signalled: bool = False) -> Verdict:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 #: length of the window in seconds
 WINDOW = 30.0
-
-
 #: maximum number of samples per window
 KEPT = 60
 
@@ -104,24 +102,14 @@ class Eta:
 
 #: seconds that a batch must run before it can be a straggler
 SLOW_AFTER = 20.0
-
-
 #: how many times slower than the median a straggler is
 SLOW_BY = 4.0
-
-
 #: minimum number of batches for the median
 SLOW_NEEDS = 3
-
-
 #: number of ended batches whose pace is kept for the median
 REMEMBERED = 200
-
-
 #: seconds before a batch has a pace
 TOO_SHORT = 1.0
-
-
 #: maximum number of stragglers returned
 NAMED = 10
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: minimum seconds between two samples
 EVERY = 1.0
-
-
 #: approximate maximum of samples per crawl: the interval grows with the crawl's age
 NUMBER = 500
 
@@ -58,12 +56,8 @@ def _node_sample(node: Mapping[str, Any]) -> list[Any]:
 
 
 SCHEMA = 1
-
-
 #: names of the counts of found URLs; `urls_found` is their sum
 ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
-
-
 #: states in which more target requests may be found
 _FINDING = ("starting", "finding")
 

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from scrapyd_dist.batches import Batch, BatchState, WorkerEntry, worker_id
+from scrapyd_dist.batches import Batch, BatchState, WorkerEntry, meaning, worker_id
 from scrapyd_dist.errors import ApiRefused, NodeError
-from scrapyd_dist.finish_reasons import meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.circuit_breaker import why
 from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.finish_reasons import meaning
+from scrapyd_dist.batches import meaning
 
 if TYPE_CHECKING:
     from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: workers in a row that ended on one node without any work done
 OF_A_NODE = 3
-
-
 #: workers in a row that ended in one pool without any work done, beyond the attempts of one batch
 OF_A_LANE = 4
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import BatchState
-from scrapyd_dist.items.replaced import AGAIN, number, places
+from scrapyd_dist.items.json_lines import AGAIN, number, places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.keys import SealError, seal
 from scrapyd_dist.scheduling.worker_request import call_for_introduction, call_for_worker
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in
-from scrapyd_dist.sealing import SealError, seal
 from scrapyd_dist.version import __version__
 
 if TYPE_CHECKING:

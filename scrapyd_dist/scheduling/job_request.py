@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.frontier.arguments import row_in
+from scrapyd_dist.frontier.worklists import row_in
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.settings import PREFIX, Travels, travelling
 

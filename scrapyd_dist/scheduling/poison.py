@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.finish_reasons import meaning
+from scrapyd_dist.batches import meaning
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.payload import decode, fit
 

@@ -15,8 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import AttemptState, BatchState
-from scrapyd_dist.finish_reasons import meaning
+from scrapyd_dist.batches import AttemptState, BatchState, meaning
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import BaseScheduler, OpenWork, SchedulerLimits
 from scrapyd_dist.scheduling.batcher import Demand

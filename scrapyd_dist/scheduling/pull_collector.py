@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import AttemptState, Miss
+from scrapyd_dist.batches import AttemptState, Miss, not_made
 from scrapyd_dist.errors import StepRefused
-from scrapyd_dist.finish_reasons import not_made
 from scrapyd_dist.frontier.backlog import Lessee
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, read_report
 from scrapyd_dist.payload import PayloadError, decode

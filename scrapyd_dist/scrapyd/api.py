@@ -2,52 +2,83 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
 
-from scrapyd_dist.scrapyd.call import SLOW_TIMEOUT, TIMEOUT, Call, Upload
-from scrapyd_dist.scrapyd.jobs import RESERVED_ARGS, check_job
-from scrapyd_dist.scrapyd.rawfile import Chunk, fetch, serves_items, serves_logs, tail
-from scrapyd_dist.scrapyd.reply import Document, Reply, document
+from scrapyd_dist.errors import NotFound, NotJson
+from scrapyd_dist.scrapyd.jobs import check_job
+from scrapyd_dist.scrapyd.reply import Document, Reply, content_range, document, judge_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
-__all__ = [
-    "RESERVED_ARGS",
-    "SLOW_TIMEOUT",
-    "TIMEOUT",
-    # calls, and the values that replies are read into
-    "Call",
-    "Chunk",
-    "Job",
-    "JobState",
-    "Jobs",
-    "Load",
-    "Reply",
-    # one function per page
-    "addversion",
-    "cancel",
-    "daemonstatus",
-    "delproject",
-    "delversion",
-    "fetch",
-    "listjobs",
-    "listprojects",
-    "listspiders",
-    "listversions",
-    "schedule",
-    "serves_items",
-    "serves_logs",
-    "status",
-    "tail",
-]
+T = TypeVar("T")
+
+#: timeout in seconds of a call that a node answers at once, unless it is reading an egg
+TIMEOUT = 15.0
+#: timeout in seconds of a call that makes the node run `scrapy list` (listspiders, the first schedule of a version)
+SLOW_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """A file of a multipart form."""
+
+    name: str
+    filename: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Generic[T]):
+    """A request to an endpoint or file of a node, and the function that reads its reply."""
+
+    path: str  #: relative to the node's base, already quoted
+    read: Callable[[Reply], T] = field(repr=False)
+    method: str = "GET"
+    params: tuple[tuple[str, str], ...] = ()
+    data: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: form fields of a POST; names may repeat
+    upload: Upload | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = TIMEOUT  #: default timeout in seconds for the whole reply
+    start: int | None = None  #: first byte of a raw file to fetch, or None for any
+    limit: int | None = None  #: maximum bytes of a raw file to fetch, or None for all
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        return f"{self.path}?{urlencode(self.params)}" if self.params else self.path
+
+    def body(self) -> tuple[str | None, bytes | None]:
+        """Return content type and body of the request; (None, None) for a GET."""
+        if self.upload is not None:
+            return _multipart(self.data, self.upload)
+        if self.method == "POST":
+            return "application/x-www-form-urlencoded", urlencode(self.data).encode("ascii")
+        return None, None
+
+
+def _multipart(data: tuple[tuple[str, str], ...], upload: Upload) -> tuple[str, bytes]:
+    # The boundary is the hash of the content, so it does not occur in it.
+    boundary = hashlib.sha256(upload.content).hexdigest()
+    file = f'name="{upload.name}"; filename="{upload.filename}"\r\nContent-Type: application/octet-stream'
+    parts = [*((f'name="{name}"', value.encode()) for name, value in data), (file, upload.content)]
+    body = [
+        piece
+        for disposition, content in parts
+        for piece in (
+            f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode("ascii"), content, b"\r\n",
+        )
+    ]  # fmt: skip
+    return f"multipart/form-data; boundary={boundary}", b"".join([*body, f"--{boundary}--\r\n".encode("ascii")])
 
 
 class JobState(str, Enum):
-    """The state of a job by Scrapyd; "finished" does not say how it ended, see `jobs.judged`."""
+    """The state of a job by Scrapyd; "finished" does not say how it ended, see `joblogs.verdict`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -60,11 +91,9 @@ class Load:
 
     pending: int
     running: int
-    #: finished jobs that the node still remembers
-    finished: int
+    finished: int  #: finished jobs that the node still remembers
     node_name: str
-    #: the node's clock, UTC, whole seconds
-    date: datetime | None
+    date: datetime | None  #: the node's clock, UTC, whole seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +104,11 @@ class Job:
     project: str
     spider: str
     state: JobState
-    #: only while running
-    pid: int | None = None
+    pid: int | None = None  #: only while running
     start_time: datetime | None = None
     end_time: datetime | None = None
-    #: path from the server's root, without a proxy's prefix; None after the file was removed
-    log_url: str | None = None
-    #: version, settings and args are listed only while pending
-    version: str | None = None
+    log_url: str | None = None  #: path from the server's root, without a proxy's prefix; None if the file is gone
+    version: str | None = None  #: version, settings and args are listed only while pending
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     args: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -99,17 +125,12 @@ class Jobs:
 def daemonstatus() -> Call[Load]:
     """Ask for the numbers of pending, running and remembered finished jobs."""
 
-    def read(reply: Reply) -> Load:
-        doc = document(reply)
-        return Load(
-            pending=doc.number("pending"),
-            running=doc.number("running"),
-            finished=doc.number("finished"),
-            node_name=doc.text("node_name"),
-            date=reply.date,
-        )
+    def read(doc: Document) -> Load:
+        pending, running, finished = map(doc.number, ("pending", "running", "finished"))
+        name, date = doc.text("node_name"), doc.reply.date
+        return Load(pending=pending, running=running, finished=finished, node_name=name, date=date)
 
-    return Call(path="daemonstatus.json", read=read)
+    return _get("daemonstatus", read)
 
 
 def schedule(
@@ -129,30 +150,16 @@ def schedule(
     """
     settings, args = settings or {}, args or {}
     check_job(jobid, settings, args)
-    data = [("project", project), ("spider", spider), ("jobid", jobid)]
-    if version is not None:
-        data.append(("_version", version))
-    if priority is not None:
-        data.append(("priority", repr(float(priority))))
-    data += [("setting", f"{name}={value}") for name, value in settings.items()]
-    data += args.items()
-    return Call(
-        path="schedule.json",
-        method="POST",
-        data=tuple(data),
-        read=lambda reply: document(reply).text("jobid"),
-        idempotent=False,
-        timeout=SLOW_TIMEOUT,
-    )
+    number = None if priority is None else repr(float(priority))
+    data = _given(project=project, spider=spider, jobid=jobid, _version=version, priority=number)
+    data += tuple(("setting", f"{name}={value}") for name, value in settings.items())
+    data += tuple(args.items())
+    return _post("schedule", lambda doc: doc.text("jobid"), data, timeout=SLOW_TIMEOUT)
 
 
 def status(job: str, project: str | None = None) -> Call[JobState | None]:
     """Ask for the state of a job, None if the node does not know it (any more). Scrapyd 1.5 and later."""
-    return Call(
-        path="status.json",
-        params=_given(job=job, project=project),
-        read=lambda reply: _state(document(reply), "currstate"),
-    )
+    return _get("status", lambda doc: _state(doc, "currstate"), job=job, project=project)
 
 
 def cancel(project: str, job: str, signal: str = "INT") -> Call[JobState | None]:
@@ -160,52 +167,37 @@ def cancel(project: str, job: str, signal: str = "INT") -> Call[JobState | None]
 
     A finished job is unknown here too. INT and TERM shut a job down gracefully; a second signal ends it at once.
     """
-    return Call(
-        path="cancel.json",
-        method="POST",
-        data=_given(project=project, job=job, signal=signal),
-        read=lambda reply: _state(document(reply), "prevstate"),
-        # a second INT ends a job that is shutting down at once
-        idempotent=False,
-    )
+    data = _given(project=project, job=job, signal=signal)
+    return _post("cancel", lambda doc: _state(doc, "prevstate"), data)
 
 
 def listprojects() -> Call[tuple[str, ...]]:
     """Ask for the names of a node's projects."""
-    return Call(path="listprojects.json", read=lambda reply: document(reply).texts("projects"))
+    return _get("listprojects", lambda doc: doc.texts("projects"))
 
 
 def listversions(project: str) -> Call[tuple[str, ...]]:
     """Ask for a project's versions in Scrapyd's order, the default last. An unknown project has none."""
-    return Call(
-        path="listversions.json",
-        params=_given(project=project),
-        read=lambda reply: document(reply).texts("versions"),
-    )
+    return _get("listversions", lambda doc: doc.texts("versions"), project=project)
 
 
 def listspiders(project: str, version: str | None = None) -> Call[tuple[str, ...]]:
     """Ask for the spiders of a version; for the first such call the node imports the project."""
-    return Call(
-        path="listspiders.json",
-        params=_given(project=project, _version=version),
-        read=lambda reply: document(reply).texts("spiders"),
-        timeout=SLOW_TIMEOUT,
+    return _get(
+        "listspiders", lambda doc: doc.texts("spiders"), timeout=SLOW_TIMEOUT, project=project, _version=version
     )
 
 
 def listjobs(project: str | None = None) -> Call[Jobs]:
     """Ask for the job list, which echoes settings and arguments of pending jobs, whole batches included."""
 
-    def read(reply: Reply) -> Jobs:
-        doc = document(reply)
-        return Jobs(
-            pending=tuple(_pending(row) for row in doc.documents("pending")),
-            running=tuple(_started(row, JobState.RUNNING) for row in doc.documents("running")),
-            finished=tuple(_started(row, JobState.FINISHED) for row in doc.documents("finished")),
+    def read(doc: Document) -> Jobs:
+        pending, running, finished = (
+            tuple(_job(row, state) for row in doc.documents(state.value)) for state in JobState
         )
+        return Jobs(pending=pending, running=running, finished=finished)
 
-    return Call(path="listjobs.json", params=_given(project=project), read=read)
+    return _get("listjobs", read, project=project)
 
 
 def addversion(project: str, version: str, egg: bytes) -> Call[int]:
@@ -213,40 +205,45 @@ def addversion(project: str, version: str, egg: bytes) -> Call[int]:
 
     A node that refuses the egg with `ApiRefused` keeps it nevertheless, possibly as the default: delete it then.
     """
-    return Call(
-        path="addversion.json",
-        method="POST",
-        data=_given(project=project, version=version),
-        upload=Upload(name="egg", filename="project.egg", content=egg),
-        read=lambda reply: document(reply).number("spiders"),
-        timeout=SLOW_TIMEOUT,
-    )
+    upload = Upload(name="egg", filename="project.egg", content=egg)
+    data = _given(project=project, version=version)
+    return _post("addversion", lambda doc: doc.number("spiders"), data, upload=upload, timeout=SLOW_TIMEOUT)
 
 
 def delversion(project: str, version: str) -> Call[None]:
     """Delete a version of a project. Refused if it does not exist."""
-    return Call(
-        path="delversion.json", method="POST", data=_given(project=project, version=version), read=_read_nothing
-    )
+    return _post("delversion", lambda _doc: None, _given(project=project, version=version))
 
 
 def delproject(project: str) -> Call[None]:
     """Delete a project with all its versions. Refused if it does not exist."""
-    return Call(path="delproject.json", method="POST", data=_given(project=project), read=_read_nothing)
+    return _post("delproject", lambda _doc: None, _given(project=project))
+
+
+def _get(page: str, read: Callable[[Document], T], *, timeout: float = TIMEOUT, **params: str | None) -> Call[T]:
+    return Call(path=f"{page}.json", params=_given(**params), read=lambda reply: read(document(reply)), timeout=timeout)
+
+
+def _post(
+    page: str,
+    read: Callable[[Document], T],
+    data: tuple[tuple[str, str], ...],
+    *,
+    upload: Upload | None = None,
+    timeout: float = TIMEOUT,
+) -> Call[T]:
+    return Call(
+        path=f"{page}.json", method="POST", data=data, upload=upload, read=lambda reply: read(document(reply)),
+        timeout=timeout,
+    )  # fmt: skip
 
 
 def _given(**values: str | None) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in values.items() if value is not None)
 
 
-def _read_nothing(reply: Reply) -> None:
-    document(reply)
-
-
 def _state(doc: Document, name: str) -> JobState | None:
-    if name not in doc.values:
-        raise doc.wrong(name)
-    if not doc.has(name):
+    if doc.values.get(name, "") is None:
         return None
     try:
         return JobState(doc.text(name))
@@ -254,27 +251,92 @@ def _state(doc: Document, name: str) -> JobState | None:
         raise doc.wrong(name) from e
 
 
-def _pending(row: Document) -> Job:
-    return Job(
-        id=row.text("id"),
-        project=row.text("project"),
-        spider=row.text("spider"),
-        state=JobState.PENDING,
-        version=row.text("version") if row.has("version") else None,
-        # since Scrapyd 1.5
-        settings=row.mapping("settings") if row.has("settings") else {},
-        args=row.mapping("args") if row.has("args") else {},
-    )
+def _job(row: Document, state: JobState) -> Job:
+    listed: dict[str, Callable[[str], Any]] = {"pid": row.number, "log_url": row.text}
+    if state is JobState.PENDING:  # settings and args since Scrapyd 1.5
+        listed = {"version": row.text, "settings": row.mapping, "args": row.mapping}
+    values = {name: read(name) for name, read in listed.items() if row.has(name)}
+    start, end = state is not JobState.PENDING, state is JobState.FINISHED
+    values |= {name: row.time(name) for name, known in {"start_time": start, "end_time": end}.items() if known}
+    return Job(id=row.text("id"), project=row.text("project"), spider=row.text("spider"), state=state, **values)
 
 
-def _started(row: Document, state: JobState) -> Job:
-    return Job(
-        id=row.text("id"),
-        project=row.text("project"),
-        spider=row.text("spider"),
-        state=state,
-        pid=row.number("pid") if row.has("pid") else None,
-        start_time=row.time("start_time"),
-        end_time=row.time("end_time") if state is JobState.FINISHED else None,
-        log_url=row.text("log_url") if row.has("log_url") else None,
-    )
+# raw files below /logs/ and /items/, fetched by Range, without decoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A piece of a raw file. An empty body means that the file has not grown."""
+
+    body: bytes = field(repr=False)  #: empty if the bytes went to a sink
+    start: int  #: offset of the first byte in the file
+    #: size of the whole file, if the server reports it; less than `start` if a shorter file has replaced it
+    total: int | None
+    date: datetime | None  #: the node's clock, UTC, whole seconds
+
+
+def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> Call[Chunk | None]:
+    """Fetch a raw file, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
+
+    The reply is None if there is no such file. `path` is not quoted.
+    """
+    first = start or 0
+    last = "" if limit is None else str(first + limit - 1)
+    wanted = {} if start is None and limit is None else {"Range": f"bytes={first}-{last}"}
+    return Call(path=quote(path), read=lambda reply: _chunk(reply, first), headers=wanted, start=first, limit=limit)
+
+
+def _chunk(reply: Reply, first: int) -> Chunk | None:
+    """Return the piece in a reply to a request from byte `first` on."""
+    begins, total = content_range(reply)
+    if reply.status == 416:
+        if total is not None and total > first:
+            raise reply.error(NotJson, f"nothing from byte {first} on, of a file of {total} bytes")
+        return Chunk(body=b"", start=first, total=total, date=reply.date)
+    try:
+        judge_raw(reply)
+    except NotFound:
+        return None
+    if reply.status == 200:
+        total, begins = reply.length, first
+    if begins != first:
+        raise reply.error(NotJson, "another piece of the file than was asked for")
+    return Chunk(body=reply.body, start=first, total=total, date=reply.date)
+
+
+def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
+    """Fetch the last `size` bytes of a raw file; returns None if `head` has them already.
+
+    The file's size must be known first, because Twisted answers a Range of "the last n bytes" with error 500 if the
+    file is shorter.
+
+    Args:
+        path: path of the file relative to the node's base, not quoted.
+        size: number of bytes.
+        head: the reply of `fetch(path, start=0, limit=size)`.
+    """
+    if head is None or head.total is None or head.total <= len(head.body):
+        return None
+    return fetch(path, start=max(0, head.total - size), limit=size)
+
+
+def serves_logs() -> Call[bool]:
+    """Ask whether the node serves a log folder.
+
+    The first job creates the folder, so a fresh node answers 404 as a node without logs_dir does; only the former's
+    page says "File not found".
+    """
+    return Call(path="logs/", read=_serves)
+
+
+def serves_items() -> Call[bool]:
+    """Ask whether the node has an items_dir, with which it replaces the FEEDS setting of plain jobs."""
+    return Call(path="items/", read=_serves)
+
+
+def _serves(reply: Reply) -> bool:
+    if reply.status == 404:
+        return b"File not found" in reply.body
+    if reply.status != 200:  # judge_raw would take an HTML listing for a proxy's page
+        judge_raw(reply)
+    return True

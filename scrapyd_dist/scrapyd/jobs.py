@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,16 @@ from scrapyd_dist.scrapyd.versions import hash_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_STAMP = "%Y%m%dT%H%M%SZ"
-
-
-_OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.(?P<kind>[bw])(?P<number>[0-9]{1,16})\.a(?P<attempt>[0-9]{1,16})")
-
-
+#: maximum total bytes of all arguments: Linux allows 2 MiB, including the environment
+ARGUMENTS_BYTES = 1_900_000
+#: spider arguments that Scrapyd uses itself or fails on
+RESERVED_ARGS = frozenset(
+    {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
+)
+#: spider arguments that jobs get from scrapyd-dist
+OUR_ARGS = frozenset({"batch"})
+_JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
+_OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw][0-9]{1,16}\.a[0-9]{1,16}")
 _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 
 
@@ -34,7 +37,7 @@ def job_id(spider: str, version: str | None, now: datetime) -> str:
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
     content = hash_in(version or "")
-    parts = [plain, now.astimezone(timezone.utc).strftime(_STAMP), *([content] if content else ())]
+    parts = [plain, now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ"), *([content] if content else ())]
     return "-".join([*parts, secrets.token_hex(4)])
 
 
@@ -44,41 +47,10 @@ def content_of(job: str) -> str | None:
     return found[1] if found else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobId:
-    """The parsed id of a job of a crawl or frontier: an attempt, or a worker that leases batches."""
-
-    crawl: str
-    leases: bool  #: whether it is a worker (or its introduction in another project), not an attempt
-    number: int  #: number of the worker or of the batch
-    attempt: int
-
-
-def read_id(job: str) -> JobId | None:
-    """Parse the id of a crawl's job; returns None for any other id."""
+def crawl_in(job: str) -> str | None:
+    """Return the crawl or frontier in the id of an attempt or a worker; None for any other id."""
     found = _OURS.fullmatch(job)
-    if found is None:
-        return None
-    return JobId(
-        crawl=found["crawl"], leases=found["kind"] == "w", number=int(found["number"]), attempt=int(found["attempt"])
-    )
-
-
-#: Maximum total bytes of all arguments: Linux allows 2 MiB, including the environment.
-ARGUMENTS_BYTES = 1_900_000
-
-
-#: Spider arguments that Scrapyd uses itself or fails on.
-RESERVED_ARGS = frozenset(
-    {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
-)
-
-
-#: spider arguments that jobs get from scrapyd-dist
-OUR_ARGS = frozenset({"batch"})
-
-
-_JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
+    return found["crawl"] if found else None
 
 
 def check_args(args: Mapping[str, str]) -> None:

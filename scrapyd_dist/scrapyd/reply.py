@@ -47,16 +47,12 @@ _LENGTH = re.compile(r"[0-9]{1,16}\Z")
 class Reply:
     """A complete HTTP reply, not checked yet."""
 
-    #: `str(node)`, for error messages
-    where: str
-    #: the requested path, relative to the node's base
-    path: str
+    where: str  #: `str(node)`, for error messages
+    path: str  #: the requested path, relative to the node's base
     status: int
-    #: names in lower case
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)  #: names in lower case
     body: bytes = field(default=b"", repr=False)
-    #: hint if the credentials were refused; empty for the error's own
-    login_hint: str = ""
+    login_hint: str = ""  #: hint if the credentials were refused; empty for the error's own
 
     def header(self, name: str) -> str | None:
         """Return the value of a header; the name is case-insensitive."""

@@ -1,4 +1,4 @@
-"""Where a store is: the address that a person gives, in a setting or the environment, and how it may be shown."""
+"""Where a store is: the address that a person gives, how it may be shown, and the file system that a file lies on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from scrapyd_dist.config import STATE_FOLDER
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -86,3 +86,45 @@ def without_prefix(url: str) -> tuple[str, str | None]:
     prefixes = [value for name, value in parse_qsl(parts.query) if name == "prefix"]
     query = "&".join(pair for pair in options if not pair.startswith("prefix="))
     return parts._replace(query=query).geturl(), prefixes[-1] if prefixes else None
+
+
+#: file systems that several machines share: locks are slow, late or missing there, and shared memory is none
+NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "ncpfs"}
+    | {f"fuse.{kind}" for kind in ("sshfs", "s3fs", "rclone", "gcsfuse", "glusterfs", "ceph", "ceph-fuse", "davfs2")}
+)
+_MOUNTS = Path("/proc/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def check_local(path: Path, mounts: Path = _MOUNTS) -> None:
+    """Raise `StoreError` when the file is, or would be, on a file system of a network; silent where nobody can tell."""
+    kind = kind_on(path, mounts)
+    if kind in NETWORK:
+        raise StoreError(
+            f"the store {path} would lie on a network file system ({kind}), where SQLite cannot keep two processes"
+            " apart and batches could be lost. Name a file on a disk of this machine, or a Redis server: SDIST_STORE in"
+            " the environment, or [sdist] store in scrapy.cfg."
+        )
+
+
+def kind_on(path: Path, mounts: Path = _MOUNTS) -> str:
+    """The kind of the file system that the file is, or would be, on; "" where nobody can tell."""
+    try:
+        return kind_of(path.absolute().resolve(), mounts.read_text("utf-8", "surrogateescape"))
+    except OSError:
+        return ""
+
+
+def kind_of(path: Path, mounts: str) -> str:
+    """The kind of the file system that the absolute path is on, by the text of the table of mounts; "" if unknown."""
+    kind, longest = "", -1
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        place = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[1]))
+        # Of two at the same place the later one hides the other.
+        if path.is_relative_to(place) and len(place.parts) >= longest:
+            kind, longest = fields[2], len(place.parts)
+    return kind

@@ -7,12 +7,14 @@ is told to people and compared with the same caller's clock; leases run by the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from scrapyd_dist.errors import ForeignRow
 from scrapyd_dist.frontier.backlog import UNFAIR
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.frontier.backlog import Backlog, Leased, Lessee, NewBatch, SlotCount
@@ -422,3 +424,66 @@ class Store(CrawlStore, AccountStore, BatchStore, AttemptStore, QueueStore, Thro
 
     def warnings(self) -> list[str]:
         """What endangers what is kept here, a sentence each, for the user who starts a crawl."""
+
+
+#: what reading and computing with a value of another type or size ends with
+_TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+#: it gives what it finds bit by bit
+_UNGUARDED = {"fingerprints"}
+
+
+class Connection(Protocol):
+    """What the ports of an engine share."""
+
+    def close(self) -> None: ...
+
+    def warnings(self) -> list[str]: ...
+
+
+class _Assembled:
+    """The verbs of all ports; they raise `ForeignRow` where no version of ours has written what is stored."""
+
+    def __init__(self, connection: Connection, ports: dict[type, object]) -> None:
+        self.connection = connection
+        self.close, self.warnings = connection.close, _guarded(connection.warnings)
+        for kind, port in ports.items():
+            for name in (name for name in vars(kind) if not name.startswith("_")):
+                verb = getattr(port, name)
+                setattr(self, name, verb if name in _UNGUARDED else _guarded(verb))
+
+
+def assembled(
+    connection: Connection,
+    crawls: CrawlStore,
+    account: AccountStore,
+    batches: BatchStore,
+    attempts: AttemptStore,
+    frontier: QueueStore,
+    throttle: ThrottleStore,
+) -> Store:
+    """The store that has the verbs of these ports."""
+    ports: dict[type, object] = {
+        CrawlStore: crawls,
+        AccountStore: account,
+        BatchStore: batches,
+        AttemptStore: attempts,
+        QueueStore: frontier,
+        ThrottleStore: throttle,
+    }
+    return cast("Store", _Assembled(connection, ports))
+
+
+def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
+    import sqlite3  # noqa: PLC0415 - the help of a command loads this module, and needs no engine
+
+    @wraps(verb)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return verb(*args, **kwargs)
+        except (*_TRIPPED, sqlite3.Error) as error:
+            raise ForeignRow(
+                f"The store has something that no version of sdist has written, so it cannot {verb.__name__} there:"
+                f" {type(error).__name__}: {str(error)[:200]}. Another program has written to it, or it is damaged."
+            ) from error
+
+    return call

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.store.address import is_url, shown
-from scrapyd_dist.store.disk import check_local, kind_on
+from scrapyd_dist.store.address import check_local, is_url, kind_on, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

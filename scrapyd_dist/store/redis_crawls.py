@@ -10,8 +10,7 @@ from scrapyd_dist.batches import CRAWL_NAME, ShardState
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.judging import foreign, from_json
-from scrapyd_dist.store.redis_link import CHUNK
-from scrapyd_dist.store.redis_port import OPEN, RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_link import CHUNK, OPEN, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import (
     CRAWL_COLUMNS,
     CRAWL_FIELDS,

@@ -19,15 +19,14 @@ from scrapyd_dist.store.frontier_rows import (
     slot_counts,
 )
 from scrapyd_dist.store.redis_batches import numbered
-from scrapyd_dist.store.redis_port import RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_link import RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SlotCount
-    from scrapyd_dist.store.redis_attempts import RedisAttempts
-    from scrapyd_dist.store.redis_batches import RedisBatches
+    from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
     from scrapyd_dist.store.redis_link import RedisConnection
 
 #: fingerprints that are looked for together

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_port import RedisPort, whole, word
+from scrapyd_dist.store.redis_link import RedisPort, whole, word
 from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_texts, rules_of, state_of
 from scrapyd_dist.throttle.domain_status import DomainRules, span, target_of
 from scrapyd_dist.throttle.permits import SECOND, DomainLook, DomainState, PermitReply, Rules, TakenPermits

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.store.guard import assembled
-from scrapyd_dist.store.sqlite_attempts import SqliteAttempts
-from scrapyd_dist.store.sqlite_batches import SqliteBatches
+from scrapyd_dist.store.base import assembled
+from scrapyd_dist.store.sqlite_batches import SqliteAttempts, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection
 from scrapyd_dist.store.sqlite_frontier import SqliteFrontier

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
-from scrapyd_dist.store.disk import check_local
-from scrapyd_dist.store.rows import Door
-from scrapyd_dist.store.signing import Signer
+from scrapyd_dist.store.address import check_local
+from scrapyd_dist.store.rows import Door, Signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +65,9 @@ class SqliteConnection:
         database.row_factory = sqlite3.Row
         try:
             self._check_ours(database)
-            database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # it takes in a file that has no tables yet
+            # It takes in a new file only, but would write to any: each opening would wait for all that write.
+            if not database.execute("PRAGMA page_count").fetchone()[0]:
+                database.execute("PRAGMA auto_vacuum = INCREMENTAL")
             _write_ahead(database)
             database.execute("PRAGMA synchronous = FULL")  # what is posted was written down, even if the power fails
             database.execute("PRAGMA foreign_keys = ON")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.throttle.domain_status import DomainRules
     from scrapyd_dist.throttle.permits import PermitRequest
 
-
 #: changes that are remembered, for those who ask what has changed since: more than come between two looks
 CHANGES = 1000
 _RULE = {

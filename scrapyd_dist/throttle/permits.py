@@ -123,12 +123,8 @@ class DomainState:
 
 
 SECOND = 1_000_000
-
-
 #: minimum time for which a grant is kept; a page returned later is not credited
 REMEMBERED = 60 * SECOND
-
-
 #: earlier than any time
 NEVER = -(1 << 62)
 

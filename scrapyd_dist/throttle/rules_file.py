@@ -20,16 +20,10 @@ if TYPE_CHECKING:
 
 #: maximum hits per window
 MOST_HITS = 1_000_000
-
-
 #: bounds of a window in seconds
 SHORTEST_WINDOW, LONGEST_WINDOW = 0.001, 31 * 86400.0
-
-
 #: maximum bytes of an encoded host name
 _LONGEST_NAME = 253
-
-
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 
 
@@ -128,18 +122,10 @@ def _shown(value: object) -> str:
 
 
 _TOP = ("domains", "blacklist")
-
-
 _LIMIT = ("hits", "window", "scale")
-
-
 #: maximum number of mistakes reported per file
 _TOLD = 20
-
-
 _STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
-
-
 _FORM = "`domains:` with a limit for each domain, or `blacklist:` with a list of domains"
 
 

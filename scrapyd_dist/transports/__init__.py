@@ -1,24 +1,32 @@
-"""Interfaces for sending a Call to a Node; importing this package loads no HTTP library.
+"""Interfaces for sending a Call to a Node, and the sending to many nodes; importing this package loads no HTTP library.
 
-`requests` blocks, `treq` runs in a Twisted reactor, `threads` is for asyncio without a reactor.
+`requests` blocks, and in threads serves asyncio without a reactor; `treq` runs in a Twisted reactor.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from scrapyd_dist.errors import NodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
+    from scrapyd_dist.scrapyd.api import Call
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 #: Connect timeout in seconds, unless the call's own timeout is shorter.
 CONNECT_TIMEOUT = 10.0
 #: Seconds without data after which a download fails. There is no total timeout: parts can be large, and links slow.
 SILENCE = 30.0
+#: maximum number of concurrent calls to different nodes
+MAX_THREADS = 64
 
 
 class Sender(Protocol):
@@ -69,3 +77,47 @@ class AsyncSender(Protocol):
 
     def close(self) -> None:
         """Release threads and connections."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeAnswer(Generic[A, T]):
+    """The result of one call: a value or an error."""
+
+    asked: A
+    value: T | None = None
+    error: NodeError | None = None
+
+
+@contextmanager
+def thread_pool(size: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool of 1 to `MAX_THREADS` threads.
+
+    If the block raises, Ctrl-C included, calls that have not begun are cancelled, and the others are not awaited.
+    """
+    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, size)))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def sweep(whom: Sequence[A], ask: Callable[[A], T], *, threads: int = MAX_THREADS) -> Iterator[NodeAnswer[A, T]]:
+    """Call `ask` for all arguments concurrently, and yield each answer when it arrives.
+
+    Calls that have not begun are cancelled when the generator is closed.
+
+    Args:
+        whom: the arguments, such as nodes or jobs.
+        ask: returns a value or raises NodeError; any other exception is raised from the generator.
+        threads: maximum number of concurrent calls.
+    """
+    with thread_pool(min(threads, len(whom))) as pool:
+        asked = {pool.submit(ask, one): one for one in whom}
+        for done in as_completed(asked):
+            failed = done.exception()
+            if isinstance(failed, NodeError):
+                yield NodeAnswer(asked=asked[done], error=failed)
+            else:
+                yield NodeAnswer(asked=asked[done], value=done.result())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from scrapyd_dist.errors import CutReply, NotJson
+from scrapyd_dist.errors import CutReply, NodeError, NoReply, NotJson
 from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
+    from scrapyd_dist.scrapyd.api import Call
 
 T = TypeVar("T")
 
@@ -33,6 +33,16 @@ def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict
     if authorization is not None:
         headers["Authorization"] = authorization
     return headers
+
+
+def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
+    """Return the error of a call that was sent and not answered in time."""
+    return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
+
+
+def broken(node: Node, call: Call[T]) -> NodeError:
+    """Return the error of a connection that ended before the body did."""
+    return CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply")
 
 
 class ReplyIntake(Generic[T]):

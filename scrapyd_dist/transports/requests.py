@@ -1,4 +1,4 @@
-"""Sends calls with the requests library, for blocking code.
+"""Sends calls with the requests library, for blocking code, or in threads for asyncio without a reactor.
 
 The defaults of requests are switched off: environment proxies, netrc, redirects, cookies, decoding; its exceptions are
 translated. Connections are not kept open, because a stale one would make a failed POST ambiguous.
@@ -6,8 +6,10 @@ translated. Connections are not kept open, because a stale one would make a fail
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, RemoteDisconnected
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,24 +20,25 @@ from scrapyd_dist.errors import (
     ConnectionLost,
     ConnectionRefused,
     ConnectTimeout,
-    CutReply,
     HostNotFound,
     NodeError,
-    NoReply,
     NotJson,
     NoTls,
     TlsRefused,
 )
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
-from scrapyd_dist.transports.reply_intake import PIECE, ReplyIntake, request_headers
+from scrapyd_dist.transports.reply_intake import PIECE, ReplyIntake, broken, no_reply, request_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
+    from scrapyd_dist.scrapyd.api import Call
+    from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
+#: Maximum concurrent calls per node, for asyncio.
+THREADS = 8
 
 
 class _UncheckedAdapter(urllib3.connection.HTTPSConnection):
@@ -43,9 +46,8 @@ class _UncheckedAdapter(urllib3.connection.HTTPSConnection):
 
     def connect(self) -> None:
         super().connect()
-        self.is_verified = (
-            True  # urllib3 uses it for its warning only; a warning filter would affect the project's, too
-        )
+        # urllib3 uses it for its warning only; a warning filter would affect the project's, too
+        self.is_verified = True
 
 
 class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
@@ -60,22 +62,18 @@ class _Session(requests.Session):
 
 
 class _Tls(requests.adapters.HTTPAdapter):
-    """TLS options of a target: may connect to an address and check the certificate for a host name.
+    """TLS options of a target: may connect to an address and check the certificate for a host name."""
 
-    Args:
-        name: the host name that the address was looked up from, or None.
-        verify: whether the certificate is checked.
-    """
-
-    def __init__(self, name: str | None, *, verify: bool) -> None:
-        self._name, self._verify = name, verify
+    def __init__(self, node: Node) -> None:
+        self._node = node
         super().__init__()
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
-        if self._name is not None:
-            kwargs = {**kwargs, "server_hostname": self._name, "assert_hostname": self._name}
+        name = self._node.tls_name
+        if name is not None:
+            kwargs = {**kwargs, "server_hostname": name, "assert_hostname": name}
         super().init_poolmanager(connections, maxsize, block, **kwargs)
-        if not self._verify:
+        if not self._node.verify:
             manager = self.poolmanager
             manager.pool_classes_by_scheme = {**manager.pool_classes_by_scheme, "https": _UncheckedPool}
 
@@ -88,35 +86,25 @@ class RequestsTransport:
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """See `Sender.send`. A body that stalls right after its head may take the timeout twice."""
-        seconds = call.timeout if timeout is None else timeout
-        return self._exchange(node, call, None, seconds=seconds, deadline=time.monotonic() + seconds)
+        return self._exchange(node, call, None, call.timeout if timeout is None else timeout)
 
     def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
         """See `Sender.download`."""
-        return self._exchange(node, call, sink, seconds=silence, deadline=None)
+        return self._exchange(node, call, sink, silence)
 
     def close(self) -> None:
         """Do nothing: no connection is kept open."""
 
-    def _exchange(
-        self,
-        node: Node,
-        call: Call[T],
-        sink: Callable[[bytes], object] | None,
-        *,
-        seconds: float,
-        deadline: float | None,
-    ) -> T:
-        with _Session() as session:
-            response = self._head(session, node, call, seconds)
-            with response:
-                intake = ReplyIntake(node, call, response.status_code, response.headers.items(), sink)
-                # Only errors of reading are translated; an exception of the sink is not the node's fault.
-                for piece in _pieces(response, node, call, seconds, deadline):
-                    intake.feed(piece)
-                    if intake.full:
-                        break
-                return intake.done()
+    def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
+        deadline = time.monotonic() + seconds if sink is None else float("inf")
+        with _Session() as session, self._head(session, node, call, seconds) as response:
+            intake = ReplyIntake(node, call, response.status_code, response.headers.items(), sink)
+            # Only errors of reading are translated; an exception of the sink is not the node's fault.
+            for piece in _pieces(response, node, call, seconds, deadline):
+                intake.feed(piece)
+                if intake.full:
+                    break
+            return intake.done()
 
     def _head(self, session: requests.Session, node: Node, call: Call[T], seconds: float) -> requests.Response:
         """Send the request and wait for the head of the reply."""
@@ -124,7 +112,7 @@ class RequestsTransport:
         session.trust_env = False
         session.headers.clear()
         if node.tls_name is not None or not node.verify:
-            session.mount("https://", _Tls(node.tls_name, verify=node.verify))
+            session.mount("https://", _Tls(node))
         connect = min(self._connect_timeout, seconds)
         try:
             return session.request(
@@ -142,9 +130,41 @@ class RequestsTransport:
             raise _head_error(e, node, call, connect, seconds) from e
 
 
-def _pieces(
-    response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float | None
-) -> Iterator[bytes]:
+class ThreadTransport:
+    """An `AsyncSender` over a blocking `Sender`, with a thread pool per node, so that a silent node blocks no other.
+
+    A cancelled call continues in its thread until its timeout; the node may still accept it. The timeout of a call
+    starts when a thread begins it. The sink of a download is called in a thread of the pool.
+    """
+
+    def __init__(self, sender: Sender | None = None, *, threads: int = THREADS) -> None:
+        self._sender = sender or RequestsTransport()
+        self._threads = threads
+        self._pools: dict[str, ThreadPoolExecutor] = {}  #: by node url
+
+    async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
+        """See `Sender.send`."""
+        return await self._in_thread(node, lambda: self._sender.send(node, call, timeout=timeout))
+
+    async def download(
+        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
+    ) -> T:
+        """See `Sender.download`."""
+        return await self._in_thread(node, lambda: self._sender.download(node, call, sink, silence=silence))
+
+    def close(self) -> None:
+        """Shut the pools down; a thread that waits for a reply ends with it."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._sender.close()
+
+    async def _in_thread(self, node: Node, work: Callable[[], T]) -> T:
+        if node.url not in self._pools:
+            self._pools[node.url] = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="sdist-send")
+        return await asyncio.get_running_loop().run_in_executor(self._pools[node.url], work)
+
+
+def _pieces(response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float) -> Iterator[bytes]:
     """Yield the raw body as it arrives, until its end or the deadline."""
     # Older releases of urllib3 lack read1, and wait until a piece is full.
     read = getattr(response.raw, "read1", None) or response.raw.read
@@ -152,47 +172,45 @@ def _pieces(
         try:
             piece = read(PIECE, decode_content=False)
         except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
-            raise _no_reply(node, call, seconds) from e
+            raise no_reply(node, call, seconds) from e
         except (urllib3.exceptions.HTTPError, HTTPException, OSError) as e:
-            raise CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply") from e
+            raise broken(node, call) from e
         if not piece:
             return
-        if deadline is not None and time.monotonic() > deadline:
-            raise _no_reply(node, call, seconds)
+        if time.monotonic() > deadline:
+            raise no_reply(node, call, seconds)
         yield piece
 
 
 def _head_error(error: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
     """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
+    where, causes = str(node), list(_causes(error))
     if isinstance(error, requests.ConnectTimeout):
-        return ConnectTimeout.at(str(node), f"{connect:g} s")
+        return ConnectTimeout.at(where, f"{connect:g} s")
     if isinstance(error, requests.Timeout):
-        if any("handshake" in str(cause) for cause in _causes(error)):
-            # A server without TLS takes the handshake for the beginning of a request and waits for the rest.
-            return NoTls.at(str(node), f"{connect:g} s")
-        return _no_reply(node, call, seconds)
+        # A server without TLS takes the handshake for the beginning of a request and waits for the rest.
+        handshake = any("handshake" in str(cause) for cause in causes)
+        return NoTls.at(where, f"{connect:g} s") if handshake else no_reply(node, call, seconds)
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         # requests checks for the CA file before it connects
-        return TlsRefused.at(str(node), f"the CA file {node.ca} cannot be read")
-    return _connection_error(error, node, call)
+        return TlsRefused.at(where, f"the CA file {node.ca} cannot be read")
+    return _connection_error(causes, where, call.path)
 
 
-def _connection_error(error: Exception, node: Node, call: Call[T]) -> NodeError:
-    where = str(node)
-    causes = list(_causes(error))
-    if _any(causes, requests.exceptions.SSLError) and "EOF" not in str(error):
-        return TlsRefused.at(where, _tls_words(causes))
-    if _any(causes, socket.gaierror) or _any(causes, requests.exceptions.InvalidURL) or _any(causes, UnicodeError):
+def _connection_error(causes: list[BaseException], where: str, path: str) -> NodeError:
+    def has(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    if has(requests.exceptions.SSLError) and "EOF" not in str(causes[0]):
+        return TlsRefused.at(where, str(causes[-1])[:200])
+    if has(socket.gaierror, requests.exceptions.InvalidURL, UnicodeError):
         return HostNotFound.at(where)
-    if _any(causes, urllib3.exceptions.NewConnectionError):
-        return ConnectionRefused.at(where, _system_words(causes))
-    if _any(causes, HTTPException) and not _any(causes, RemoteDisconnected):
-        return NotJson.at(where, f"{call.path}: the server does not speak HTTP")
-    return ConnectionLost.at(where, call.path)
-
-
-def _no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
-    return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
+    if has(urllib3.exceptions.NewConnectionError):
+        others = (one for one in causes if isinstance(one, OSError) and not isinstance(one, ConnectionRefusedError))
+        return ConnectionRefused.at(where, next((one.strerror for one in others if one.strerror), ""))
+    if has(HTTPException) and not has(RemoteDisconnected):
+        return NotJson.at(where, f"{path}: the server does not speak HTTP")
+    return ConnectionLost.at(where, path)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -205,20 +223,3 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(item))
             queue += [*item.args, getattr(item, "reason", None), item.__cause__, item.__context__]
             yield item
-
-
-def _any(causes: list[BaseException], kind: type[BaseException]) -> bool:
-    return any(isinstance(cause, kind) for cause in causes)
-
-
-def _system_words(causes: list[BaseException]) -> str:
-    """Return the operating system's reason, unless it is only "connection refused"."""
-    for cause in causes:
-        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, ConnectionRefusedError):
-            return cause.strerror
-    return ""
-
-
-def _tls_words(causes: list[BaseException]) -> str:
-    """Return the message of OpenSSL or of the host name check."""
-    return str(causes[-1])[:200]

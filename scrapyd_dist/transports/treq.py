@@ -1,7 +1,8 @@
 """Sends calls with treq, in a Twisted reactor, with one timeout for the whole call.
 
-The timeout of treq covers only the head of a reply, hence the timers here. Exceptions of Twisted are translated.
-Connections are not kept open, because a stale one would make a failed POST ambiguous.
+The timeout of treq covers only the head of a reply, hence the timers here. Failures of Twisted are translated: a
+request that may have been sent gets an error with `maybe_accepted`. Connections are not kept open, because a stale one
+would make a failed POST ambiguous.
 """
 
 # mypy: allow-untyped-calls
@@ -10,34 +11,61 @@ Connections are not kept open, because a stale one would make a failed POST ambi
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import treq
+from OpenSSL import SSL
+from service_identity import CertificateError, VerificationError
+from twisted.internet import error
+from twisted.internet._resolver import GAIResolver  # the one that reactors start with; it has no public name
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorPluggableNameResolver
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.client import Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool, ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import UNKNOWN_LENGTH, IAgent
+from twisted.web.iweb import UNKNOWN_LENGTH, IAgent, IPolicyForHTTPS
 from zope.interface import implementer  # type: ignore[import-untyped]  # has no types
 
-from scrapyd_dist.errors import CutReply
+from scrapyd_dist.errors import (
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimeout,
+    HostNotFound,
+    NodeError,
+    NotJson,
+    TlsRefused,
+)
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
-from scrapyd_dist.transports.reply_intake import ReplyIntake, request_headers
-from scrapyd_dist.transports.twisted import SystemNames, TimedOut, head_error, no_reply, tls_policy, was_cancelled
+from scrapyd_dist.transports.reply_intake import ReplyIntake, broken, no_reply, request_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.call import Call
+    from scrapyd_dist.scrapyd.api import Call
 
 T = TypeVar("T")
 
 #: The url given to treq; `_NodeAgent` replaces it.
 _STAND_IN = "http://node.invalid/"
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_TLS_ERRORS = (SSL.Error, VerificationError, CertificateError)
+# Failures of a connection that ended without a protocol error of the server.
+_ENDINGS = (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted)
+
+
+class _TimedOut(Exception):
+    """A call has timed out; the argument is the exception that cancelling it raised."""
+
+
+class _Broken(Exception):
+    """The connection ended before the body did."""
 
 
 class TreqTransport:
@@ -66,7 +94,10 @@ class TreqTransport:
         self._agent = agent
         self._agents: dict[tuple[object, ...], Any] = {}
         self._connect_timeout = connect_timeout
-        self._wait = wait or (_as_future if isinstance(reactor, AsyncioSelectorReactor) else _as_it_is)
+        in_asyncio = isinstance(reactor, AsyncioSelectorReactor)
+        self._wait = wait or (
+            (lambda sent: sent.asFuture(asyncio.get_running_loop())) if in_asyncio else lambda sent: sent
+        )
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """See `Sender.send`."""
@@ -91,10 +122,10 @@ class TreqTransport:
         response.deliverBody(body)
         try:
             await body.finished
-        except TimedOut as e:
+        except _TimedOut as e:
             raise no_reply(node, call, seconds) from e
         except _Broken as e:
-            raise CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply") from e
+            raise broken(node, call) from e
         return intake.done()
 
     async def _head(self, node: Node, call: Call[T], seconds: float) -> Any:
@@ -104,38 +135,28 @@ class TreqTransport:
         agent: Any = _NodeAgent(self._agent_for(node), node.url_of(call.target))
         try:
             sent = treq.request(
-                call.method,
-                _STAND_IN,
-                headers=headers,
-                data=body,
-                agent=agent,
-                allow_redirects=False,
-                unbuffered=True,
-                reactor=self._reactor,
-            )
+                call.method, _STAND_IN, headers=headers, data=body, agent=agent, allow_redirects=False,
+                unbuffered=True, reactor=self._reactor,
+            )  # fmt: skip
             sent.addTimeout(seconds, self._reactor, onTimeoutCancel=_timed_out)
             return await sent
         except Exception as e:
-            if was_cancelled(e):
+            if _was_cancelled(e):
                 raise CancelledError from e
             # Any other exception is one of Twisted or OpenSSL.
-            raise head_error(e, node, call, self._connect_timeout, seconds) from e
+            raise _head_error(e, node, call, self._connect_timeout, seconds) from e
 
     def _agent_for(self, node: Node) -> Any:
         """Return the agent for the node's TLS options, cached because creating one reads certificates."""
         key = (node.verify, node.ca, node.tls_name)
         if key not in self._agents:
             self._agents[key] = self._agent or Agent(
-                SystemNames(self._reactor),
-                contextFactory=tls_policy(node),
+                _SystemNames(self._reactor),
+                contextFactory=_TlsPolicy(node),
                 connectTimeout=self._connect_timeout,
                 pool=HTTPConnectionPool(self._reactor, persistent=False),
             )
         return self._agents[key]
-
-
-class _Broken(Exception):
-    """The connection ended before the body did."""
 
 
 @implementer(IAgent)
@@ -169,14 +190,14 @@ class _NodeAgent:
 
 
 class _Body(Protocol):
-    """Passes a body to an `ReplyIntake` until its end, a timeout, or an exception of the intake."""
+    """Passes a body to a `ReplyIntake` until its end, a timeout, or an exception of the intake."""
 
     def __init__(self, clock: Any, intake: ReplyIntake[Any], seconds: float, *, renewed: bool) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._drop())
         self._intake = intake
         self._seconds = seconds
         self._renewed = renewed
-        self._timer = clock.callLater(seconds, self._end, Failure(TimedOut()))
+        self._timer = clock.callLater(seconds, self._end, Failure(_TimedOut()))
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
         if self.finished.called:
@@ -223,13 +244,110 @@ def _headers(response: Any) -> list[tuple[str, str]]:
 
 
 def _timed_out(result: object, _seconds: float) -> object:
-    """Wrap the failure of a cancelled call in `TimedOut`."""
-    return Failure(TimedOut(result.value)) if isinstance(result, Failure) else result
+    """Wrap the failure of a cancelled call in `_TimedOut`."""
+    return Failure(_TimedOut(result.value)) if isinstance(result, Failure) else result
 
 
-def _as_future(deferred: Deferred[Any]) -> Awaitable[Any]:
-    return deferred.asFuture(asyncio.get_running_loop())
+@implementer(IReactorPluggableNameResolver)
+class _SystemNames:
+    """A reactor with the system's name resolver; Scrapy installs one that does not support IPv6."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self.nameResolver = GAIResolver(reactor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
 
 
-def _as_it_is(deferred: Deferred[Any]) -> Awaitable[Any]:
-    return deferred
+@implementer(IPolicyForHTTPS)
+class _TlsPolicy:
+    """Checks certificates as a node's TLS options say, for the host that its address was looked up from.
+
+    Raises:
+        TlsRefused: the CA file of the target cannot be read.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._name = None if node.tls_name is None else node.tls_name.encode("ascii")
+        self._checked = BrowserLikePolicyForHTTPS(_roots(node)) if node.verify else None
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: N802 - Twisted's
+        name = hostname if self._name is None else self._name
+        return _Unchecked(name) if self._checked is None else self._checked.creatorForNetloc(name, port)
+
+
+def _roots(node: Node) -> Any:
+    """Return the certificates to trust; None for the system's."""
+    if node.ca is None:
+        return None
+    try:
+        found = [Certificate.loadPEM(pem) for pem in _PEM.findall(Path(node.ca).read_bytes())]
+    except (OSError, SSL.Error, ValueError) as e:
+        raise TlsRefused.at(str(node), f"the CA file {node.ca} cannot be read") from e
+    if not found:
+        raise TlsRefused.at(str(node), f"the CA file {node.ca} has no certificate in it")
+    return trustRootFromCertificates(found)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Unchecked:
+    """The connection for `verify = no`."""
+
+    def __init__(self, hostname: bytes) -> None:
+        self._hostname = hostname
+
+    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002, N802, N803 - Twisted's
+        connection = SSL.Connection(CertificateOptions(verify=False).getContext(), None)
+        connection.set_tlsext_host_name(self._hostname)
+        return connection
+
+
+def _head_error(failed: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
+    """Translate a failure before the head of the reply; the class says whether the request may have been sent."""
+    where, causes = str(node), list(_causes(failed))
+    if any(isinstance(cause, error.ConnectingCancelledError) for cause in causes):
+        return ConnectTimeout.at(where, f"{seconds:g} s")
+    if isinstance(failed, _TimedOut):
+        return no_reply(node, call, seconds)
+    if isinstance(failed, (error.TimeoutError, error.TCPTimedOutError)):
+        return ConnectTimeout.at(where, f"{connect:g} s")
+    return _connection_error(failed, causes, where, call.path)
+
+
+def _connection_error(failed: Exception, causes: list[BaseException], where: str, path: str) -> NodeError:
+    if isinstance(failed, (error.DNSLookupError, UnicodeError)):
+        return HostNotFound.at(where)
+    if isinstance(failed, error.ConnectError):
+        refused = isinstance(failed, error.ConnectionRefusedError)
+        return ConnectionRefused.at(where, "" if refused else str(getattr(failed, "string", None) or failed)[:200])
+    for cause in causes:
+        if isinstance(cause, _TLS_ERRORS) and "unexpected eof" not in str(cause):
+            return TlsRefused.at(where, _tls_words(cause))
+    if isinstance(causes[-1], (*_ENDINGS, SSL.Error)):
+        return ConnectionLost.at(where, path)
+    return NotJson.at(where, f"{path}: the server does not speak HTTP")
+
+
+def _was_cancelled(failed: Exception) -> bool:
+    """Whether the caller cancelled the call, rather than a timeout or a failure."""
+    kinds = (CancelledError, error.ConnectingCancelledError)
+    return not isinstance(failed, _TimedOut) and any(isinstance(cause, kinds) for cause in _causes(failed))
+
+
+def _causes(failed: object) -> Iterator[BaseException]:
+    """Yield an exception and those that Twisted wrapped in it."""
+    if not isinstance(failed, BaseException):
+        return
+    yield failed
+    if isinstance(failed, _TimedOut):
+        yield from _causes(failed.args[0])
+    for reason in getattr(failed, "reasons", None) or ():
+        yield from _causes(reason.value)
+
+
+def _tls_words(cause: BaseException) -> str:
+    """Return OpenSSL's reason; its errors are lists of (library, function, reason)."""
+    if isinstance(cause, SSL.Error) and cause.args and isinstance(cause.args[0], list):
+        return ", ".join(str(entry[-1]) for entry in cause.args[0])[:200]
+    return f"the certificate is not for this host ({type(cause).__name__})"

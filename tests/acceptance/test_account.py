@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, misses, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -14,13 +15,13 @@ PLAIN = {**QUICK, "ADDONS": ADDON, "RETRY_TIMES": 1, "DOWNLOAD_TIMEOUT": 2}
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.fixture
 def crawl(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], nodes_up: list[ScrapydNode]
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode]
 ) -> Callable[..., tuple[Project, Result]]:
     """`crawl(site, "easy", DISTRIBUTED_MAX_FAILED=1)`: the project after it, and how it ended."""
 
@@ -51,7 +52,7 @@ CARELESS = """
 
 
 def test_offsite_and_duplicates_are_filtered_once_and_counted(
-    crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
+    crawl: Callable[..., tuple[Project, Result]], site: StartSite
 ) -> None:
     there = site(90, offsite=2, duplicates=3)  # on each of three index pages
     it, done = crawl(there)
@@ -66,9 +67,7 @@ def test_offsite_and_duplicates_are_filtered_once_and_counted(
 
 
 @pytest.mark.black_box
-def test_gone_pages_are_listed_and_no_failure(
-    crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
-) -> None:
+def test_gone_pages_are_listed_and_no_failure(crawl: Callable[..., tuple[Project, Result]], site: StartSite) -> None:
     there = site(60)
     there.behave({there.site.detail_path(3): "gone", there.site.detail_path(4): "status:410"})
     it, done = crawl(there)
@@ -92,7 +91,7 @@ BAD_PAGES = {
 
 @pytest.mark.parametrize(("allowed", "code"), [(0, 3), pytest.param(5, 0, marks=pytest.mark.black_box)])
 def test_failed_pages_make_a_partial_crawl(
-    allowed: int, code: int, crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
+    allowed: int, code: int, crawl: Callable[..., tuple[Project, Result]], site: StartSite
 ) -> None:
     there = site(60)
     there.behave({there.site.detail_path(number): kind for number, (kind, _, _) in BAD_PAGES.items()})
@@ -110,9 +109,7 @@ def test_failed_pages_make_a_partial_crawl(
 
 
 @pytest.mark.black_box
-def test_a_page_that_recovers_is_no_miss(
-    crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
-) -> None:
+def test_a_page_that_recovers_is_no_miss(crawl: Callable[..., tuple[Project, Result]], site: StartSite) -> None:
     there = site(60)
     there.behave({there.site.detail_path(8): "fail:1"})
     it, done = crawl(there)
@@ -123,9 +120,7 @@ def test_a_page_that_recovers_is_no_miss(
 
 
 @pytest.mark.black_box
-def test_an_exception_in_a_callback_is_a_failure(
-    crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
-) -> None:
+def test_an_exception_in_a_callback_is_a_failure(crawl: Callable[..., tuple[Project, Result]], site: StartSite) -> None:
     there = site(60)
     it, done = crawl(there, "careless")
     assert done.code == 3, said(done)
@@ -141,7 +136,7 @@ def test_an_exception_in_a_callback_is_a_failure(
 
 @pytest.mark.black_box
 def test_redirects_that_lead_to_no_page_of_their_own(
-    crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
+    crawl: Callable[..., tuple[Project, Result]], site: StartSite
 ) -> None:
     there = site(60)
     offsite = there.url.replace("127.0.0.1", "localhost")
@@ -174,7 +169,7 @@ LOCAL = """
 
 @pytest.mark.black_box
 def test_pages_that_the_producer_crawls_itself_are_in_the_account(
-    crawl: Callable[..., tuple[Project, Result]], site: Callable[..., SiteProcess]
+    crawl: Callable[..., tuple[Project, Result]], site: StartSite
 ) -> None:
     there = site(60)
     there.behave({there.site.detail_path(2): "gone", there.site.detail_path(3): "fail"})

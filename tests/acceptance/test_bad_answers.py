@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 from rig import proxy
 from rig.bad_days import IMPATIENT, arguments, assert_exact, attempts, wait_accepted, wait_running
-from rig.commands import Command, Result
+from rig.commands import Result
 from rig.crawls import last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.proxy import Mishap, Proxy
@@ -49,9 +50,7 @@ class Scene:
 
 @pytest.fixture
 def scene(
-    scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
-    project: Callable[..., Project],
+    scrapyd_node: Callable[..., ScrapydNode], site: StartSite, project: MakeProject
 ) -> Iterator[Callable[..., Scene]]:
     with ExitStack() as stack:
 
@@ -66,9 +65,7 @@ def scene(
 
 
 @pytest.mark.parametrize("kind", ["late", *(pytest.param(kind, marks=SLOW_ROW) for kind in TAKEN if kind != "late")])
-def test_a_job_that_was_taken_is_not_sent_again(
-    kind: str, scene: Callable[..., Scene], run_scrapy: Callable[..., Result]
-) -> None:
+def test_a_job_that_was_taken_is_not_sent_again(kind: str, scene: Callable[..., Scene], run_scrapy: RunCommand) -> None:
     here = scene()
     here.proxy.spoil("schedule.json", TAKEN[kind], times=2)
     done = run_scrapy(here.project, *arguments("scrapy", here.site))
@@ -80,9 +77,7 @@ def test_a_job_that_was_taken_is_not_sent_again(
 
 
 @pytest.mark.parametrize("kind", ["500", *(pytest.param(kind, marks=SLOW_ROW) for kind in NOT_TAKEN if kind != "500")])
-def test_a_job_that_was_not_taken_is_sent_again(
-    kind: str, scene: Callable[..., Scene], run_scrapy: Callable[..., Result]
-) -> None:
+def test_a_job_that_was_not_taken_is_sent_again(kind: str, scene: Callable[..., Scene], run_scrapy: RunCommand) -> None:
     here = scene()
     here.proxy.spoil("schedule.json", NOT_TAKEN[kind], times=2)
     done = run_scrapy(here.project, *arguments("scrapy", here.site))
@@ -95,9 +90,7 @@ def test_a_job_that_was_not_taken_is_sent_again(
 
 
 @SLOW_ROW
-def test_a_node_that_says_no_once_is_asked_again(
-    scene: Callable[..., Scene], run_scrapy: Callable[..., Result]
-) -> None:
+def test_a_node_that_says_no_once_is_asked_again(scene: Callable[..., Scene], run_scrapy: RunCommand) -> None:
     here = scene()
     here.proxy.spoil("schedule.json", proxy.REFUSED)
     here.assert_whole(run_scrapy(here.project, *arguments("scrapy", here.site)))
@@ -108,7 +101,7 @@ def test_a_node_that_says_no_once_is_asked_again(
 
 @SLOW_ROW
 def test_a_job_that_arrives_after_it_was_given_up_is_not_collected(
-    scene: Callable[..., Scene], run_scrapy: Callable[..., Result]
+    scene: Callable[..., Scene], run_scrapy: RunCommand
 ) -> None:
     here = scene(200, 0.3)
     here.proxy.spoil("schedule.json", Mishap(hold=6, share=0.0))
@@ -121,7 +114,7 @@ def test_a_job_that_arrives_after_it_was_given_up_is_not_collected(
 @SLOW_ROW
 @pytest.mark.parametrize("kind", ["cut", "500", "html"])
 def test_many_exchanges_of_every_kind_are_spoilt(
-    kind: str, scene: Callable[..., Scene], start_scrapy: Callable[..., Command]
+    kind: str, scene: Callable[..., Scene], start_scrapy: StartCommand
 ) -> None:
     here = scene(400, 0.15)
     command = start_scrapy(here.project, *arguments("scrapy", here.site))
@@ -135,7 +128,7 @@ def test_many_exchanges_of_every_kind_are_spoilt(
 
 @SLOW_ROW
 def test_parts_that_break_in_the_middle_come_home_whole(
-    scene: Callable[..., Scene], start_scrapy: Callable[..., Command]
+    scene: Callable[..., Scene], start_scrapy: StartCommand
 ) -> None:
     here = scene()
     command = start_scrapy(here.project, *arguments("scrapy", here.site))

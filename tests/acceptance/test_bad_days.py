@@ -16,18 +16,20 @@ from rig.bad_days import (
 )
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
-from rig.nodes import ScrapydNode
+from rig.fixtures import MakeProject, StartCommand, StartFleet, StartSite
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Attempt, AttemptState
 
+pytestmark = pytest.mark.black_box
+
 BOTH_WAYS = pytest.mark.parametrize("way", ["scrapy", "sdist"])
 
 
 @pytest.fixture
-def begun(start_scrapy: Callable[..., Command], start_cli: Callable[..., Command]) -> Callable[..., Command]:
+def begun(start_scrapy: StartCommand, start_cli: StartCommand) -> Callable[..., Command]:
     """`begun(way, project, site)`: a crawl that runs."""
     return lambda way, project, site: begin(way, project, site, scrapy=start_scrapy, cli=start_cli)
 
@@ -47,12 +49,8 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
     assert summary["batches"]["dead"] == 0
 
 
-@pytest.mark.black_box
 def test_one_node_away_one_killed_one_worker_killed(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100, offsite=2, duplicates=3)
     pages.behave({pages.site.detail_path(555): "gone"})
@@ -71,13 +69,7 @@ def test_one_node_away_one_killed_one_worker_killed(
     assert states == {"node1": "down", "node2": "down", "node3": "up"}
 
 
-@pytest.mark.black_box
-def test_a_whole_machine_dies(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
-) -> None:
+def test_a_whole_machine_dies(project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand) -> None:
     nodes, pages = fleet(2), site(500, "--latency=0.3", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun("sdist", it, pages)
@@ -91,14 +83,9 @@ def test_a_whole_machine_dies(
     assert {attempt.node for attempt in lost} == {"node1"}
 
 
-@pytest.mark.black_box
 @BOTH_WAYS
 def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
-    way: str,
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    way: str, project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     nodes, pages = fleet(2, jobs_to_keep="1000"), site(900, "--latency=0.4", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
@@ -124,12 +111,8 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     assert after, "it got no more work after it came back"
 
 
-@pytest.mark.black_box
 def test_a_daemon_hangs_while_its_workers_go_on(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     nodes, pages = fleet(2), site(500, "--latency=0.2", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_NODE_TIMEOUT": 60})
@@ -144,12 +127,8 @@ def test_a_daemon_hangs_while_its_workers_go_on(
     assert set(pages.item_hits().values()) == {1}
 
 
-@pytest.mark.black_box
 def test_a_node_is_restarted_while_its_jobs_run(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     nodes, pages = fleet(1), site(200, "--latency=0.3", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_NODE_TIMEOUT": 30})
@@ -162,13 +141,7 @@ def test_a_node_is_restarted_while_its_jobs_run(
     assert set(pages.item_hits().values()) == {1}
 
 
-@pytest.mark.black_box
-def test_a_node_comes_back_empty(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
-) -> None:
+def test_a_node_comes_back_empty(project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand) -> None:
     nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = begun("scrapy", it, pages)

@@ -1,23 +1,17 @@
 """Bad input: one clear paragraph, the right exit code, and nothing half done left behind; by both ways in."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import scrapy
+from _pytest.mark import ParameterSet
 from rig.badpeer import BadPeer
 from rig.crawls import ADDON, QUICK, assert_nothing_left, assert_one_paragraph, crawls, said
-from rig.nodes import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from _pytest.mark import ParameterSet
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
+from rig.fixtures import MakeProject, RunCommand, StartFleet
+from rig.nodes import ScrapydNode, free_port
+from rig.projects import Project
 
 FAST = {**QUICK, "DISTRIBUTED_REQUEST_TIMEOUT": 2, "START_URL": "http://127.0.0.1:1/"}
 
@@ -124,14 +118,14 @@ def ways() -> Iterator[ParameterSet]:
 
 
 @pytest.fixture(scope="module")
-def node(module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def node(module_fleet: StartFleet) -> ScrapydNode:
     """One good node, which asks for a password."""
     nodes: list[ScrapydNode] = module_fleet(1, username="me", password="right")
     return nodes[0]
 
 
 @pytest.fixture
-def refused(run_scrapy: Callable[..., Result], run_cli: Callable[..., Result]) -> Callable[..., str]:
+def refused(run_scrapy: RunCommand, run_cli: RunCommand) -> Callable[..., str]:
     """`refused(project, program, spider, …, code=2)`: runs it, checks how it ends, and gives the paragraph."""
 
     def run(it: Project, program: str, spider: str, *args: str, code: int) -> str:
@@ -152,7 +146,7 @@ def refused(run_scrapy: Callable[..., Result], run_cli: Callable[..., Result]) -
 
 @pytest.mark.parametrize(("case", "program"), list(ways()))
 def test_bad_configuration(
-    case: Case, program: str, project: Callable[..., Project], refused: Callable[..., str], node: ScrapydNode
+    case: Case, program: str, project: MakeProject, refused: Callable[..., str], node: ScrapydNode
 ) -> None:
     it = project(nodes=[node], settings={**FAST, **case.settings})
     if case.source:
@@ -166,7 +160,7 @@ def test_bad_configuration(
 
 
 @pytest.mark.parametrize("program", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
-def test_all_nodes_down(program: str, project: Callable[..., Project], refused: Callable[..., str]) -> None:
+def test_all_nodes_down(program: str, project: MakeProject, refused: Callable[..., str]) -> None:
     port = free_port()
     it = project(settings={**FAST, "DISTRIBUTED_TARGET_HOSTS": [f"127.0.0.1:{port}"]})
     told = refused(it, program, "easy", code=5)
@@ -177,9 +171,7 @@ def test_all_nodes_down(program: str, project: Callable[..., Project], refused: 
 
 @pytest.mark.black_box
 @pytest.mark.parametrize("program", ["scrapy", "sdist"])
-def test_a_node_that_hangs(
-    program: str, project: Callable[..., Project], refused: Callable[..., str], node: ScrapydNode
-) -> None:
+def test_a_node_that_hangs(program: str, project: MakeProject, refused: Callable[..., str], node: ScrapydNode) -> None:
     it = project(nodes=[node], settings=FAST)
     node.pause()
     try:
@@ -191,9 +183,7 @@ def test_a_node_that_hangs(
 
 
 @pytest.mark.parametrize("program", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
-def test_a_wrong_password(
-    program: str, project: Callable[..., Project], refused: Callable[..., str], node: ScrapydNode
-) -> None:
+def test_a_wrong_password(program: str, project: MakeProject, refused: Callable[..., str], node: ScrapydNode) -> None:
     wrong = f"[deploy:one]\nurl = {node.url}\nproject = properties\nusername = me\npassword = not-this\n"
     it = project(settings=FAST, extra=wrong)
     told = refused(it, program, "easy", code=6)
@@ -204,7 +194,7 @@ def test_a_wrong_password(
 
 @pytest.mark.black_box
 @pytest.mark.parametrize("program", ["scrapy", "sdist"])
-def test_a_node_that_answers_html(program: str, project: Callable[..., Project], refused: Callable[..., str]) -> None:
+def test_a_node_that_answers_html(program: str, project: MakeProject, refused: Callable[..., str]) -> None:
     peer = BadPeer(lambda connection, _: connection.answer(200, b"<html><h1>It works!</h1></html>"))
     try:
         it = project(settings={**FAST, "DISTRIBUTED_TARGET_HOSTS": [f"127.0.0.1:{peer.port}"]})
@@ -216,7 +206,7 @@ def test_a_node_that_answers_html(program: str, project: Callable[..., Project],
     assert_nothing_left(it)
 
 
-def test_no_project_here(project: Callable[..., Project], run_cli: Callable[..., Result]) -> None:
+def test_no_project_here(project: MakeProject, run_cli: RunCommand) -> None:
     it = project(settings=FAST)
     (it.path / "scrapy.cfg").unlink()
     done = run_cli(it, "crawl", "easy")
@@ -227,9 +217,7 @@ def test_no_project_here(project: Callable[..., Project], run_cli: Callable[...,
 
 
 @pytest.mark.black_box
-def test_settings_without_scrapy_cfg(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], node: ScrapydNode
-) -> None:
+def test_settings_without_scrapy_cfg(project: MakeProject, run_scrapy: RunCommand, node: ScrapydNode) -> None:
     it = project(settings={**FAST, "ADDONS": ADDON, "DISTRIBUTED_TARGET_HOSTS": [f"me:right@127.0.0.1:{node.port}"]})
     (it.path / "scrapy.cfg").unlink()
     env = {"SCRAPY_SETTINGS_MODULE": "properties.settings", "PYTHONPATH": str(it.path)}
@@ -241,9 +229,7 @@ def test_settings_without_scrapy_cfg(
 
 
 @pytest.mark.parametrize("command", ["crawl", pytest.param("plan", marks=pytest.mark.black_box)])
-def test_unknown_spider(
-    command: str, project: Callable[..., Project], run_cli: Callable[..., Result], node: ScrapydNode
-) -> None:
+def test_unknown_spider(command: str, project: MakeProject, run_cli: RunCommand, node: ScrapydNode) -> None:
     it = project(nodes=[node], settings=FAST)
     done = run_cli(it, command, "eazy", *(["-q"] if command == "crawl" else []))
     assert done.code == 4, said(done)
@@ -258,7 +244,7 @@ def test_unknown_spider(
     [("crawl", "import no_such_module_here"), ("plan", "def broken(:\n    pass"), ("crawl", "1 / 0")],
 )
 def test_a_spider_module_that_fails_to_import(
-    source: str, command: str, project: Callable[..., Project], run_cli: Callable[..., Result], node: ScrapydNode
+    source: str, command: str, project: MakeProject, run_cli: RunCommand, node: ScrapydNode
 ) -> None:
     it = project(nodes=[node], settings=FAST)
     it.spider("broken", source)
@@ -271,11 +257,7 @@ def test_a_spider_module_that_fails_to_import(
 
 @pytest.mark.black_box
 def test_a_good_crawl_follows_a_refused_one(
-    project: Callable[..., Project],
-    refused: Callable[..., str],
-    run_cli: Callable[..., Result],
-    node: ScrapydNode,
-    site: Callable[..., Any],
+    project: MakeProject, refused: Callable[..., str], run_cli: RunCommand, node: ScrapydNode, site: Callable[..., Any]
 ) -> None:
     there = site(30)
     it = project(nodes=[node], settings={**FAST, "START_URL": there.start_url})

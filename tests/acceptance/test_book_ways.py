@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import scrapyd_dist.middlewares
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -23,12 +23,12 @@ MIDDLEWARE = {"SPIDER_MIDDLEWARES": {"scrapyd_dist.Distributed": 100}}
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.fixture(scope="module")
-def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+def the_site(module_site: StartSite) -> SiteProcess:
     return module_site(90)
 
 
@@ -39,7 +39,7 @@ def site_now(the_site: SiteProcess) -> SiteProcess:
 
 
 @pytest.fixture
-def make(project: Callable[..., Project], site_now: SiteProcess) -> Callable[..., Project]:
+def make(project: MakeProject, site_now: SiteProcess) -> Callable[..., Project]:
     """A project that crawls this module's site: `make(nodes, ADDONS=…)`."""
 
     def made(nodes: list[ScrapydNode], spiders: dict[str, str] | None = None, **settings: Any) -> Project:
@@ -52,7 +52,7 @@ def make(project: Callable[..., Project], site_now: SiteProcess) -> Callable[...
 
 
 def test_the_middleware_line_of_the_book(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], nodes_up: list[ScrapydNode], site_now: SiteProcess
+    make: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     hosts = [f"127.0.0.1:{node.port}" for node in nodes_up]
     it = make([], **MIDDLEWARE, DISTRIBUTED_TARGET_RULE=1, DISTRIBUTED_TARGET_HOSTS=hosts)
@@ -87,9 +87,9 @@ def _plain_egg(it: Project) -> bytes:
 @pytest.mark.parametrize("way", [MIDDLEWARE, {"ADDONS": ADDON}], ids=["middleware", "addon"])
 def test_deployed_by_hand_with_the_package_installed_on_the_node(
     way: dict[str, Any],
-    make: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    fleet: Callable[..., list[ScrapydNode]],
+    make: MakeProject,
+    run_scrapy: RunCommand,
+    fleet: StartFleet,
     site_now: SiteProcess,
     tmp_path: Path,
 ) -> None:
@@ -106,7 +106,7 @@ def test_deployed_by_hand_with_the_package_installed_on_the_node(
 
 @pytest.mark.black_box
 def test_nothing_deployed_and_uploading_switched_off(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], fleet: Callable[..., list[ScrapydNode]]
+    make: MakeProject, run_scrapy: RunCommand, fleet: StartFleet
 ) -> None:
     nodes = fleet(1)
     it = make(nodes, ADDONS=ADDON, DISTRIBUTED_DEPLOY="never")
@@ -117,9 +117,7 @@ def test_nothing_deployed_and_uploading_switched_off(
     assert nodes[0].api("listversions.json", project=it.name).get("versions", []) == []
 
 
-def test_a_batch_typed_by_hand(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], site_now: SiteProcess
-) -> None:
+def test_a_batch_typed_by_hand(make: MakeProject, run_scrapy: RunCommand, site_now: SiteProcess) -> None:
     it = make([], ADDONS=ADDON)
     batch = json.dumps([site_now.detail(12)])
     done = run_scrapy(it, "crawl", "easy", "-s", f"DISTRIBUTED_START_URLS={batch}", "-o", "one.jl")
@@ -139,11 +137,7 @@ def test_a_batch_typed_by_hand(
     ],
 )
 def test_a_batch_typed_by_hand_in_other_projects(
-    spider: str,
-    settings: dict[str, Any],
-    make: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    site_now: SiteProcess,
+    spider: str, settings: dict[str, Any], make: MakeProject, run_scrapy: RunCommand, site_now: SiteProcess
 ) -> None:
     it = make([], **settings)
     batch = json.dumps([site_now.detail(number) for number in (3, 4)])
@@ -154,7 +148,7 @@ def test_a_batch_typed_by_hand_in_other_projects(
 
 
 def test_any_spider_by_the_name_of_a_callback(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], nodes_up: list[ScrapydNode], site_now: SiteProcess
+    make: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     it = make(nodes_up, ADDONS=ADDON, DISTRIBUTED_TARGET_CALLBACKS=["parse_article"])
     done = run_scrapy(it, "crawl", "plain", "-o", "items.jl")
@@ -166,11 +160,7 @@ def test_any_spider_by_the_name_of_a_callback(
 
 @pytest.mark.black_box
 def test_sent_and_forgotten(
-    make: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site_now: SiteProcess,
-    tmp_path: Path,
+    make: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess, tmp_path: Path
 ) -> None:
     feed = f"{(tmp_path / 'shared').as_uri()}/%(batch)s.jl"
     it = make(nodes_up, ADDONS=ADDON, DISTRIBUTED_WAIT=False, DISTRIBUTED_TARGET_FEED_URL=feed)
@@ -205,7 +195,7 @@ MARKED = """
 
 @pytest.mark.black_box
 def test_any_spider_by_request_meta(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], nodes_up: list[ScrapydNode], site_now: SiteProcess
+    make: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     it = make(nodes_up, {"marked": MARKED}, ADDONS=ADDON, DISTRIBUTED_TARGET_BY_META=True)
     done = run_scrapy(it, "crawl", "marked", "-o", "items.jl")
@@ -239,7 +229,7 @@ FOLLOWING = """
 
 @pytest.mark.black_box
 def test_a_worker_follows_no_rule_but_does_what_its_callback_asks(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], nodes_up: list[ScrapydNode], site_now: SiteProcess
+    make: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     it = make(nodes_up, {"following": FOLLOWING}, ADDONS=ADDON, DISTRIBUTED_TARGET_RULE=1)
     done = run_scrapy(it, "crawl", "following", "-o", "items.jl")

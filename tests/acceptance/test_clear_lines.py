@@ -1,24 +1,16 @@
 """Addresses of every kind work, and one that cannot be used is one clear line, whatever the command."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rig.badpeer import BadPeer
 from rig.calls import says
 from rig.crawls import QUICK
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.nodes import ScrapydNode
 from rig.tls import Authority, Front
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 LOGIN = "username = me\npassword = hush\nproject = properties\n"
 
@@ -39,7 +31,7 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def node(module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def node(module_fleet: StartFleet) -> ScrapydNode:
     nodes: list[ScrapydNode] = module_fleet(1, username="me", password="hush")
     return nodes[0]
 
@@ -57,12 +49,10 @@ def html() -> Iterator[int]:
 
 
 @pytest.fixture
-def assert_clear_line(
-    project: Callable[..., Project], node: ScrapydNode, self_signed: int, html: int
-) -> Callable[..., None]:
+def assert_clear_line(project: MakeProject, node: ScrapydNode, self_signed: int, html: int) -> Callable[..., None]:
     """`assert_clear_line(run, target, *command)`: what the command says of a project with this target alone."""
 
-    def check(run: Callable[..., Result], target: str, *command: str) -> None:
+    def check(run: RunCommand, target: str, *command: str) -> None:
         section, said, code = TARGETS[target]
         extra = section.format(url=node.url, tls=self_signed, html=html) + "[deploy]\nproject = properties\n"
         done = run(project(settings={**QUICK, "START_URL": "http://127.0.0.1:1/"}, extra=extra), *command)
@@ -78,24 +68,22 @@ def assert_clear_line(
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_address_that_cannot_be_used_is_one_clear_line(
-    assert_clear_line: Callable[..., None], run_sdist_here: Callable[..., Result], command: tuple[str, ...], target: str
+    assert_clear_line: Callable[..., None], run_sdist_here: RunCommand, command: tuple[str, ...], target: str
 ) -> None:
     assert_clear_line(run_sdist_here, target, *command)
 
 
 @pytest.mark.black_box
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_crawl_has_the_same_line(
-    assert_clear_line: Callable[..., None], run_cli: Callable[..., Result], target: str
-) -> None:
+def test_a_crawl_has_the_same_line(assert_clear_line: Callable[..., None], run_cli: RunCommand, target: str) -> None:
     assert_clear_line(run_cli, target, "crawl", "easy", "-q")
 
 
 @pytest.mark.black_box
 @pytest.mark.parametrize("kind", ["IPv6", "base path", "base path without a slash", "name with spaces"])
 def test_addresses_of_every_kind_from_end_to_end(
-    kind: str, run_cli: Callable[..., Result], project: Callable[..., Project], site: Callable[..., SiteProcess],
-    scrapyd_node: Callable[..., ScrapydNode],
+    kind: str, run_cli: RunCommand, project: MakeProject, site: StartSite,
+    scrapyd_node: Callable[..., ScrapydNode]
 ) -> None:  # fmt: skip
     options = {"bind_address": "::1"} if kind == "IPv6" else {}
     here, pages = scrapyd_node(username="me", password="hush", **options), site(30)

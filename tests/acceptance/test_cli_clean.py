@@ -1,22 +1,17 @@
 """`sdist clean`: what is named or old goes, whole; what runs stays; nobody is surprised."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rig.fixtures import MakeProject, RunCommand
+from rig.projects import Project
 
 from scrapyd_dist.batches import Crawl, CrawlState, home_of
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import Limit, PermitRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Result
-    from rig.projects import Project
 
 DAY = 86400.0
 
@@ -52,7 +47,7 @@ def limited(it: Project) -> list[str]:
 
 
 def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
-    project: Callable[..., Project], run_cli: Callable[..., Result]
+    project: MakeProject, run_cli: RunCommand
 ) -> None:
     it = project()
     keep(it, "a")
@@ -66,9 +61,7 @@ def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
         assert store.domain_states()[0].pages == {homes[1]: 1}
 
 
-def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(
-    project: Callable[..., Project], run_cli: Callable[..., Result]
-) -> None:
+def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: MakeProject, run_cli: RunCommand) -> None:
     it = project()
     none = run_cli(it, "clean", "a", "--yes")
     assert (none.code, "no crawls" in none.err) == (4, True)

@@ -1,18 +1,14 @@
 """`sdist demo`, small: every item once, and nothing left running, also after Ctrl-C in the middle."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from rig.commands import Command
+from rig.fixtures import MakeProject, StartCommand
 from rig.processes import with_home
-from rig.projects import Project
 from rig.waiting import wait_for
 
 
-def test_the_demo_works_and_leaves_nothing_running(
-    start_command: Callable[..., Command], project: Callable[..., Project]
-) -> None:
+def test_the_demo_works_and_leaves_nothing_running(start_command: StartCommand, project: MakeProject) -> None:
     made = project()
     # A checkout has a folder of this name, which `python -m` takes for the package where it is the working folder.
     for name in ("__init__.py", "examples/__init__.py", "examples/site.py"):
@@ -27,9 +23,7 @@ def test_the_demo_works_and_leaves_nothing_running(
     assert with_home(made.home) == {}
 
 
-def test_ctrl_c_in_the_middle_stops_everything(
-    start_cli: Callable[..., Command], project: Callable[..., Project]
-) -> None:
+def test_ctrl_c_in_the_middle_stops_everything(start_cli: StartCommand, project: MakeProject) -> None:
     made = project()
     command = start_cli(made, "demo", "--items", "3000", "--nodes", "1", "--dir", "shown")
     command.wait_text(": finding", 60)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rig.commands import SDIST, Command, Result
+from rig.fixtures import RunCommand, StartCommand, StartFleet
 from rig.manynodes import BlackHole, ManyNodes
 from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
@@ -44,7 +45,7 @@ class Slow(Quick):
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     """node1 is open, node2 has a password."""
     return [*module_fleet(1), *module_fleet(1, username="me", password="hush")]
 
@@ -55,7 +56,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, pair: list[ScrapydNode]) -> P
 
 
 @pytest.fixture(scope="module")
-def sdist(shop: Project, pair: list[ScrapydNode]) -> Iterator[Callable[..., Command]]:
+def sdist(shop: Project, pair: list[ScrapydNode]) -> Iterator[StartCommand]:
     """Starts `sdist` in the project, whose code is on both nodes."""
     with ExitStack() as stack:
 
@@ -70,20 +71,20 @@ def sdist(shop: Project, pair: list[ScrapydNode]) -> Iterator[Callable[..., Comm
 
 
 @pytest.fixture
-def run(sdist: Callable[..., Command], shop: Project, pair: list[ScrapydNode]) -> Callable[..., Result]:
+def run(sdist: StartCommand, shop: Project, pair: list[ScrapydNode]) -> Callable[..., Result]:
     """Runs it; scrapy.cfg names the two nodes, unless the test says otherwise."""
     shop.targets(pair)
     return lambda *arguments: sdist(*arguments).wait()
 
 
-def scheduled(run: Callable[..., Result], *arguments: object) -> list[dict[str, Any]]:
+def scheduled(run: RunCommand, *arguments: object) -> list[dict[str, Any]]:
     done = run("schedule", *arguments, "--json")
     assert done.code == 0, done.err
     rows: list[dict[str, Any]] = done.json()["jobs"]
     return rows
 
 
-def states(run: Callable[..., Result]) -> dict[str, str]:
+def states(run: RunCommand) -> dict[str, str]:
     return {row["name"]: row["state"] for row in run("nodes", "--json").json()["nodes"]}
 
 
@@ -94,7 +95,7 @@ def findings(done: Result) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def test_a_drained_node_ends_its_jobs_and_gets_no_other(
-    run: Callable[..., Result], sdist: Callable[..., Command], pair: list[ScrapydNode]
+    run: RunCommand, sdist: StartCommand, pair: list[ScrapydNode]
 ) -> None:
     (slow,) = scheduled(run, "slow", "--on", "node1")
     wait_for(lambda: pair[0].jobs("running"), 60, "the slow job")
@@ -115,9 +116,7 @@ def test_a_drained_node_ends_its_jobs_and_gets_no_other(
     assert scheduled(run, "quick", "--on", "node1")[0]["node"] == "node1"
 
 
-def test_doctor_names_what_is_wrong_and_what_to_do(
-    run: Callable[..., Result], shop: Project, pair: list[ScrapydNode]
-) -> None:
+def test_doctor_names_what_is_wrong_and_what_to_do(run: RunCommand, shop: Project, pair: list[ScrapydNode]) -> None:
     for node in pair:
         node.wait_idle()
     well = run("doctor", "--json")
@@ -148,7 +147,7 @@ def test_doctor_names_what_is_wrong_and_what_to_do(
     assert "notthis" not in done.out + done.err
 
 
-def test_who_is_to_be_drained_has_to_be_said(run: Callable[..., Result]) -> None:
+def test_who_is_to_be_drained_has_to_be_said(run: RunCommand) -> None:
     nobody = run("nodes", "drain")
     assert (nobody.code, "--all" in nobody.err) == (2, True)
     unknown = run("nodes", "drain", "noed1")
@@ -157,9 +156,7 @@ def test_who_is_to_be_drained_has_to_be_said(run: Callable[..., Result]) -> None
 
 
 @pytest.mark.black_box
-def test_the_drain_stays_when_the_waiting_ends(
-    run: Callable[..., Result], sdist: Callable[..., Command], pair: list[ScrapydNode]
-) -> None:
+def test_the_drain_stays_when_the_waiting_ends(run: RunCommand, sdist: StartCommand, pair: list[ScrapydNode]) -> None:
     (slow,) = scheduled(run, "slow", "--on", "node2")
     try:
         wait_for(lambda: pair[1].jobs("running"), 60, "the slow job")
@@ -195,7 +192,7 @@ def test_the_drain_stays_when_the_waiting_ends(
 
 @pytest.mark.black_box
 def test_a_node_that_cannot_be_asked_is_drained_all_the_same(
-    run: Callable[..., Result], shop: Project, pair: list[ScrapydNode]
+    run: RunCommand, shop: Project, pair: list[ScrapydNode]
 ) -> None:
     shop.targets(pair, "[deploy:gone]\nurl = http://127.0.0.1:1/\nproject = shop\n")
     done = run("nodes", "drain", "gone")
@@ -206,7 +203,7 @@ def test_a_node_that_cannot_be_asked_is_drained_all_the_same(
 
 
 @pytest.mark.black_box
-def test_nodes_are_added_and_removed(run: Callable[..., Result], shop: Project, pair: list[ScrapydNode]) -> None:
+def test_nodes_are_added_and_removed(run: RunCommand, shop: Project, pair: list[ScrapydNode]) -> None:
     shop.targets(pair[:1])
     address = f"127.0.0.1:{pair[1].port}"
     secret = run("nodes", "add", f"http://me:hush@{address}/")
@@ -239,7 +236,7 @@ def test_nodes_are_added_and_removed(run: Callable[..., Result], shop: Project, 
 
 
 @pytest.mark.black_box
-def test_behind_tls(run: Callable[..., Result], shop: Project, pair: list[ScrapydNode], tmp_path: Any) -> None:
+def test_behind_tls(run: RunCommand, shop: Project, pair: list[ScrapydNode], tmp_path: Any) -> None:
     authority = Authority(tmp_path)
     with (
         closing(Front(pair[1], authority.context(), certificates=authority.file)) as front,
@@ -272,7 +269,7 @@ def test_behind_tls(run: Callable[..., Result], shop: Project, pair: list[Scrapy
 
 
 @pytest.mark.black_box
-def test_a_wedged_node(run: Callable[..., Result], shop: Project, nodes: Nodes) -> None:
+def test_a_wedged_node(run: RunCommand, shop: Project, nodes: Nodes) -> None:
     (node,) = nodes.fleet(1, max_proc=1)
     shop.targets([node])
     assert run("deploy-all").code == 0
@@ -300,7 +297,7 @@ def test_a_wedged_node(run: Callable[..., Result], shop: Project, nodes: Nodes) 
 
 @pytest.mark.black_box
 def test_logs_that_are_pruned_items_that_are_replaced_and_no_logs_at_all(
-    run: Callable[..., Result], shop: Project, nodes: Nodes
+    run: RunCommand, shop: Project, nodes: Nodes
 ) -> None:
     pruned = nodes.make(jobs_to_keep="2", items_dir="items")
     mute = nodes.make(logs_dir="")
@@ -328,7 +325,7 @@ def test_logs_that_are_pruned_items_that_are_replaced_and_no_logs_at_all(
 
 @pytest.mark.black_box
 @pytest.mark.skipif(not FAKETIME.exists(), reason="libfaketime is not installed")
-def test_a_clock_that_is_an_hour_off(run: Callable[..., Result], shop: Project, nodes: Nodes) -> None:
+def test_a_clock_that_is_an_hour_off(run: RunCommand, shop: Project, nodes: Nodes) -> None:
     (node,) = nodes.fleet(1, env={"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+1h", "DONT_FAKE_MONOTONIC": "1"})
     shop.targets([node])
     (row,) = run("nodes", "--json").json()["nodes"]

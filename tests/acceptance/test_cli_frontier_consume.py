@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import QUICK
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
 from rig.projects import Project
@@ -47,9 +47,7 @@ class Broken(PlainSpider):
 
 
 @pytest.fixture
-def shop(
-    project: Callable[..., Project], fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess]
-) -> Callable[..., Shop]:
+def shop(project: MakeProject, fleet: StartFleet, site: StartSite) -> Callable[..., Shop]:
     """`shop(items=60, nodes=1, slots=2, latency=0.0)`: a site, nodes, and a frontier with all pages of the site."""
 
     def make(
@@ -93,9 +91,7 @@ class Shop:
         return found
 
 
-def test_workers_take_everything_and_the_items_come_home(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result]
-) -> None:
+def test_workers_take_everything_and_the_items_come_home(shop: Callable[..., Shop], run_cli: RunCommand) -> None:
     it = shop()
     done = run_cli(it.it, "consume", "plain", "shop", "-o", "items.jl", "--json", "-s", "DISTRIBUTED_LEASES=9")
     assert done.code == 0, done.err
@@ -111,7 +107,7 @@ def test_workers_take_everything_and_the_items_come_home(
 
 @pytest.mark.black_box
 def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_through(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result], tmp_path: Path
+    shop: Callable[..., Shop], run_cli: RunCommand, tmp_path: Path
 ) -> None:
     it = shop(items=20)
     it.frontier.register("add urls.txt@elsewhere.1", seconds=-1)
@@ -133,9 +129,7 @@ def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_thr
 
 
 @pytest.mark.black_box
-def test_each_slot_gets_one_worker_and_no_more_run_than_may(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command]
-) -> None:
+def test_each_slot_gets_one_worker_and_no_more_run_than_may(shop: Callable[..., Shop], start_cli: StartCommand) -> None:
     it = shop(items=160, nodes=2, slots=8, size=5, latency=0.05)
     command = start_cli(it.it, "consume", "plain", "shop", "--max-running", 3, "-o", "items.jl")
     most = 0
@@ -152,7 +146,7 @@ def test_each_slot_gets_one_worker_and_no_more_run_than_may(
 
 @pytest.mark.black_box
 def test_one_round_leaves_the_workers_running_and_the_next_brings_all_home(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result]
+    shop: Callable[..., Shop], run_cli: RunCommand
 ) -> None:
     it = shop(slots=2, size=10, latency=0.2, CONCURRENT_REQUESTS=2)
     first = run_cli(it.it, "consume", "plain", "shop", "--loop", 0)
@@ -167,9 +161,7 @@ def test_one_round_leaves_the_workers_running_and_the_next_brings_all_home(
 
 
 @pytest.mark.black_box
-def test_workers_that_always_fail_end_it_and_are_named(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result]
-) -> None:
+def test_workers_that_always_fail_end_it_and_are_named(shop: Callable[..., Shop], run_cli: RunCommand) -> None:
     it = shop()
     done = run_cli(it.it, "consume", "broken", "shop")
     assert done.code == 1, done.out + done.err
@@ -197,7 +189,7 @@ class Deadly(PlainSpider):
 
 @pytest.mark.black_box
 def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result]
+    shop: Callable[..., Shop], run_cli: RunCommand
 ) -> None:
     it = shop(items=40, slots=1, DISTRIBUTED_MAX_ATTEMPTS=1)
     it.it.spider("deadly", DEADLY)
@@ -213,7 +205,7 @@ def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(
 
 
 @pytest.mark.black_box
-def test_a_worker_that_is_killed_costs_no_item(shop: Callable[..., Shop], start_cli: Callable[..., Command]) -> None:
+def test_a_worker_that_is_killed_costs_no_item(shop: Callable[..., Shop], start_cli: StartCommand) -> None:
     it = shop(items=120, size=5, latency=0.1, CONCURRENT_REQUESTS=4)
     command = start_cli(it.it, "consume", "plain", "shop", "-o", "items.jl")
     wait_for(lambda: it.frontier.counts().get("done", 0) >= 20, 60, "four batches")
@@ -227,7 +219,7 @@ def test_a_worker_that_is_killed_costs_no_item(shop: Callable[..., Shop], start_
 @pytest.mark.black_box
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command], run_cli: Callable[..., Result], number: int
+    shop: Callable[..., Shop], start_cli: StartCommand, run_cli: RunCommand, number: int
 ) -> None:
     it = shop(items=120, size=10, latency=0.3, CONCURRENT_REQUESTS=4)
     command = start_cli(it.it, "consume", "plain", "shop")
@@ -249,7 +241,7 @@ def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(
 
 @pytest.mark.black_box
 def test_of_two_managers_that_start_together_one_does_the_work(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command]
+    shop: Callable[..., Shop], start_cli: StartCommand
 ) -> None:
     it = shop(items=40, latency=0.1)
     both = [start_cli(it.it, "consume", "plain", "shop", "-O", f"items{number}.jl") for number in range(2)]
@@ -261,7 +253,7 @@ def test_of_two_managers_that_start_together_one_does_the_work(
 
 @pytest.mark.black_box
 def test_a_store_that_goes_away_is_told_and_nothing_is_lost(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command], run_cli: Callable[..., Result], tmp_path: Path
+    shop: Callable[..., Shop], start_cli: StartCommand, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     with closing(RedisServer(tmp_path / "redis")) as server:
         environment = {"SDIST_STORE": server.url}
@@ -279,9 +271,7 @@ def test_a_store_that_goes_away_is_told_and_nothing_is_lost(
 
 
 @pytest.mark.black_box
-def test_workers_rest_and_go_on(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
-) -> None:
+def test_workers_rest_and_go_on(shop: Callable[..., Shop], start_cli: StartCommand, run_cli: RunCommand) -> None:
     it = shop(items=200, slots=1, size=5, latency=0.1, CONCURRENT_REQUESTS=2)
     command = start_cli(it.it, "consume", "plain", "shop", "-o", "items.jl")
     wait_for(lambda: it.frontier.counts().get("done", 0) >= 5, 60, "the first batch")
@@ -298,7 +288,7 @@ def test_workers_rest_and_go_on(
 
 @pytest.mark.black_box
 def test_a_standing_frontier_is_waited_at_and_left_when_the_time_is_up(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
+    shop: Callable[..., Shop], start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     it = shop(items=60, slots=1, standing=True, DISTRIBUTED_IDLE=1)
     command = start_cli(it.it, "consume", "plain", "shop", "--max-time", 25)
@@ -314,7 +304,7 @@ def test_a_standing_frontier_is_waited_at_and_left_when_the_time_is_up(
 
 @pytest.mark.black_box
 def test_slots_are_split_while_workers_take_from_them(
-    shop: Callable[..., Shop], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
+    shop: Callable[..., Shop], start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     it = shop(items=200, nodes=2, slots=1, size=10, latency=0.1, CONCURRENT_REQUESTS=4)
     command = start_cli(it.it, "consume", "plain", "shop", "-o", "items.jl")
@@ -328,9 +318,7 @@ def test_slots_are_split_while_workers_take_from_them(
 
 
 @pytest.mark.black_box
-def test_a_worker_ends_after_its_batches_and_the_rest_waits(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result]
-) -> None:
+def test_a_worker_ends_after_its_batches_and_the_rest_waits(shop: Callable[..., Shop], run_cli: RunCommand) -> None:
     it = shop(slots=1, size=10)
     once = ("consume", "plain", "shop", "--loop", 0)
     assert run_cli(it.it, *once, "--max-batches", 2).code == 0
@@ -346,7 +334,7 @@ def test_a_worker_ends_after_its_batches_and_the_rest_waits(
 
 @pytest.mark.black_box
 def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_each_job(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result]
+    shop: Callable[..., Shop], run_cli: RunCommand
 ) -> None:
     it = shop(items=10, slots=1)
     it.it.spider("labelled", LABELLED)
@@ -362,7 +350,7 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
 
 
 @pytest.mark.black_box
-def test_what_is_wrong_before_the_start_is_told(shop: Callable[..., Shop], run_cli: Callable[..., Result]) -> None:
+def test_what_is_wrong_before_the_start_is_told(shop: Callable[..., Shop], run_cli: RunCommand) -> None:
     it = shop(items=5)
     unknown = run_cli(it.it, "consume", "nobody", "shop")
     assert (unknown.code, "There is no spider 'nobody'" in unknown.err) == (4, True), unknown.err
@@ -408,7 +396,7 @@ class Noting(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_a_list_of_arguments_is_a_job_for_each_row(
-    shop: Callable[..., Shop], run_cli: Callable[..., Result], tmp_path: Path
+    shop: Callable[..., Shop], run_cli: RunCommand, tmp_path: Path
 ) -> None:
     """W5: so many at a time, an outcome for each; one that fails is tried again, and given up by name."""
     it = shop(items=20, latency=0.5)

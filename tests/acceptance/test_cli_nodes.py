@@ -1,20 +1,17 @@
 """`sdist nodes`: what it says of real nodes that are up, down, hang or refuse, and of local ones that it starts."""
 
-from collections.abc import Callable
-
 import pytest
-from rig.commands import Result
+from rig.fixtures import MakeProject, RunCommand, StartFleet
 from rig.nodes import ScrapydNode
 from rig.processes import with_home
-from rig.projects import Project
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, username="me", password="hush")
 
 
-def test_all_up(run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]) -> None:
+def test_all_up(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]) -> None:
     made = project(nodes=pair)
     done = run_cli(made, "nodes", "--json")
     assert (done.code, done.err) == (0, "")
@@ -32,7 +29,7 @@ def test_all_up(run_cli: Callable[..., Result], project: Callable[..., Project],
 
 
 def test_one_that_hangs_does_not_keep_the_others_from_answering(
-    run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]
+    run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]
 ) -> None:
     pair[0].pause()
     try:
@@ -44,25 +41,21 @@ def test_one_that_hangs_does_not_keep_the_others_from_answering(
     assert "time-out" in done.json()["nodes"][0]["reason"]
 
 
-def test_none_up(run_cli: Callable[..., Result], project: Callable[..., Project]) -> None:
+def test_none_up(run_cli: RunCommand, project: MakeProject) -> None:
     made = project(extra="[deploy:gone]\nurl = http://127.0.0.1:1/\n")
     done = run_cli(made, "nodes")
     assert done.code == 5
     assert "connection refused" in done.out
 
 
-def test_none_lets_us_in(
-    run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]
-) -> None:
+def test_none_lets_us_in(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]) -> None:
     extra = f"[deploy:locked]\nurl = {pair[0].url}\nusername = me\npassword = wrong\n"
     done = run_cli(project(extra=extra), "nodes", "--json")
     assert done.code == 6
     assert done.json()["nodes"][0]["state"] == "refused"
 
 
-def test_local_nodes_come_are_listed_and_go(
-    run_cli: Callable[..., Result], project: Callable[..., Project], pair: list[ScrapydNode]
-) -> None:
+def test_local_nodes_come_are_listed_and_go(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]) -> None:
     made = project()
     up = run_cli(made, "nodes", "up", "1", "--slots", "2", "--json")
     try:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from rig.commands import SDIST, Command, Result
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 SPIDERS = """\
@@ -45,14 +45,14 @@ class Slow(Good):
 
 
 @pytest.fixture(scope="module")
-def nodes_(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_(module_fleet: StartFleet) -> list[ScrapydNode]:
     """node1 is open, node2 has a password; both keep every log."""
     more = {"max_proc": 2, "jobs_to_keep": "100"}
     return [*module_fleet(1, **more), *module_fleet(1, username="me", password="hush", **more)]
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory, nodes_: list[ScrapydNode]) -> Iterator[Callable[..., Command]]:
+def sdist(tmp_path_factory: pytest.TempPathFactory, nodes_: list[ScrapydNode]) -> Iterator[StartCommand]:
     """Starts `sdist` in the project whose code is on both nodes."""
     made = Project.small(tmp_path_factory.mktemp("shop") / "shop", "shop", {"all": SPIDERS}, {})
     made.targets(nodes_)
@@ -68,11 +68,11 @@ def sdist(tmp_path_factory: pytest.TempPathFactory, nodes_: list[ScrapydNode]) -
 
 
 @pytest.fixture
-def run(sdist: Callable[..., Command]) -> Callable[..., Result]:
+def run(sdist: StartCommand) -> Callable[..., Result]:
     return lambda *arguments: sdist(*arguments).wait()
 
 
-def scheduled(run: Callable[..., Result], *arguments: object) -> list[dict[str, Any]]:
+def scheduled(run: RunCommand, *arguments: object) -> list[dict[str, Any]]:
     done = run("schedule", *arguments, "--json")
     assert done.code == 0, done.err
     rows: list[dict[str, Any]] = done.json()["jobs"]
@@ -85,7 +85,7 @@ def over(nodes_: list[ScrapydNode]) -> None:
         node.wait_idle()
 
 
-def state_of(run: Callable[..., Result], job: str) -> dict[str, Any]:
+def state_of(run: RunCommand, job: str) -> dict[str, Any]:
     rows: list[dict[str, Any]] = run("jobs", "--json").json()["jobs"]
     return next(row for row in rows if row["job"] == job)
 
@@ -102,9 +102,7 @@ def runs(nodes_: list[ScrapydNode], job: str) -> int:
     return wait_for(pid, 60, f"the process of {job}")
 
 
-def test_jobs_are_started_by_load_and_told_apart_by_what_they_did(
-    run: Callable[..., Result], nodes_: list[ScrapydNode]
-) -> None:
+def test_jobs_are_started_by_load_and_told_apart_by_what_they_did(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     good, broken = scheduled(run, "good", "broken", "-a", "category=books")
     assert {good["node"], broken["node"]} == {"node1", "node2"}
     assert good["version"] in nodes_[0].api("listversions.json", project="shop")["versions"]
@@ -124,7 +122,7 @@ def test_jobs_are_started_by_load_and_told_apart_by_what_they_did(
     assert good["job"] not in failed.out
 
 
-def test_logs_of_two_nodes_are_one_and_can_be_searched(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> None:
+def test_logs_of_two_nodes_are_one_and_can_be_searched(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     jobs = [row["job"] for row in scheduled(run, "good", "--all-nodes", "-a", "category=hats")]
     assert len(jobs) == 2
     over(nodes_)
@@ -143,7 +141,7 @@ def test_logs_of_two_nodes_are_one_and_can_be_searched(run: Callable[..., Result
     assert [match["level"] for match in matches] == ["INFO", "INFO"]
 
 
-def test_stats_of_jobs_add_up(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> None:
+def test_stats_of_jobs_add_up(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     jobs = [row["job"] for row in scheduled(run, "good", "--all-nodes", "-a", "pages=5")]
     over(nodes_)
     done = run("stats", *jobs, "--json")
@@ -156,7 +154,7 @@ def test_stats_of_jobs_add_up(run: Callable[..., Result], nodes_: list[ScrapydNo
     )
 
 
-def test_a_job_is_cancelled_and_waited_for(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> None:
+def test_a_job_is_cancelled_and_waited_for(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     (row,) = scheduled(run, "slow", "--on", "node2")
     job = row["job"]
     runs(nodes_, job)
@@ -172,7 +170,7 @@ def test_a_job_is_cancelled_and_waited_for(run: Callable[..., Result], nodes_: l
     assert (again.code, "over already" in again.err) == (4, True)
 
 
-def test_killed_is_what_we_killed_and_died_is_what_died(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> None:
+def test_killed_is_what_we_killed_and_died_is_what_died(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     ours, other = (scheduled(run, "slow", "--on", "node1")[0]["job"] for _ in range(2))
     runs(nodes_, ours)
     os.kill(runs(nodes_, other), signal.SIGKILL)
@@ -184,7 +182,7 @@ def test_killed_is_what_we_killed_and_died_is_what_died(run: Callable[..., Resul
     assert counted["log_count/INFO"]["sum"] > 5
 
 
-def test_a_raw_call(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> None:
+def test_a_raw_call(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     done = run("api", "node2", "listprojects")
     assert (done.code, done.json()["projects"], done.json()["node_name"]) == (0, ["shop"], "node2")
     assert run("api", nodes_[1].url, "listspiders.json", "project=shop").json()["spiders"] == ["broken", "good", "slow"]
@@ -196,7 +194,7 @@ def test_a_raw_call(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> No
 
 @pytest.mark.black_box
 def test_logs_are_followed_until_the_job_is_over(
-    run: Callable[..., Result], sdist: Callable[..., Command], nodes_: list[ScrapydNode]
+    run: RunCommand, sdist: StartCommand, nodes_: list[ScrapydNode]
 ) -> None:
     (row,) = scheduled(run, "slow", "-a", "pages=8")
     following = sdist("logs", "-f", row["job"], "-n", 3)
@@ -207,7 +205,7 @@ def test_logs_are_followed_until_the_job_is_over(
 
 
 @pytest.mark.black_box
-def test_all_is_all_and_a_second_signal_forces(run: Callable[..., Result], nodes_: list[ScrapydNode]) -> None:
+def test_all_is_all_and_a_second_signal_forces(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     jobs = [row["job"] for row in scheduled(run, "slow", "--all-nodes", "-s", "DOWNLOAD_DELAY=40")]
     for job in jobs:
         runs(nodes_, job)
@@ -219,7 +217,7 @@ def test_all_is_all_and_a_second_signal_forces(run: Callable[..., Result], nodes
 
 
 @pytest.mark.black_box
-def test_jobs_of_a_file(run: Callable[..., Result], nodes_: list[ScrapydNode], tmp_path: Any) -> None:
+def test_jobs_of_a_file(run: RunCommand, nodes_: list[ScrapydNode], tmp_path: Any) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text('spider,node,priority,category,s:CLOSESPIDER_ITEMCOUNT\ngood,node1,2,"a, b",\ngood,,,,1\n', "utf-8")
     first, second = scheduled(run, "--from", file)
@@ -231,9 +229,7 @@ def test_jobs_of_a_file(run: Callable[..., Result], nodes_: list[ScrapydNode], t
 
 
 @pytest.mark.black_box
-def test_a_dead_node_is_named_and_keeps_no_other_from_answering(
-    run: Callable[..., Result], nodes_: list[ScrapydNode]
-) -> None:
+def test_a_dead_node_is_named_and_keeps_no_other_from_answering(run: RunCommand, nodes_: list[ScrapydNode]) -> None:
     nodes_[0].pause()
     try:
         listed = run("jobs", "--timeout", "1", "--json")
@@ -282,7 +278,7 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_paragraph(run: Callable[..., Result], arguments: list[str], code: int, said: str) -> None:
+def test_bad_input_is_one_paragraph(run: RunCommand, arguments: list[str], code: int, said: str) -> None:
     done = run(*arguments)
     assert (done.code, done.out) == (code, ""), done.err
     assert said in done.err
@@ -291,10 +287,7 @@ def test_bad_input_is_one_paragraph(run: Callable[..., Result], arguments: list[
 
 
 def test_jobs_of_a_crawl_are_known_by_its_name(
-    run_cli: Callable[..., Result],
-    project: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    nodes_: list[ScrapydNode],
+    run_cli: RunCommand, project: MakeProject, site: StartSite, nodes_: list[ScrapydNode]
 ) -> None:
     pages = site(60)
     made = project(nodes=nodes_, settings={"START_URL": pages.start_url})

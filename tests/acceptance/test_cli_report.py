@@ -9,10 +9,11 @@ import pytest
 from rig.browser import Browser, browser
 from rig.commands import Result
 from rig.crawls import QUICK
+from rig.fixtures import MakeProject, RunCommand
 from rig.projects import Project
 
 PASSWORD = "page-secret"
-#: what the pictures are called on the page, without their width
+#: the names of the pictures on the page
 PICTURES = {"burn-up", "heat", "jobs", "shard-sizes", "shard-times", "job-times", "status"}
 #: elements that stick out of the window, but for what is moved sideways in a box of its own
 STICKING_OUT = """
@@ -20,28 +21,27 @@ STICKING_OUT = """
   .filter(e => !e.closest('.table, pre') && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .map(e => e.tagName + '.' + e.className)
 """
+#: the pictures that can be seen; and the labels of one
+SHOWN = "[...document.querySelectorAll('[role=img]')].filter(e => e.getBoundingClientRect().width)"
+LABELS = "[...chart.querySelectorAll('.legend span, .times span, .name, .note, b')]"
 #: labels of a picture that lie on each other
-OVERLAPS = """
-[...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
-  const boxes = [...svg.querySelectorAll('text')].map(t => [t.getBoundingClientRect(), t.textContent]);
+OVERLAPS = f"""
+{SHOWN}.flatMap(chart => {{
+  const boxes = {LABELS}.map(t => [t.getBoundingClientRect(), t.textContent]);
   return boxes.flatMap(([a, one], i) => boxes.slice(i + 1)
     .filter(([b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
     .map(([, two]) => one + ' | ' + two));
-})
+}})
 """
 #: labels that are cut off by the edge of their picture
-CUT_OFF = """
-[...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
-  const whole = svg.getBoundingClientRect();
-  return [...svg.querySelectorAll('text')].filter(t => {
+CUT_OFF = f"""
+{SHOWN}.flatMap(chart => {{
+  const whole = chart.getBoundingClientRect();
+  return {LABELS}.filter(t => {{
     const box = t.getBoundingClientRect();
-    return box.left < whole.left - 1 || box.right > whole.right + 1;
-  }).map(t => t.textContent);
-})
-"""
-SHOWN = """
-[...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
-  .map(svg => svg.querySelector('title').id)
+    return box.width && (box.left < whole.left - 1 || box.right > whole.right + 1);
+  }}).map(t => t.textContent);
+}})
 """
 
 
@@ -64,7 +64,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield one
 
 
-def crawl(run_cli: Callable[..., Result], project: Project, name: str) -> Result:
+def crawl(run_cli: RunCommand, project: Project, name: str) -> Result:
     site = project.site  # type: ignore[attr-defined]  # set above
     return run_cli(
         project, "crawl", "easy", "-a", f"start={site.start_url}", "--index", site.template, "--pages", site.site.pages,
@@ -74,7 +74,7 @@ def crawl(run_cli: Callable[..., Result], project: Project, name: str) -> Result
 
 def drawn(page: Browser) -> set[str]:
     """The names of the pictures that can be seen."""
-    return {name.removesuffix("-title").rpartition("-")[0] for name in page.run(SHOWN)}
+    return set(page.run(f"{SHOWN}.map(chart => chart.id)"))
 
 
 def check(page: Browser, path: Path) -> None:
@@ -90,7 +90,7 @@ def check(page: Browser, path: Path) -> None:
         assert page.run("document.scripts.length") == 0
 
 
-def test_a_crawl_as_a_page(crawled: Project, run_cli: Callable[..., Result], opened: Browser) -> None:
+def test_a_crawl_as_a_page(crawled: Project, run_cli: RunCommand, opened: Browser) -> None:
     done = crawl(run_cli, crawled, "first")
     assert done.code == 0, done.err
     made = run_cli(crawled, "report", "first", "-o", "out.html", "--ask-nodes")
@@ -114,7 +114,7 @@ def test_a_crawl_as_a_page(crawled: Project, run_cli: Callable[..., Result], ope
     assert len(series["shard_times"]["values"]) == 4
 
 
-def test_without_a_crawl_that_is_said(crawled: Project, run_cli: Callable[..., Result]) -> None:
+def test_without_a_crawl_that_is_said(crawled: Project, run_cli: RunCommand) -> None:
     nothing = run_cli(crawled, "report", "nosuch")
     assert (nothing.code, nothing.out) == (4, "")
     assert "nosuch" in nothing.err
@@ -124,7 +124,7 @@ def test_without_a_crawl_that_is_said(crawled: Project, run_cli: Callable[..., R
 
 
 @pytest.mark.black_box
-def test_runs_are_compared(crawled: Project, run_cli: Callable[..., Result], opened: Browser) -> None:
+def test_runs_are_compared(crawled: Project, run_cli: RunCommand, opened: Browser) -> None:
     for name in ("again", "more"):
         assert crawl(run_cli, crawled, name).code == 0
     assert run_cli(crawled, "report").out == "more.html\n"
@@ -135,7 +135,7 @@ def test_runs_are_compared(crawled: Project, run_cli: Callable[..., Result], ope
 
 @pytest.mark.black_box
 def test_a_crawl_that_runs_and_then_is_stopped(
-    crawled: Project, run_cli: Callable[..., Result], opened: Browser, module_site: Callable[..., Any]
+    crawled: Project, run_cli: RunCommand, opened: Browser, module_site: Callable[..., Any]
 ) -> None:
     slow = module_site(400, "--latency=0.3")
     started = run_cli(
@@ -161,7 +161,7 @@ def test_a_crawl_that_runs_and_then_is_stopped(
 
 @pytest.mark.black_box
 def test_a_crawl_that_was_refused_has_a_page_too(
-    run_cli: Callable[..., Result], project: Callable[..., Project], opened: Browser, tmp_path: Path
+    run_cli: RunCommand, project: MakeProject, opened: Browser, tmp_path: Path
 ) -> None:
     from contextlib import closing
 

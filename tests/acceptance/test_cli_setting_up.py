@@ -1,28 +1,23 @@
 """From zero: `sdist init`, a node with the configuration it prints, `config`, and completion in real shells."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from rig.fixtures import MakeProject, RunCommand
 from rig.http import fetch
 from rig.nodes import free_port
 from rig.processes import end_all, private_environment
+from rig.projects import Project
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.commands import Result
-    from rig.projects import Project
 
 SECRET = "hush-7%&$x"
 SCRIPTS = str(Path(sys.executable).parent)
@@ -55,7 +50,7 @@ class ConfiguredNode:
 
 @pytest.fixture
 def configured_node(
-    node_python: Path, tmp_path: Path, run_cli: Callable[..., Result], project: Callable[..., Project]
+    node_python: Path, tmp_path: Path, run_cli: RunCommand, project: MakeProject
 ) -> Iterator[ConfiguredNode]:
     printed = run_cli(project(), "init", "--node-conf")
     assert printed.code == 0
@@ -64,7 +59,7 @@ def configured_node(
 
 
 def test_from_zero_to_nodes_that_answer(
-    configured_node: ConfiguredNode, run_cli: Callable[..., Result], project: Callable[..., Project]
+    configured_node: ConfiguredNode, run_cli: RunCommand, project: MakeProject
 ) -> None:
     made = project(extra="# keep me\n")
     before = (made.path / "scrapy.cfg").read_bytes()
@@ -102,9 +97,7 @@ def test_from_zero_to_nodes_that_answer(
     assert all(SECRET not in text for one in (dry, done, again, listed, shown) for text in one[1:])
 
 
-def test_what_is_in_force_is_told_with_its_origin(
-    run_cli: Callable[..., Result], project: Callable[..., Project], tmp_path: Path
-) -> None:
+def test_what_is_in_force_is_told_with_its_origin(run_cli: RunCommand, project: MakeProject, tmp_path: Path) -> None:
     made = project(
         settings={
             "DISTRIBUTED_PAGE": 3,
@@ -143,7 +136,7 @@ def test_what_is_in_force_is_told_with_its_origin(
 
 @pytest.mark.black_box
 def test_settings_that_cannot_be_loaded_are_told_and_the_rest_is_shown(
-    run_cli: Callable[..., Result], project: Callable[..., Project]
+    run_cli: RunCommand, project: MakeProject
 ) -> None:
     made = project(extra="[deploy:one]\nurl = http://127.0.0.1:1/\n")
     (made.package / "settings.py").write_text("import nothing_of_that_name\n", "utf-8")
@@ -154,7 +147,7 @@ def test_settings_that_cannot_be_loaded_are_told_and_the_rest_is_shown(
 
 
 @pytest.mark.black_box
-def test_on_a_terminal_it_asks(project: Callable[..., Project]) -> None:
+def test_on_a_terminal_it_asks(project: MakeProject) -> None:
     made = project()
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "scrapyd_dist", "init", "--timeout", "1", "-p", "shop"]
@@ -186,7 +179,7 @@ def test_on_a_terminal_it_asks(project: Callable[..., Project]) -> None:
     ],
 )
 def test_what_cannot_be_is_one_paragraph(
-    run_cli: Callable[..., Result], project: Callable[..., Project], arguments: list[str], code: int, said: str
+    run_cli: RunCommand, project: MakeProject, arguments: list[str], code: int, said: str
 ) -> None:
     made = project()
     done = run_cli(made, *arguments)
@@ -206,7 +199,7 @@ def in_shell(made: Project, *command: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_bash_completes(project: Callable[..., Project]) -> None:
+def test_bash_completes(project: MakeProject) -> None:
     made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n[deploy:web2]\nurl = http://127.0.0.1:2/\n")
     script = """
         eval "$(sdist completion bash)"
@@ -222,7 +215,7 @@ def test_bash_completes(project: Callable[..., Project]) -> None:
 
 
 @pytest.mark.black_box
-def test_fish_completes(project: Callable[..., Project]) -> None:
+def test_fish_completes(project: MakeProject) -> None:
     made = project(extra="[deploy:web1]\nurl = http://127.0.0.1:1/\n")
     script = "sdist completion fish | source; complete -C 'sdist deploy '; complete -C 'sdist crawl --node w'"
     lines = in_shell(made, "fish", "--no-config", "-c", script).splitlines()
@@ -230,7 +223,7 @@ def test_fish_completes(project: Callable[..., Project]) -> None:
 
 
 @pytest.mark.black_box
-def test_zsh_reads_the_script(project: Callable[..., Project]) -> None:
+def test_zsh_reads_the_script(project: MakeProject) -> None:
     made = project()
     script = made.write("s.zsh", in_shell(made, "sdist", "completion", "zsh"))
     in_shell(made, "zsh", "-f", "-n", str(script))

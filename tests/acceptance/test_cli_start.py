@@ -1,24 +1,17 @@
 """The command's front door: what it imports, what it says to wrong usage, and that every command explains itself."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from rig.fixtures import MakeProject, RunCommand
 from rig.processes import private_environment
 from scrapyd_dist.cli.commands import walk
 
 from scrapyd_dist import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Result
-    from rig.projects import Project
 
 #: the words of every command that does something by itself
 COMMANDS = [path.split() for path, command in walk() if "Example: " in command.help]
@@ -145,7 +138,7 @@ def test_outside_of_a_project_every_command_says_so(
     ],
 )
 def test_what_cannot_be_done_is_one_paragraph(
-    run_cli: Callable[..., Result], project: Callable[..., Project], arguments: list[str], code: int, said: str
+    run_cli: RunCommand, project: MakeProject, arguments: list[str], code: int, said: str
 ) -> None:
     made = project()
     done = run_cli(made, *arguments)
@@ -157,9 +150,7 @@ def test_what_cannot_be_done_is_one_paragraph(
     assert not (made.path / ".sdist" / "crawls").exists()
 
 
-def test_debug_shows_the_traceback_and_keeps_the_exit_code(
-    run_cli: Callable[..., Result], project: Callable[..., Project]
-) -> None:
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(run_cli: RunCommand, project: MakeProject) -> None:
     for arguments in (["--debug", "status"], ["status", "--debug"]):
         done = run_cli(project(), *arguments)
         assert done.code == 4
@@ -173,14 +164,3 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
         cwd=tmp_path, env=private_environment(tmp_path), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stderr == ""
-
-
-def test_the_page_of_commands_names_every_command_and_option_of_crawl(
-    outside: Callable[..., subprocess.CompletedProcess[str]], pytestconfig: pytest.Config
-) -> None:
-    page = (pytestconfig.rootpath / "docs" / "commands.md").read_text(encoding="utf-8")
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", outside("crawl", "--help").stdout))
-    assert len(options) > 20
-    told = {"--help", "--output", "--overwrite-output", "--set", "--quiet", "--verbose"}  # known by their short names
-    assert [option for option in sorted(options - told) if option not in page] == []
-    assert [command for command in COMMANDS if f"`sdist {' '.join(command)}" not in page] == []

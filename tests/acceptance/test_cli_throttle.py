@@ -1,21 +1,18 @@
 """`sdist throttle` as a user types it: a file is applied, a limit is changed, and all of it is shown."""
 
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rig.commands import SDIST, Command, Result
-from rig.projects import Project
+from rig.commands import SDIST, Result
+from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.redis import RedisServer
 
 FILE = "blacklist: [example.net]\ndomains:\n  example.com: {hits: 10, window: 60}\n"
 
 
-def test_a_file_is_applied_changed_by_hand_and_shown(
-    project: Callable[..., Project], run_cli: Callable[..., Result]
-) -> None:
+def test_a_file_is_applied_changed_by_hand_and_shown(project: MakeProject, run_cli: RunCommand) -> None:
     it = project()
     it.write("limits.yml", FILE)
     applied = run_cli(it, "throttle", "apply", "limits.yml")
@@ -32,7 +29,7 @@ def test_a_file_is_applied_changed_by_hand_and_shown(
 
 @pytest.mark.black_box
 def test_outside_of_a_project_the_environment_names_the_store(
-    project: Callable[..., Project], start_command: Callable[..., Command], tmp_path: Path
+    project: MakeProject, start_command: StartCommand, tmp_path: Path
 ) -> None:
     it = project()
     (it.path / "scrapy.cfg").unlink()
@@ -53,7 +50,7 @@ def test_outside_of_a_project_the_environment_names_the_store(
 
 @pytest.mark.black_box
 def test_a_bad_file_changes_nothing_wherever_it_comes_from(
-    project: Callable[..., Project], run_cli: Callable[..., Result], start_command: Callable[..., Command]
+    project: MakeProject, run_cli: RunCommand, start_command: StartCommand
 ) -> None:
     it = project()
     bad = it.write("bad.yml", FILE + "  www.example.org: {hits: 1}\n")

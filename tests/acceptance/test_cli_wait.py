@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -11,9 +11,9 @@ import pytest
 from rig.badpeer import BadPeer, Connection
 from rig.commands import SCRAPY, SDIST, Command
 from rig.crawls import ADDON, QUICK, last_crawl
+from rig.fixtures import StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 SPIDERS = """\
@@ -54,7 +54,7 @@ CRAWL = ("crawl", "shop", "--callback", "parse", "--batch-size", "2")
 
 
 @pytest.fixture(scope="module")
-def nodes_(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_(module_fleet: StartFleet) -> list[ScrapydNode]:
     more = {"max_proc": 2, "jobs_to_keep": "100"}
     return [*module_fleet(1, **more), *module_fleet(1, username="me", password="hush", **more)]
 
@@ -68,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, nodes_: list[ScrapydNode]) ->
 
 
 @pytest.fixture(scope="module")
-def sdist(made: Project) -> Iterator[Callable[..., Command]]:
+def sdist(made: Project) -> Iterator[StartCommand]:
     with ExitStack() as stack:
 
         def start(*arguments: object, program: tuple[str, ...] = SDIST) -> Command:
@@ -80,15 +80,13 @@ def sdist(made: Project) -> Iterator[Callable[..., Command]]:
         yield start
 
 
-def scheduled(sdist: Callable[..., Command], *arguments: object) -> list[str]:
+def scheduled(sdist: StartCommand, *arguments: object) -> list[str]:
     done = sdist("schedule", *arguments, "--json").wait()
     assert done.code == 0, done.err
     return [row["job"] for row in done.json()["jobs"]]
 
 
-def test_a_detached_crawl_is_waited_for_and_somebody_is_told_of_its_end(
-    sdist: Callable[..., Command], made: Project
-) -> None:
+def test_a_detached_crawl_is_waited_for_and_somebody_is_told_of_its_end(sdist: StartCommand, made: Project) -> None:
     told = made.path / "told.json"
     hook = f'cat > {told}.new && mv {told}.new {told}; echo "$SDIST_CRAWL $SDIST_STATE $SDIST_ITEMS" > who.txt; exit 4'
     begun = sdist(*CRAWL, "--detach", "--name", "one", "--min-items", "4", "--on-finish", hook).wait()
@@ -109,7 +107,7 @@ def test_a_detached_crawl_is_waited_for_and_somebody_is_told_of_its_end(
 
 
 @pytest.mark.black_box
-def test_jobs_are_waited_for_and_judged(sdist: Callable[..., Command], nodes_: list[ScrapydNode]) -> None:
+def test_jobs_are_waited_for_and_judged(sdist: StartCommand, nodes_: list[ScrapydNode]) -> None:
     good = scheduled(sdist, "good", "--all-nodes")
     done = sdist("wait", *(word for job in good for word in ("--job", job)), "--json").wait()
     assert (done.code, done.err) == (0, "")
@@ -133,7 +131,7 @@ def test_jobs_are_waited_for_and_judged(sdist: Callable[..., Command], nodes_: l
     assert f"The job {slow} on node2 died: " in done.err
 
 
-def _fleet_with(sdist: Callable[..., Command], job: str) -> dict[str, Any]:
+def _fleet_with(sdist: StartCommand, job: str) -> dict[str, Any]:
     """What `sdist status --fleet` says when the job has a log."""
 
     def there() -> dict[str, Any]:
@@ -148,7 +146,7 @@ def _fleet_with(sdist: Callable[..., Command], job: str) -> dict[str, Any]:
 
 @pytest.mark.black_box
 def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs(
-    sdist: Callable[..., Command], made: Project
+    sdist: StartCommand, made: Project
 ) -> None:
     asked: list[bytes] = []
 
@@ -174,7 +172,7 @@ def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs
 
 
 @pytest.mark.black_box
-def test_a_crawl_with_unusually_few_items_is_warned_about(sdist: Callable[..., Command], made: Project) -> None:
+def test_a_crawl_with_unusually_few_items_is_warned_about(sdist: StartCommand, made: Project) -> None:
     for number in range(3):
         done = sdist(*CRAWL, "-a", "pages=9", "-a", "kind=same", "--name", f"usual{number}", "-q").wait()
         assert done.code == 0, done.err
@@ -191,7 +189,7 @@ def test_a_crawl_with_unusually_few_items_is_warned_about(sdist: Callable[..., C
 
 
 @pytest.mark.black_box
-def test_a_refused_crawl_is_told_of_as_well(sdist: Callable[..., Command], made: Project) -> None:
+def test_a_refused_crawl_is_told_of_as_well(sdist: StartCommand, made: Project) -> None:
     for line in (("crawl", "nosuch"), (*CRAWL, "-s", "DISTRIBUTED_SHARDS=x"), (*CRAWL, "--shards", "3")):
         told = made.path / "refused.json"
         done = sdist(*line, "--on-finish", f"cat > {told}").wait()
@@ -206,7 +204,7 @@ def test_a_refused_crawl_is_told_of_as_well(sdist: Callable[..., Command], made:
 
 @pytest.mark.black_box
 def test_several_crawls_are_waited_for_and_a_dead_one_is_named(
-    sdist: Callable[..., Command], made: Project, module_site: Callable[..., SiteProcess]
+    sdist: StartCommand, made: Project, module_site: StartSite
 ) -> None:
     web = module_site(40, "--latency=1")
     slow = (*CRAWL, "-a", "pages=4", "-a", f"page={web.url}/x", "--detach", "--name")
@@ -228,7 +226,7 @@ def _pid_of(made: Project, name: str) -> int:
 
 
 @pytest.mark.black_box
-def test_the_fleet_is_watched_until_ctrl_c(sdist: Callable[..., Command], nodes_: list[ScrapydNode]) -> None:
+def test_the_fleet_is_watched_until_ctrl_c(sdist: StartCommand, nodes_: list[ScrapydNode]) -> None:
     (slow,) = scheduled(sdist, "slow", "--on", "node1")
     watching = sdist("watch", "--fleet", "--json")
     watching.wait_text("nodes 2/2 · 1 running")

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from rig.commands import Command, Result
+from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.processes import private_environment
 from rig.projects import Project
 from rig.waiting import wait_for
@@ -72,7 +72,7 @@ class Terminal:
 
 
 @pytest.fixture
-def made(project: Callable[..., Project]) -> Project:
+def made(project: MakeProject) -> Project:
     return project()
 
 
@@ -141,7 +141,7 @@ def test_a_third_one_leaves_it_running(terminal: Terminal, producer: subprocess.
 
 
 def test_without_a_terminal_ctrl_c_leaves_at_once(
-    start_cli: Callable[..., Command], made: Project, producer: subprocess.Popen[str]
+    start_cli: StartCommand, made: Project, producer: subprocess.Popen[str]
 ) -> None:
     command = start_cli(made, "watch", "--json")
     command.wait_text("c: working")
@@ -152,9 +152,7 @@ def test_without_a_terminal_ctrl_c_leaves_at_once(
     assert producer.poll() is None
 
 
-def test_a_watch_with_a_time_limit(
-    run_cli: Callable[..., Result], made: Project, producer: subprocess.Popen[str]
-) -> None:
+def test_a_watch_with_a_time_limit(run_cli: RunCommand, made: Project, producer: subprocess.Popen[str]) -> None:
     done = run_cli(made, "watch", "c", "--timeout", "0.2", "-q")
     assert (done.code, done.out) == (124, "")
     assert done.err.startswith("sdist: The crawl c still runs")
@@ -162,7 +160,7 @@ def test_a_watch_with_a_time_limit(
 
 
 def test_status_and_list_of_a_crawl_whose_process_died(
-    run_cli: Callable[..., Result], made: Project, producer: subprocess.Popen[str]
+    run_cli: RunCommand, made: Project, producer: subprocess.Popen[str]
 ) -> None:
     assert run_cli(made, "status", "--json").json()["state"] == "working"
     producer.kill()
@@ -175,7 +173,7 @@ def test_status_and_list_of_a_crawl_whose_process_died(
     assert "sdist resume c" in watched.err
 
 
-def test_a_project_without_crawls_lists_none(run_cli: Callable[..., Result], made: Project, tmp_path: Path) -> None:
+def test_a_project_without_crawls_lists_none(run_cli: RunCommand, made: Project, tmp_path: Path) -> None:
     done = run_cli(made, "crawls", "--json")
     assert (done.code, done.json()) == (0, {"schema": 1, "crawls": []})
     assert not (made.path / ".sdist").exists()

@@ -1,37 +1,32 @@
 """Consumers as jobs on real nodes: where they stop, what they leave, their store away, and what comes back whole."""
 
-from __future__ import annotations
-
 import json
 import signal
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.crawls import ADDON, QUICK, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.frontiers import Frontier
+from rig.nodes import ScrapydNode
+from rig.projects import Project
 from rig.redis import RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
-
 
 @pytest.fixture(scope="module")
-def node(module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def node(module_fleet: StartFleet) -> ScrapydNode:
     return module_fleet(1, max_proc=4, poll_interval=0.2, jobs_to_keep="100")[0]
 
 
 @pytest.fixture
-def shop(project: Callable[..., Project], node: ScrapydNode) -> Callable[..., Project]:
+def shop(project: MakeProject, node: ScrapydNode) -> Callable[..., Project]:
     """`shop(site, …)`: the demo project, whose nodes are the one of this module."""
     return lambda site, **settings: project(nodes=[node], settings={"START_URL": site.start_url, **QUICK, **settings})
 
@@ -42,7 +37,7 @@ def articles(site: SiteProcess, first: int, last: int) -> list[str]:
 
 @pytest.mark.black_box
 def test_a_worker_ends_after_exactly_its_batches_and_within_the_batch_of_its_last_request(
-    shop: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess], run_cli: Callable[..., Result]
+    shop: MakeProject, node: ScrapydNode, site: StartSite, run_cli: RunCommand
 ) -> None:
     """H15, H16: small batches are leased many at a time, and no more than are allowed."""
     pages = site(360)
@@ -65,7 +60,7 @@ def test_a_worker_ends_after_exactly_its_batches_and_within_the_batch_of_its_las
 
 @pytest.mark.black_box
 def test_the_consumer_of_one_slot_empties_that_one_and_ends(
-    shop: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess], run_cli: Callable[..., Result]
+    shop: MakeProject, node: ScrapydNode, site: StartSite, run_cli: RunCommand
 ) -> None:
     """H14, H20: one of eight slots; what waits elsewhere is nothing to wait for."""
     pages = site(160)
@@ -88,8 +83,8 @@ def test_the_consumer_of_one_slot_empties_that_one_and_ends(
 
 @pytest.mark.black_box
 def test_a_limit_that_is_lowered_below_what_runs_starts_nothing_until_enough_have_ended(
-    project: Callable[..., Project], fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite,
+    start_cli: StartCommand
 ) -> None:  # fmt: skip
     """H34: four workers run and two may; the other three of seven slots wait, and nothing that runs is ended."""
     (node,), pages = fleet(1, max_proc=12, poll_interval=0.1, jobs_to_keep="100"), site(70)
@@ -123,8 +118,8 @@ def test_a_limit_that_is_lowered_below_what_runs_starts_nothing_until_enough_hav
 
 @pytest.mark.black_box
 def test_a_store_that_is_away_stops_neither_downloads_nor_the_job_and_nothing_leaves_it_too_early(
-    project: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result], tmp_path: Path,
+    project: MakeProject, node: ScrapydNode, site: StartSite,
+    run_cli: RunCommand, tmp_path: Path
 ) -> None:  # fmt: skip
     """H18, H19: away until the worker has done all that it had; then it acks that, and goes on."""
     pages = site(60, "--latency=0.2")
@@ -211,8 +206,8 @@ class Whole(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_a_request_that_went_through_a_frontier_is_the_one_that_plain_scrapy_makes(
-    project: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result], run_scrapy: Callable[..., Result],
+    project: MakeProject, node: ScrapydNode, site: StartSite,
+    run_cli: RunCommand, run_scrapy: RunCommand
 ) -> None:  # fmt: skip
     """H26: as the site sees it, and as its callback or errback does; nothing of it is lost."""
     pages = site(30)
@@ -261,7 +256,7 @@ class Own(Saying):
 
 @pytest.mark.black_box
 def test_what_a_consumer_is_told_goes_before_its_spider_and_that_before_its_project(
-    project: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess], run_cli: Callable[..., Result]
+    project: MakeProject, node: ScrapydNode, site: StartSite, run_cli: RunCommand
 ) -> None:
     """H28: one setting on three levels, as the workers on a node see it."""
     pages = site(30)

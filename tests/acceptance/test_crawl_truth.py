@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, attempts
-from rig.commands import Command, Result
+from rig.commands import Command
 from rig.crawls import assert_balanced, crawls, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -23,12 +24,12 @@ BOTH_WAYS = pytest.mark.parametrize("way", ["--push", "--pull"])
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, poll_interval=0.2)
 
 
 @pytest.fixture
-def crawl_of(project: Callable[..., Project], pair: list[ScrapydNode]) -> Callable[..., Project]:
+def crawl_of(project: MakeProject, pair: list[ScrapydNode]) -> Callable[..., Project]:
     """`crawl_of(site, spider's source, …)`: a project whose spider `own` makes its target requests for `parse_item`."""
 
     def make(site: SiteProcess, source: str, **settings: Any) -> Project:
@@ -79,7 +80,7 @@ class Watch(NamedTuple):
     site: SiteProcess
     command: Command
     waiting: Command
-    run: Callable[..., Result]
+    run: RunCommand
 
     def asked_at(self, word: str) -> float:
         """When a page with this word was last asked for, by time.time(); 0 when none was yet."""
@@ -99,11 +100,7 @@ class Watch(NamedTuple):
 
 @BOTH_WAYS
 def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
-    way: str,
-    crawl_of: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    way: str, crawl_of: MakeProject, site: StartSite, start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     """N3: nothing waits, the last pages are slow, one of them was not known: the end is told when all are home."""
     pages = site(PAGES)
@@ -152,7 +149,7 @@ CARELESS = """
 
 
 def test_exactly_what_gave_no_item_is_listed_by_its_reason(
-    crawl_of: Callable[..., Project], site: Callable[..., SiteProcess], run_cli: Callable[..., Result]
+    crawl_of: MakeProject, site: StartSite, run_cli: RunCommand
 ) -> None:
     """N4: seven pages gone, three that never answer, two whose callback fails: these twelve and no other."""
     pages = site(30)
@@ -217,12 +214,7 @@ DYING = """
 
 @BOTH_WAYS
 def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_none(
-    way: str,
-    crawl_of: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    tmp_path: Path,
+    way: str, crawl_of: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     """N7: the part of its batch is whole on the node's disk, and the next attempt writes another one."""
     pages = site(24)

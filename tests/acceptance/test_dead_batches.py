@@ -1,14 +1,10 @@
 """Batches that no node can do: they die after their last attempt, with the reason, and the rest comes home."""
 
-from collections.abc import Callable
-
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, attempts, batches
-from rig.commands import Result
 from rig.crawls import last_crawl, misses
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import AttemptState, BatchState
 
@@ -30,16 +26,11 @@ KILLER = """
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
-def test_full_disks(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
-) -> None:
+def test_full_disks(project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_scrapy: RunCommand) -> None:
     pages = site(60)
     settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 30}
     settings |= {"DISTRIBUTED_MIN_FREE": 1 << 60, "DISTRIBUTED_MAX_ATTEMPTS": 2}
@@ -59,10 +50,7 @@ def test_full_disks(
 
 @pytest.mark.black_box
 def test_a_page_that_kills_its_worker(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     pages = site(32)
     settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 8}

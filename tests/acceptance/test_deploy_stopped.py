@@ -1,11 +1,12 @@
 """Ctrl-C while an egg is on its way: the command ends at once and says what is known; the rest comes later."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from rig.commands import Command, Result
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet
 from rig.nodes import ScrapydNode, free_port
 from rig.projects import Project
 from rig.proxy import Mishap, Proxy
@@ -17,7 +18,7 @@ AT_ONCE = 2.0
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, username="me", password="hush")
 
 
@@ -30,7 +31,7 @@ def held(pair: list[ScrapydNode]) -> Iterator[Proxy]:
         node.api("delproject.json", project="small")
 
 
-def small(project: Callable[..., Project], pair: list[ScrapydNode], held: Proxy) -> Project:
+def small(project: MakeProject, pair: list[ScrapydNode], held: Proxy) -> Project:
     section = held.section("small", "held") + "username = me\npassword = hush\n"
     return project(nodes=pair[:1], spiders={"one": SPIDER}, extra=section)
 
@@ -43,8 +44,8 @@ def stopped(command: Command) -> tuple[Result, float]:
 
 
 def test_what_is_known_of_each_node(
-    start_cli: Callable[..., Command], run_cli: Callable[..., Result], project: Callable[..., Project],
-    pair: list[ScrapydNode], held: Proxy,
+    start_cli: StartCommand, run_cli: RunCommand, project: MakeProject,
+    pair: list[ScrapydNode], held: Proxy
 ) -> None:  # fmt: skip
     made = small(project, pair, held)
     held.spoil("addversion.json", Mishap(forward=False, hold=60))
@@ -54,7 +55,7 @@ def test_what_is_known_of_each_node(
     assert done.code == 130
     assert took < AT_ONCE
     (line,) = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
-    assert "has it: node1; nobody knows yet: held" in line
+    assert "has it: node1; not known yet: held" in line
     (version,) = pair[0].api("listversions.json", project="small")["versions"]
     assert version in line
     # The egg is kept, so that the other one gets the same.
@@ -68,8 +69,8 @@ def test_what_is_known_of_each_node(
 @pytest.mark.black_box
 @pytest.mark.parametrize("command", ["versions", "spiders", "prune", "jobs", "nodes", "rollback", "deploy-all"])
 def test_nobody_waits_for_a_node_that_does_not_answer(
-    start_cli: Callable[..., Command], project: Callable[..., Project], pair: list[ScrapydNode], held: Proxy,
-    command: str,
+    start_cli: StartCommand, project: MakeProject, pair: list[ScrapydNode], held: Proxy,
+    command: str
 ) -> None:  # fmt: skip
     made = small(project, pair, held)
     held.spoil("*", Mishap(forward=False, hold=60), times=9)
@@ -82,7 +83,7 @@ def test_nobody_waits_for_a_node_that_does_not_answer(
 
 @pytest.mark.black_box
 def test_a_node_that_is_not_there_does_not_hold_it_either(
-    start_cli: Callable[..., Command], project: Callable[..., Project], pair: list[ScrapydNode], held: Proxy
+    start_cli: StartCommand, project: MakeProject, pair: list[ScrapydNode], held: Proxy
 ) -> None:
     made = small(project, pair, held)
     made.targets(pair[:1], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = small\n")

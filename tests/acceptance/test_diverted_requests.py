@@ -1,13 +1,10 @@
 """Which requests a producer diverts: by their callback, after the spider middlewares have had their say."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, said
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartSite
 
 LEADING = """
 import scrapy
@@ -42,8 +39,8 @@ class Leading(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_what_a_middleware_of_the_spider_takes_out_is_not_stored_and_a_start_request_is_taken_by_its_callback(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], run_cli: Callable[..., Result],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand,
+    site: StartSite
 ) -> None:  # fmt: skip
     """H21, H30: nothing of another site, nothing too deep or too long; by its callback, wherever it comes from."""
     pages = site(60)

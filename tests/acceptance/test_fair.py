@@ -1,34 +1,29 @@
 """Fair work over many sites: real workers, and what the sites see of them (B1, B3, B4, B5, B6)."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Command
 from rig.crawls import ADDON, QUICK, last_crawl, said
-from rig.pullers import CRAWL
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.projects import Project
+from rig.pullers import CRAWL, Frontier
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, SPREAD
 from scrapyd_dist.frontier.slots import SITE, SlotRule
 from scrapyd_dist.store import open_store
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.pullers import Frontier
-    from rig.sites import SiteProcess
-
+pytestmark = pytest.mark.black_box
 #: a site for each address of loopback, on one server
 HOST = "--host=0.0.0.0"
 #: an item for each page; with `hosts`, it finds the pages itself
@@ -59,7 +54,7 @@ execute()
 
 
 @pytest.fixture
-def place(project: Callable[..., Project]) -> Callable[..., Project]:
+def place(project: MakeProject) -> Callable[..., Project]:
     return lambda nodes=(), **settings: project(spiders={"broad": SPIDER}, settings=settings, nodes=nodes)
 
 
@@ -101,14 +96,9 @@ def hosts_hit(site: SiteProcess) -> list[int]:
     return [int(hit["host"].partition(":")[0].rpartition(".")[2]) for hit in site.log()]
 
 
-@pytest.mark.black_box
 @pytest.mark.parametrize("queue_of_scrapy", ["ScrapyPriorityQueue", "DownloaderAwarePriorityQueue"])
 def test_a_slow_site_and_a_fast_one_are_both_always_in_flight(
-    queue_of_scrapy: str,
-    place: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    frontier: Any,
-    start_command: Callable[..., Command],
+    queue_of_scrapy: str, place: MakeProject, site: StartSite, frontier: Any, start_command: StartCommand
 ) -> None:
     """B3, B4: the worker has all of both, and one could take all places; it is so whatever Scrapy's default is."""
     web = site(200, HOST)
@@ -128,9 +118,8 @@ def test_a_slow_site_and_a_fast_one_are_both_always_in_flight(
     assert longest_gap([time for time in fast_times if begin <= time <= end]) < SLOW
 
 
-@pytest.mark.black_box
 def test_two_sites_with_one_download_slot_share_its_limit_and_priorities_order_a_site(
-    place: Callable[..., Project], site: Callable[..., SiteProcess], frontier: Any, start_scrapy: Callable[..., Command]
+    place: MakeProject, site: StartSite, frontier: Any, start_scrapy: StartCommand
 ) -> None:
     """B1, B5: Scrapy's own rules hold inside a worker."""
     web = site(20, HOST)
@@ -147,9 +136,8 @@ def test_two_sites_with_one_download_slot_share_its_limit_and_priorities_order_a
     assert [number // 5 for number in asked] == [1] * 5 + [0] * 5 + [2] * 5
 
 
-@pytest.mark.black_box
 def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_nothing(
-    place: Callable[..., Project], site: Callable[..., SiteProcess], frontier: Any, start_scrapy: Callable[..., Command]
+    place: MakeProject, site: StartSite, frontier: Any, start_scrapy: StartCommand
 ) -> None:
     """B6: also, who comes later gets his share. A site goes to another worker when all that one had of it has ended."""
     web = site(60, HOST, "--latency=0.05", "--log-headers")
@@ -186,12 +174,8 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
     assert Counter(item["url"] for item in queue.items) == Counter(added), queue.log(1)
 
 
-@pytest.mark.black_box
 def test_a_fair_crawl_of_many_sites_has_every_page_once(
-    place: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    place: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand
 ) -> None:
     """Each site has its slot, and batches of it are small."""
     web = site(12, HOST, "--latency=0.05")

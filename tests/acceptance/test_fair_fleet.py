@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from rig.bad_days import IMPATIENT, wait_accepted
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, crawls, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -48,12 +48,12 @@ SLOW = HOSTS[0]
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.fixture
-def web(site: Callable[..., SiteProcess]) -> SiteProcess:
+def web(site: StartSite) -> SiteProcess:
     """A host for each address, each with pages of its own."""
     there = site(EACH * (max(HOSTS) + 1), "--host=0.0.0.0", "--log-headers", "--latency=0.1")
     there.behave({there.site.detail_path(number): "slow:0.5" for number in _numbers(SLOW)})
@@ -61,7 +61,7 @@ def web(site: Callable[..., SiteProcess]) -> SiteProcess:
 
 
 @pytest.fixture
-def place(project: Callable[..., Project], pair: list[ScrapydNode]) -> Callable[..., Project]:
+def place(project: MakeProject, pair: list[ScrapydNode]) -> Callable[..., Project]:
     own = {"ADDONS": ADDON, "DOWNLOADER_MIDDLEWARES": {"small.spiders.broad.Named": 1}}
     return lambda **settings: project(spiders={"broad": SPIDER}, nodes=pair, settings={**own, **settings})
 
@@ -90,7 +90,7 @@ def _words(web: SiteProcess, urls: list[str], fair: str) -> list[str]:
     return ["crawl", "broad", *given, "--callback", "parse_page", "-o", "items.jl", "--fair", fair]
 
 
-def _pushed(it: Project, words: list[str], urls: list[str], run: Callable[..., Result]) -> None:
+def _pushed(it: Project, words: list[str], urls: list[str], run: RunCommand) -> None:
     """Crawl these pages in batches that are sent; every page is an item once."""
     done = run(it, *words, "--batch-size", EACH)
     assert done.code == 0, said(done)
@@ -101,7 +101,7 @@ def _pushed(it: Project, words: list[str], urls: list[str], run: Callable[..., R
 
 
 def test_spread_no_batch_that_is_sent_sits_on_a_slow_site(
-    place: Callable[..., Project], web: SiteProcess, run_cli: Callable[..., Result]
+    place: MakeProject, web: SiteProcess, run_cli: RunCommand
 ) -> None:
     """The slow site's pages are found first, and would be the first batch; each job has its share, and asks in turn."""
     urls = [url for host in HOSTS for url in _pages(web, host)]
@@ -112,9 +112,7 @@ def test_spread_no_batch_that_is_sent_sits_on_a_slow_site(
     assert [set(hosts[: 2 * len(HOSTS)]) for hosts in jobs.values()] == [set(HOSTS)] * 4, jobs
 
 
-def test_by_domain_a_site_comes_in_one_batch(
-    place: Callable[..., Project], web: SiteProcess, run_cli: Callable[..., Result]
-) -> None:
+def test_by_domain_a_site_comes_in_one_batch(place: MakeProject, web: SiteProcess, run_cli: RunCommand) -> None:
     """They are found in turn, and each batch would have some of every site."""
     in_turn = [url for some in zip(*(_pages(web, host) for host in HOSTS), strict=True) for url in some]
     _pushed(place(**QUICK), _words(web, in_turn, "by-domain"), in_turn, run_cli)
@@ -123,11 +121,7 @@ def test_by_domain_a_site_comes_in_one_batch(
 
 
 def test_when_all_of_a_fair_crawl_is_killed_it_goes_on_and_nothing_that_was_queued_is_lost(
-    place: Callable[..., Project],
-    pair: list[ScrapydNode],
-    web: SiteProcess,
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    place: MakeProject, pair: list[ScrapydNode], web: SiteProcess, start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     """B6: kill -9 for the producer and all workers, with whatever lay in their queues."""
     it = place(**{**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 3, "CONCURRENT_REQUESTS_PER_DOMAIN": 1})

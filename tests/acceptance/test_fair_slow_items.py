@@ -1,27 +1,21 @@
 """A fair worker whose items go slowly: what it asks for, and what it holds in memory."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from rig.pullers import values_of
+from rig.commands import Command
+from rig.fixtures import MakeProject, StartCommand, StartSite
+from rig.projects import Project
+from rig.pullers import Frontier, values_of
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.frontier.backlog import SPREAD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command
-    from rig.projects import Project
-    from rig.pullers import Frontier
-    from rig.sites import SiteProcess
 
 #: one item for each page, which are stored one at a time
 SPIDER = """
@@ -57,10 +51,7 @@ SCRAPY_HOLDS = 5_000_000
 
 @pytest.mark.black_box
 def test_slow_items_hold_the_downloads_back_and_memory_stays_as_it_is(
-    project: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    frontier: Callable[..., Frontier],
-    start_scrapy: Callable[..., Command],
+    project: MakeProject, site: StartSite, frontier: Callable[..., Frontier], start_scrapy: StartCommand
 ) -> None:
     """B8: the worker has all requests at once, and pages come faster than their items go."""
     web = site(PAGES, "--host=0.0.0.0", f"--latency={LATENCY}")

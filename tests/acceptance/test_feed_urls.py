@@ -1,44 +1,39 @@
 """Feeds: batches that write to a place of the user's own, as in the book; merged at home, no password on the way."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from rig.bad_days import attempts
 from rig.crawls import ADDON, QUICK, assert_nothing_left, crawls, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.ftp import FtpServer
+from rig.nodes import ScrapydNode
 from rig.processes import with_home
+from rig.projects import Project
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.ftp import FtpServer
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 PASSWORD = "s3cret@of:the/feed"
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.fixture(scope="module")
-def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+def the_site(module_site: StartSite) -> SiteProcess:
     return module_site(90)
 
 
 @pytest.fixture
-def make(project: Callable[..., Project], the_site: SiteProcess, nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
+def make(project: MakeProject, the_site: SiteProcess, nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
     """A project that crawls this module's site on this module's nodes: `make(DISTRIBUTED_TARGET_FEED_URL=…)`."""
 
     def made(**settings: Any) -> Project:
@@ -54,11 +49,7 @@ def _lines(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", ["addon", pytest.param("middleware", marks=pytest.mark.black_box)])
 def test_ftp_feed_of_the_book(
-    way: str,
-    make: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    the_site: SiteProcess,
-    ftp_server: Callable[..., FtpServer],
+    way: str, make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess, ftp_server: Callable[..., FtpServer]
 ) -> None:
     ftp = ftp_server()
     it = make(DISTRIBUTED_TARGET_FEED_URL=f"{ftp.url}/%(batch)s_%(name)s_%(time)s.jl")
@@ -78,10 +69,7 @@ def test_ftp_feed_of_the_book(
 
 @pytest.mark.black_box
 def test_fields_that_a_feed_url_lacks_are_added_and_crawls_do_not_collide(
-    make: Callable[..., Project],
-    start_scrapy: Callable[..., Command],
-    the_site: SiteProcess,
-    ftp_server: Callable[..., FtpServer],
+    make: MakeProject, start_scrapy: StartCommand, the_site: SiteProcess, ftp_server: Callable[..., FtpServer]
 ) -> None:
     ftp = ftp_server()
     it = make(DISTRIBUTED_TARGET_FEED_URL=f"{ftp.url}/items.jl")
@@ -111,9 +99,9 @@ def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
 
 @pytest.mark.black_box
 def test_a_password_in_the_deployed_settings_is_seen_nowhere(
-    project: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    start_scrapy: Callable[..., Command],
+    project: MakeProject,
+    site: StartSite,
+    start_scrapy: StartCommand,
     nodes_up: list[ScrapydNode],
     ftp_server: Callable[..., FtpServer],
 ) -> None:
@@ -137,11 +125,7 @@ def test_a_password_in_the_deployed_settings_is_seen_nowhere(
 
 @pytest.mark.parametrize("program", ["scrapy", "sdist"])
 def test_a_password_on_the_command_line_is_refused(
-    program: str,
-    make: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    run_cli: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
+    program: str, make: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand, nodes_up: list[ScrapydNode]
 ) -> None:
     it, url = make(), "ftp://me:hush@127.0.0.1:1/items.jl"
     before = [len(node.jobs()) for node in nodes_up]
@@ -158,8 +142,8 @@ def test_a_password_on_the_command_line_is_refused(
 
 @pytest.mark.black_box
 def test_a_worker_that_is_killed_leaves_each_item_once_in_what_its_manifest_lists(
-    make: Callable[..., Project], start_cli: Callable[..., Command], site: Callable[..., SiteProcess],
-    nodes_up: list[ScrapydNode], tmp_path: Path,
+    make: MakeProject, start_cli: StartCommand, site: StartSite,
+    nodes_up: list[ScrapydNode], tmp_path: Path
 ) -> None:  # fmt: skip
     """L6: what it had written stays apart from what its batch's next attempt writes; all nodes share the folder."""
     folder, pages = tmp_path / "shared folder", site(200)
@@ -182,9 +166,7 @@ def test_a_worker_that_is_killed_leaves_each_item_once_in_what_its_manifest_list
 
 
 @pytest.mark.black_box
-def test_a_feed_that_cannot_be_stored_is_no_success(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result]
-) -> None:
+def test_a_feed_that_cannot_be_stored_is_no_success(make: MakeProject, run_scrapy: RunCommand) -> None:
     it = make(DISTRIBUTED_TARGET_FEED_URL="ftp://127.0.0.1:1/items.jl", DISTRIBUTED_MAX_ATTEMPTS=2)
     done = run_scrapy(it, "crawl", "easy")
     assert done.code == 1, said(done)
@@ -200,9 +182,9 @@ def test_a_feed_that_cannot_be_stored_is_no_success(
 def test_items_dir_of_scrapyd(
     *,
     with_feed: bool,
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    fleet: Callable[..., list[ScrapydNode]],
+    project: MakeProject,
+    run_scrapy: RunCommand,
+    fleet: StartFleet,
     the_site: SiteProcess,
     tmp_path: Path,
 ) -> None:

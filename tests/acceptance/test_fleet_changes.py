@@ -8,14 +8,14 @@ import pytest
 from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, running_on, wait_accepted, wait_running
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
-from rig.nodes import ScrapydNode
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 
 @pytest.fixture
-def begun(start_scrapy: Callable[..., Command], start_cli: Callable[..., Command]) -> Callable[..., Command]:
+def begun(start_scrapy: StartCommand, start_cli: StartCommand) -> Callable[..., Command]:
     """`begun(way, project, site)`: a crawl that runs."""
     return lambda way, project, site: begin(way, project, site, scrapy=start_scrapy, cli=start_cli)
 
@@ -37,11 +37,7 @@ def assert_done(done: Result, project: Project, site: SiteProcess) -> None:
 
 
 def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand, run_cli: RunCommand
 ) -> None:
     first, second = fleet(1)[0], fleet(1, username="me", password="hush/42:@")[0]
     pages = site(240, "--latency=0.2", per_page=60)
@@ -61,10 +57,7 @@ def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
 
 @pytest.mark.black_box
 def test_nodes_of_a_file_join_leave_and_come_back(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     one, two = fleet(2)
     pages = site(500, "--latency=0.3", per_page=100)
@@ -88,10 +81,7 @@ def test_nodes_of_a_file_join_leave_and_come_back(
 
 @pytest.mark.black_box
 def test_nodes_of_a_command_that_breaks_meanwhile(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     one, two = fleet(2)
     pages = site(400, "--latency=0.3", per_page=100)
@@ -109,10 +99,7 @@ def test_nodes_of_a_command_that_breaks_meanwhile(
 
 @pytest.mark.black_box
 def test_without_a_batch_size_every_slot_works_early_and_nothing_is_lost(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
 ) -> None:
     nodes, pages = fleet(3), site(600, "--latency=0.1", per_page=100)
     settings = {name: value for name, value in IMPATIENT.items() if name != "DISTRIBUTED_BATCH_SIZE"}

@@ -1,11 +1,11 @@
 """Faults of the project's own parts, at the start and while a crawl runs: told as what they are."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rig.commands import Result
 from rig.crawls import QUICK, crawls, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -38,16 +38,16 @@ BREAKS = """
 
 
 @pytest.fixture(scope="module")
-def node(module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def node(module_fleet: StartFleet) -> ScrapydNode:
     return module_fleet(1)[0]
 
 
 @pytest.fixture(scope="module")
-def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+def the_site(module_site: StartSite) -> SiteProcess:
     return module_site(30)
 
 
-def made(project: Callable[..., Project], node: ScrapydNode, site: SiteProcess, **settings: Any) -> Project:
+def made(project: MakeProject, node: ScrapydNode, site: SiteProcess, **settings: Any) -> Project:
     it = project(nodes=[node], settings={**QUICK, "START_URL": site.start_url, **settings})
     it.write("properties/parts.py", PARTS)
     it.write("properties/breaks.py", BREAKS)
@@ -76,17 +76,17 @@ def assert_fault(done: Result, it: Project, state: str, code: int, *words: str) 
 def test_a_part_that_fails_at_the_start_is_told(
     settings: dict[str, Any],
     words: tuple[str, ...],
-    project: Callable[..., Project],
+    project: MakeProject,
     node: ScrapydNode,
     the_site: SiteProcess,
-    run_cli: Callable[..., Result],
+    run_cli: RunCommand,
 ) -> None:
     it = made(project, node, the_site, **settings)
     assert_fault(run_cli(it, "crawl", "easy"), it, "refused", 1, *words)
 
 
 def test_an_engine_that_breaks_is_no_interruption(
-    project: Callable[..., Project], node: ScrapydNode, the_site: SiteProcess, run_cli: Callable[..., Result]
+    project: MakeProject, node: ScrapydNode, the_site: SiteProcess, run_cli: RunCommand
 ) -> None:
     it = made(project, node, the_site, SCHEDULER="properties.breaks.Breaks")
     done = run_cli(it, "crawl", "easy")
@@ -94,7 +94,7 @@ def test_an_engine_that_breaks_is_no_interruption(
 
 
 def test_a_spider_whose_start_fails_is_told(
-    project: Callable[..., Project], node: ScrapydNode, the_site: SiteProcess, run_cli: Callable[..., Result]
+    project: MakeProject, node: ScrapydNode, the_site: SiteProcess, run_cli: RunCommand
 ) -> None:
     it = made(project, node, the_site)
     it.spider(

@@ -1,17 +1,15 @@
 """Another program writes to the Redis server: no command of `sdist` does what it says, and each says why."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from rig.commands import Result
 from rig.crawls import ADDON, QUICK
-from rig.nodes import ScrapydNode
-from rig.projects import Project
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.redis import RedisServer
-from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
@@ -31,7 +29,7 @@ def assert_told(result: Result, *words: str) -> None:
 
 
 def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
-    project: Callable[..., Project], server: RedisServer, run_cli: Callable[..., Result], tmp_path: Path
+    project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     it, env = project(), {"SDIST_STORE": server.url}
     ran, logged = tmp_path / "ran", tmp_path / "logged"
@@ -62,12 +60,7 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
 
 @pytest.mark.black_box
 def test_a_crawl_whose_row_was_changed_is_not_gone_on_with_until_it_is_trusted(
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    project: Callable[..., Project],
-    server: RedisServer,
-    run_cli: Callable[..., Result],
-    tmp_path: Path,
+    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     pages, env = site(30, per_page=10), {"SDIST_STORE": server.url}
     it = project(nodes=fleet(1), settings={"ADDONS": ADDON, "START_URL": pages.start_url, **QUICK})

@@ -2,30 +2,27 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 FILL = ("-s", "DISTRIBUTED_FRONTIER=shop", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse_article")
 
 
 @pytest.fixture(scope="module")
-def node(module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def node(module_fleet: StartFleet) -> ScrapydNode:
     nodes: list[ScrapydNode] = module_fleet(1, max_proc=4, poll_interval=0.2, jobs_to_keep="100")
     return nodes[0]
 
 
 @pytest.mark.black_box
 def test_a_page_is_fetched_once_though_it_is_added_again_and_again_when_its_slot_was_deleted(
-    project: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, node: ScrapydNode, site: StartSite,
+    run_cli: RunCommand
 ) -> None:  # fmt: skip
     pages = site(5)
     it = project(nodes=[node], settings={**QUICK, "START_URL": pages.start_url})
@@ -81,8 +78,8 @@ class Finder(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_the_same_page_is_fetched_once_and_each_time_where_that_is_wanted(
-    project: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result], run_cli: Callable[..., Result],
+    project: MakeProject, node: ScrapydNode, site: StartSite,
+    run_scrapy: RunCommand, run_cli: RunCommand
 ) -> None:  # fmt: skip
     pages = site(10)
     it = project(nodes=[node], spiders={"finder": FINDER}, settings={**QUICK, "ADDONS": ADDON, "SITE": pages.url})
@@ -103,8 +100,8 @@ def test_the_same_page_is_fetched_once_and_each_time_where_that_is_wanted(
 
 @pytest.mark.black_box
 def test_a_worker_that_is_killed_in_the_middle_of_its_batch_leaves_no_page_out(
-    project: Callable[..., Project], node: ScrapydNode, site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
+    project: MakeProject, node: ScrapydNode, site: StartSite,
+    start_cli: StartCommand
 ) -> None:  # fmt: skip
     pages = site(40, "--latency=0.2")
     settings = {**QUICK, "START_URL": pages.start_url, "CONCURRENT_REQUESTS": 2}
@@ -147,8 +144,8 @@ class Links(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_a_producer_fills_as_many_slots_as_are_asked_for_and_none_else(
-    project: Callable[..., Project], site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result], run_cli: Callable[..., Result],
+    project: MakeProject, site: StartSite,
+    run_scrapy: RunCommand, run_cli: RunCommand
 ) -> None:  # fmt: skip
     pages = site(240)
     slots = {"DISTRIBUTED_SLOT_PREFIX": "p", "DISTRIBUTED_SLOTS": 8}

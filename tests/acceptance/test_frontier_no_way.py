@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_one_paragraph, said
+from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode, free_port
-from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
-from rig.sites import SiteProcess
 
 LINKS = """
 import scrapy
@@ -59,8 +58,8 @@ def strangers(server: RedisServer) -> tuple[str, ...]:
 
 @pytest.mark.black_box
 def test_a_producer_that_the_store_does_not_let_in_fails_before_its_first_request(
-    project: Callable[..., Project], site: Callable[..., SiteProcess], run_scrapy: Callable[..., Result],
-    strangers: tuple[str, ...],
+    project: MakeProject, site: StartSite, run_scrapy: RunCommand,
+    strangers: tuple[str, ...]
 ) -> None:  # fmt: skip
     pages = site(30)
     settings = {"ADDONS": ADDON, "START_URL": pages.start_url, "DISTRIBUTED_STORE": "$STORE"}
@@ -76,8 +75,8 @@ def test_a_producer_that_the_store_does_not_let_in_fails_before_its_first_reques
 
 @pytest.mark.black_box
 def test_a_manager_and_workers_that_the_store_does_not_let_in_fail_and_leave_the_frontier_as_it_was(
-    project: Callable[..., Project], scrapyd_node: Callable[..., ScrapydNode], site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result], server: RedisServer, strangers: tuple[str, ...],
+    project: MakeProject, scrapyd_node: Callable[..., ScrapydNode], site: StartSite,
+    run_cli: RunCommand, server: RedisServer, strangers: tuple[str, ...]
 ) -> None:  # fmt: skip
     pages = site(5)
     barred = scrapyd_node(poll_interval=0.2, env={"SDIST_STORE": strangers[-1]})
@@ -97,7 +96,7 @@ def test_a_manager_and_workers_that_the_store_does_not_let_in_fail_and_leave_the
 
 @pytest.mark.black_box
 def test_a_node_that_does_not_let_the_manager_in_gets_no_worker(
-    project: Callable[..., Project], scrapyd_node: Callable[..., ScrapydNode], run_cli: Callable[..., Result]
+    project: MakeProject, scrapyd_node: Callable[..., ScrapydNode], run_cli: RunCommand
 ) -> None:
     locked = scrapyd_node(username="me", password="right")
     wrong = f"[deploy:one]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = not-this\n"
@@ -115,7 +114,7 @@ def test_a_node_that_does_not_let_the_manager_in_gets_no_worker(
 
 @pytest.mark.black_box
 def test_links_that_are_for_others_are_never_left_out_where_nobody_says_who_takes_them(
-    project: Callable[..., Project], site: Callable[..., SiteProcess], run_scrapy: Callable[..., Result]
+    project: MakeProject, site: StartSite, run_scrapy: RunCommand
 ) -> None:
     pages = site(30)
     nowhere = {"DISTRIBUTED_TARGET_HOSTS": [f"127.0.0.1:{free_port()}"]}

@@ -3,23 +3,22 @@
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.commands import Command, Result
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, said
-from rig.nodes import ScrapydNode
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.projects import Project
 from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
-from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.config import state_dir
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import RequestValue, decode
 from scrapyd_dist.store import Store, open_store
 
@@ -54,7 +53,7 @@ def details(site: SiteProcess, count: int) -> Counter[str]:
 
 
 def test_a_spider_as_it_is_fills_a_frontier_and_makes_no_target_request(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+    project: MakeProject, run_scrapy: RunCommand, site: StartSite
 ) -> None:
     the_site = site(90)
     it = project(settings={"ADDONS": ADDON, "START_URL": the_site.start_url})
@@ -112,7 +111,7 @@ class Links(scrapy.Spider):
 """
 
 
-def links(project: Callable[..., Project], site: SiteProcess, **settings: Any) -> Project:
+def links(project: MakeProject, site: SiteProcess, **settings: Any) -> Project:
     return project(spiders={"links": LINKS}, settings={"ADDONS": ADDON, "SITE": site.url, **settings})
 
 
@@ -123,7 +122,7 @@ def like_links(project: Project, name: str, own: str) -> None:
 
 @pytest.mark.black_box
 def test_only_what_is_listed_or_marked_is_diverted_and_own_items_go_to_own_feeds(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+    project: MakeProject, run_scrapy: RunCommand, site: StartSite
 ) -> None:
     the_site = site(90)
     it = links(project, the_site)
@@ -138,9 +137,7 @@ def test_only_what_is_listed_or_marked_is_diverted_and_own_items_go_to_own_feeds
 
 
 @pytest.mark.black_box
-def test_offsite_links_are_not_stored(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_offsite_links_are_not_stored(project: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     the_site = site(30)
     it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=["parse_article", "other"])
     like_links(it, "strict", "allowed_domains = ['127.0.0.1']")
@@ -151,9 +148,7 @@ def test_offsite_links_are_not_stored(
 
 
 @pytest.mark.black_box
-def test_start_requests_can_be_seeds(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_start_requests_can_be_seeds(project: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     the_site = site(150)
     it = links(project, the_site)
     done = run_scrapy(it, "crawl", "links", *FILL, "-s", "DISTRIBUTED_SEEDS=1", "-a", "pages=5")
@@ -165,9 +160,7 @@ def test_start_requests_can_be_seeds(
 
 
 @pytest.mark.black_box
-def test_the_nearest_setting_acts(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_the_nearest_setting_acts(project: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     """Project, then spider, then command line."""
     the_site = site(30)
     it = links(project, the_site, DISTRIBUTED_SLOT_PREFIX="project", DISTRIBUTED_TARGET_CALLBACKS=["other"])
@@ -183,9 +176,7 @@ def test_the_nearest_setting_acts(
 
 
 @pytest.mark.black_box
-def test_the_middleware_alone_is_enough(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_the_middleware_alone_is_enough(project: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     the_site = site(30)
     named = {"SPIDER_MIDDLEWARES": {"scrapyd_dist.Distributed": 100}}
     it = project(spiders={"links": LINKS}, settings={"SITE": the_site.url, **named})
@@ -198,7 +189,7 @@ def test_the_middleware_alone_is_enough(
 
 @pytest.mark.black_box
 def test_two_producers_at_once_lose_nothing_and_double_nothing(
-    project: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+    project: MakeProject, start_scrapy: StartCommand, site: StartSite
 ) -> None:
     the_site = site(600)
     it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=["parse_article", "other"])
@@ -218,8 +209,8 @@ OLD, LATER = 1, 4.0
 @pytest.mark.black_box
 @pytest.mark.parametrize(("max_age", "most_lost"), [(600, 4 * (50 - 1)), (OLD, 0)])
 def test_a_killed_producer_has_lost_only_what_was_not_flushed_and_goes_on(
-    max_age: int, most_lost: int, project: Callable[..., Project], start_scrapy: Callable[..., Command],
-    run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess],
+    max_age: int, most_lost: int, project: MakeProject, start_scrapy: StartCommand,
+    run_scrapy: RunCommand, site: StartSite
 ) -> None:  # fmt: skip
     """H13: less than a batch for each of its slots, and nothing of what was found seconds ago and is too old."""
     the_site = site(630)
@@ -249,7 +240,7 @@ def test_a_killed_producer_has_lost_only_what_was_not_flushed_and_goes_on(
 
 @pytest.mark.black_box
 def test_one_that_is_interrupted_flushes_and_says_that_it_is_not_through(
-    project: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+    project: MakeProject, start_scrapy: StartCommand, site: StartSite
 ) -> None:
     the_site = site(600, "--latency=0.2")
     one_by_one = {"CONCURRENT_REQUESTS": 1, "DISTRIBUTED_BATCH_MAX_AGE": 60}
@@ -266,8 +257,8 @@ def test_one_that_is_interrupted_flushes_and_says_that_it_is_not_through(
 
 @pytest.mark.black_box
 def test_a_store_that_is_away_for_a_while_loses_nothing(
-    project: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess],
-    tmp_path: Path,
+    project: MakeProject, start_scrapy: StartCommand, site: StartSite,
+    tmp_path: Path
 ) -> None:  # fmt: skip
     the_site = site(600, "--latency=0.1")
     with closing(RedisServer(tmp_path / "redis")) as server:
@@ -291,7 +282,7 @@ def server_has(url: str) -> bool:
 
 @pytest.mark.black_box
 def test_work_for_another_spider_waits_in_its_slot_and_for_nobody_is_listed(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+    project: MakeProject, run_scrapy: RunCommand, site: StartSite
 ) -> None:
     the_site = site(30)
     others = {"other": "login", "parse_article": "nobody"}
@@ -320,7 +311,7 @@ BAD: list[tuple[list[str], str]] = [
 
 @pytest.mark.black_box
 def test_what_makes_no_sense_is_refused_before_the_first_request(
-    project: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+    project: MakeProject, start_scrapy: StartCommand, site: StartSite
 ) -> None:
     the_site = site(30)
     it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=["other"])
@@ -332,9 +323,7 @@ def test_what_makes_no_sense_is_refused_before_the_first_request(
 
 
 @pytest.mark.black_box
-def test_a_command_that_crawls_does_not_only_fill(
-    project: Callable[..., Project], run_cli: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_a_command_that_crawls_does_not_only_fill(project: MakeProject, run_cli: RunCommand, site: StartSite) -> None:
     the_site = site(30)
     it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=["other"])
     done = run_cli(it, "crawl", "links", *FILL, "--json")
@@ -378,8 +367,8 @@ class Traveller(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_what_one_spider_stored_by_settings_alone_comes_back_equal_to_its_workers(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], run_cli: Callable[..., Result],
-    fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess],
+    project: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand,
+    fleet: StartFleet, site: StartSite
 ) -> None:  # fmt: skip
     the_site = site(30)
     it = project(

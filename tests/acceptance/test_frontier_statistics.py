@@ -1,12 +1,12 @@
 """What a producer and its workers count of a frontier, beside what the site itself has logged: to the unit the same."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -59,11 +59,11 @@ FATES = ("added", "duplicate", "offsite", "local", "refused")
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(1, max_proc=4, poll_interval=0.2, jobs_to_keep="100")
 
 
-def counted(project: Callable[..., Project], nodes: list[ScrapydNode], site: SiteProcess, **settings: Any) -> Project:
+def counted(project: MakeProject, nodes: list[ScrapydNode], site: SiteProcess, **settings: Any) -> Project:
     own = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"], "DISTRIBUTED_SLOT_PREFIX": "p", "DISTRIBUTED_SLOTS": 2}
     return project(
         nodes=nodes,
@@ -92,8 +92,8 @@ def assert_all_links_are_counted(told: Counter[str], site: SiteProcess) -> None:
 
 @pytest.mark.black_box
 def test_the_sums_of_a_producer_and_its_workers_are_those_of_the_sites_own_log(
-    project: Callable[..., Project], nodes_up: list[ScrapydNode], site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result], run_cli: Callable[..., Result],
+    project: MakeProject, nodes_up: list[ScrapydNode], site: StartSite,
+    run_scrapy: RunCommand, run_cli: RunCommand
 ) -> None:  # fmt: skip
     """H31: links that went into the frontier, requests that came out of it, and those that nobody made."""
     pages = site(90, per_page=30, duplicates=4, offsite=3)
@@ -134,8 +134,8 @@ def test_the_sums_of_a_producer_and_its_workers_are_those_of_the_sites_own_log(
 @pytest.mark.black_box
 @pytest.mark.parametrize("way", ["--push", "--pull"])
 def test_the_producer_of_a_crawl_counts_its_links_as_well(
-    project: Callable[..., Project], nodes_up: list[ScrapydNode], site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result], way: str,
+    project: MakeProject, nodes_up: list[ScrapydNode], site: StartSite,
+    run_scrapy: RunCommand, way: str
 ) -> None:  # fmt: skip
     pages = site(90, per_page=30, duplicates=4, offsite=3)
     it = counted(project, nodes_up, pages, DISTRIBUTED_MODE=way.strip("-"), DISTRIBUTED_MAX_JOBS=2)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from rig.badpeer import BadPeer, Connection
-from rig.commands import Result
+from rig.fixtures import MakeProject, RunCommand
 from rig.projects import Project
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b"
@@ -52,7 +52,7 @@ def digits(connection: Connection, _: bytes) -> None:
 
 
 @pytest.fixture
-def on(project: Callable[..., Project]) -> Iterator[Callable[..., Project]]:
+def on(project: MakeProject) -> Iterator[MakeProject]:
     peers = []
 
     def make(play: Callable[[Connection, bytes], None]) -> Project:
@@ -66,7 +66,7 @@ def on(project: Callable[..., Project]) -> Iterator[Callable[..., Project]]:
         peer.close()
 
 
-def test_nothing_steers_the_terminal(run_cli: Callable[..., Result], on: Callable[..., Project]) -> None:
+def test_nothing_steers_the_terminal(run_cli: RunCommand, on: MakeProject) -> None:
     it = on(hostile)
     for name, arguments in COMMANDS.items():
         done = run_cli(it, *arguments)
@@ -81,7 +81,7 @@ def test_nothing_steers_the_terminal(run_cli: Callable[..., Result], on: Callabl
         assert LOG.decode() in run_cli(it, *arguments).out
 
 
-def test_numbers_without_an_end_are_a_bad_answer(run_cli: Callable[..., Result], on: Callable[..., Project]) -> None:
+def test_numbers_without_an_end_are_a_bad_answer(run_cli: RunCommand, on: MakeProject) -> None:
     it = on(digits)
     for command in ASK:
         done = run_cli(it, command)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from rig.commands import SDIST, Command, Result
 from rig.crawls import QUICK
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.processes import private_environment
 from rig.projects import Project
@@ -34,7 +35,7 @@ class Place(NamedTuple):
     project: Project
     nodes: list[ScrapydNode]
     site: SiteProcess
-    start: Callable[..., Command]
+    start: StartCommand
 
     def run(self, *arguments: object) -> Result:
         done = self.start(*arguments).wait()
@@ -54,9 +55,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place(
-    tmp_path_factory: pytest.TempPathFactory,
-    module_fleet: Callable[..., list[ScrapydNode]],
-    module_site: Callable[..., SiteProcess],
+    tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet, module_site: StartSite
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("items")
     site = module_site(ITEMS, per_page=30)
@@ -78,13 +77,21 @@ def place(
 
 
 def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
-    """Stop all jobs when one of them has written items and is not over; gives their processes."""
-    if not any(path.stat().st_size for node in nodes for path in node.logs_dir.glob("_sdist/*/*.jl.part")):
+    """Stop all jobs if one of them writes items; their processes, or none if it ended meanwhile."""
+    if not growing(nodes):
         return []
     pids = [pid for node in nodes for pid in node.job_pids()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    return pids
+    if growing(nodes):
+        return pids
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    return []
+
+
+def growing(nodes: list[ScrapydNode]) -> bool:
+    return any(path.stat().st_size for node in nodes for path in node.logs_dir.glob("_sdist/*/*.jl.part"))
 
 
 def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
@@ -180,11 +187,7 @@ def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> N
 
 @pytest.mark.black_box
 def test_a_pull_that_is_killed_and_run_again_fetches_only_what_is_missing(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    start_cli: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand, start_cli: StartCommand
 ) -> None:
     (node,), pages = fleet(1, jobs_to_keep="100"), site(200, per_page=100)
     with closing(Proxy(node)) as proxy:
@@ -219,11 +222,7 @@ def test_a_pull_that_is_killed_and_run_again_fetches_only_what_is_missing(
 
 @pytest.mark.black_box
 def test_a_crawl_through_feeds_is_merged_by_reading_them_back(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    ftp_server: Callable[..., Any],
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand, ftp_server: Callable[..., Any]
 ) -> None:
     nodes, pages, ftp = fleet(1), site(60), ftp_server("me", PASSWORD)
     feed = f"ftp://me:{PASSWORD}@127.0.0.1:{ftp.port}/%(batch)s_%(name)s.jl"

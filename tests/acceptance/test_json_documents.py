@@ -1,27 +1,22 @@
 """With `--json`, every command gives one document of its shape on standard output, and nothing else there."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rig.commands import SDIST, Command, Result
 from rig.documents import DOCUMENTS
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.shapes import misfits
+from rig.sites import SiteProcess
 from scrapyd_dist.cli.commands import walk
 
 from scrapyd_dist.frontier.backlog import Lessee
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import PermitRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.nodes import ScrapydNode
-    from rig.sites import SiteProcess
 
 SLOW = """\
 from properties.spiders.easy import EasySpider
@@ -51,7 +46,7 @@ def asked() -> set[str]:
 
 
 @pytest.fixture
-def sdist(asked: set[str]) -> Iterator[Callable[..., Result]]:
+def sdist(asked: set[str]) -> Iterator[RunCommand]:
     """`sdist(project, "jobs", code=0)`: its result, after its document was found to be what it should be."""
     with ExitStack() as stack:
 
@@ -73,8 +68,8 @@ def sdist(asked: set[str]) -> Iterator[Callable[..., Result]]:
 @pytest.mark.black_box
 @pytest.mark.timeout(500)
 def test_every_document(
-    sdist: Callable[..., Result], fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess],
-    project: Callable[..., Project], tmp_path: Path, asked: set[str],
+    sdist: RunCommand, fleet: StartFleet, site: StartSite,
+    project: MakeProject, tmp_path: Path, asked: set[str]
 ) -> None:  # fmt: skip
     nodes = [*fleet(1, jobs_to_keep="100"), *fleet(1, username="me", password="hush", jobs_to_keep="100")]
     pages = site(60)
@@ -98,7 +93,7 @@ def test_every_document(
     assert sorted(DOCUMENTS.keys() - asked) == [], "not tried"
 
 
-def _of_the_code(sdist: Callable[..., Result], it: Project) -> None:
+def _of_the_code(sdist: RunCommand, it: Project) -> None:
     sdist(it, "deploy", "node1")
     sdist(it, "versions", "--check", code=10)
     sdist(it, "deploy-all", "--dry-run", code=10)
@@ -113,7 +108,7 @@ def _of_the_code(sdist: Callable[..., Result], it: Project) -> None:
     sdist(it, "versions")
 
 
-def _of_a_crawl(sdist: Callable[..., Result], it: Project, pages: SiteProcess, index: tuple[object, ...]) -> None:
+def _of_a_crawl(sdist: RunCommand, it: Project, pages: SiteProcess, index: tuple[object, ...]) -> None:
     pages.behave({pages.site.detail_path(7): "fail"})
     sdist(it, "plan", "easy", *index)
     crawl = sdist(it, "crawl", "easy", *index, "-o", "items.jl", code=3).json()["crawl"]
@@ -131,7 +126,7 @@ def _of_a_crawl(sdist: Callable[..., Result], it: Project, pages: SiteProcess, i
     sdist(it, "clean", crawl, "--yes")
 
 
-def _of_jobs(sdist: Callable[..., Result], it: Project, nodes: list[ScrapydNode]) -> None:
+def _of_jobs(sdist: RunCommand, it: Project, nodes: list[ScrapydNode]) -> None:
     sdist(it, "schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3")
     for node in nodes:
         node.wait_idle()
@@ -141,14 +136,14 @@ def _of_jobs(sdist: Callable[..., Result], it: Project, nodes: list[ScrapydNode]
     sdist(it, "cancel", "--all", "--yes")
 
 
-def _of_a_crawl_that_is_stopped(sdist: Callable[..., Result], it: Project, index: tuple[object, ...]) -> None:
+def _of_a_crawl_that_is_stopped(sdist: RunCommand, it: Project, index: tuple[object, ...]) -> None:
     crawl = sdist(it, "crawl --detach", "slow", *index, "-o", "slow.jl").json()["crawl"]
     sdist(it, "stop", crawl, "--yes")
     it.settings(DOWNLOAD_DELAY=0)
     sdist(it, "resume", crawl)
 
 
-def _of_a_frontier(sdist: Callable[..., Result], it: Project, pages: SiteProcess) -> None:
+def _of_a_frontier(sdist: RunCommand, it: Project, pages: SiteProcess) -> None:
     it.write("urls.txt", "\n".join(map(pages.detail, range(30))))
     sdist(it, "frontier add", "shop", "urls.txt", "--prefix", "p", "--spider-callback", "parse_item")
     sdist(it, "frontier list")
@@ -165,7 +160,7 @@ def _of_a_frontier(sdist: Callable[..., Result], it: Project, pages: SiteProcess
     sdist(it, "frontier delete", "shop", "--prefix", "alone", "--yes")
 
 
-def _of_the_throttle(sdist: Callable[..., Result], it: Project) -> None:
+def _of_the_throttle(sdist: RunCommand, it: Project) -> None:
     it.write("limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n")
     sdist(it, "throttle apply", "limits.yml", "--dry-run", code=10)
     sdist(it, "throttle apply", "limits.yml")
@@ -179,7 +174,7 @@ def _of_the_throttle(sdist: Callable[..., Result], it: Project) -> None:
         sdist(it, f"throttle {verb}", "example.org")
 
 
-def _of_nodes(sdist: Callable[..., Result], it: Project) -> None:
+def _of_nodes(sdist: RunCommand, it: Project) -> None:
     sdist(it, "config", "--all")
     sdist(it, "nodes")
     sdist(it, "nodes add", "127.0.0.1:1", "--name", "spare", code=5)

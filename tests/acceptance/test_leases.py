@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, begin, busy_workers, report_of
-from rig.commands import Command, Result
+from rig.commands import Command
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.redis import RedisServer
@@ -25,10 +26,10 @@ LEASE = {"DISTRIBUTED_LEASE": 3}
 
 
 def test_workers_hold_leases_where_they_reach_the_store_and_work_as_well_where_they_do_not(
-    project: Callable[..., Project],
+    project: MakeProject,
     scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
+    site: StartSite,
+    run_scrapy: RunCommand,
     tmp_path: Path,
 ) -> None:
     pages = site(80, per_page=40)
@@ -67,16 +68,16 @@ class TestStopped:
     """A worker is stopped by SIGSTOP for so long that its batch is done elsewhere, and then goes on."""
 
     @pytest.fixture
-    def nodes_up(self, fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+    def nodes_up(self, fleet: StartFleet) -> list[ScrapydNode]:
         return fleet(2)
 
     @pytest.fixture
     def begun(
         self,
-        project: Callable[..., Project],
+        project: MakeProject,
         nodes_up: list[ScrapydNode],
-        site: Callable[..., SiteProcess],
-        start_scrapy: Callable[..., Command],
+        site: StartSite,
+        start_scrapy: StartCommand,
         where: str,
     ) -> tuple[Project, SiteProcess, Command]:
         pages = site(200, "--latency=0.1", per_page=50)

@@ -2,19 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, misses, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.store import open_store
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.black_box
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, poll_interval=0.2)
 
 
@@ -55,10 +52,7 @@ BUDGET = 40
 
 
 def test_a_site_without_an_end_stops_at_its_budget_and_costs_no_other_a_page(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     """N16: the budget is one for all workers, the crawl comes to its end, and what was left out is listed."""
     web = site(1, "--host=0.0.0.0")
@@ -104,10 +98,7 @@ WORKERS = 3
 
 
 def test_each_worker_logs_in_for_itself_and_no_page_is_asked_for_without_a_session(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     """N10: three workers on two nodes, one login each, and the cookie with every request."""
     pages = site(60, "--latency=0.3", "--log-headers")
@@ -136,11 +127,7 @@ STRETCH = 6.0
 
 
 def test_a_crawl_gets_faster_by_a_machine_that_is_named_while_it_runs(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, fleet: StartFleet, site: StartSite, start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     """N17: one worker on each machine; twice the machines are twice the pages, and nothing else is said."""
     one, two = fleet(2, max_proc=1, poll_interval=0.2)
@@ -185,9 +172,7 @@ PICKING = """
 
 
 def test_a_batch_of_twenty_thousand_long_addresses_travels_in_no_argument_and_no_job_list(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    start_cli: Callable[..., Command],
+    project: MakeProject, pair: list[ScrapydNode], start_cli: StartCommand
 ) -> None:
     """N5: whoever leases it is told no more than where the store is."""
     settings = {**QUICK, "ADDONS": ADDON, "DISTRIBUTED_REQUEST_HOOK": "pick"}

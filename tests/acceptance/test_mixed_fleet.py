@@ -1,13 +1,14 @@
 """Every command on a fleet of three kinds: an open node, one with a password, one behind TLS and a base path."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig.commands import SDIST, Command, Result
+from rig.fixtures import RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -26,7 +27,7 @@ class Slow(EasySpider):
 
 
 @pytest.fixture(scope="module")
-def real(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def real(module_fleet: StartFleet) -> list[ScrapydNode]:
     """The nodes themselves; the third is reached through its front only."""
     more = {"max_proc": 2, "jobs_to_keep": "100"}
     return [*module_fleet(1, **more), *module_fleet(2, username="me", password="hush:hush", **more)]
@@ -41,8 +42,8 @@ def front(real: list[ScrapydNode], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def shop(
-    real: list[ScrapydNode], front: Front, module_site: Callable[..., SiteProcess],
-    tmp_path_factory: pytest.TempPathFactory,
+    real: list[ScrapydNode], front: Front, module_site: StartSite,
+    tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Project, SiteProcess]:  # fmt: skip
     site, project = module_site(60), Project.demo(tmp_path_factory.mktemp("mixed") / "project")
     project.settings(START_URL=site.start_url)
@@ -52,7 +53,7 @@ def shop(
 
 
 @pytest.fixture(scope="module")
-def run(shop: tuple[Project, SiteProcess]) -> Iterator[Callable[..., Result]]:
+def run(shop: tuple[Project, SiteProcess]) -> Iterator[RunCommand]:
     """`run("jobs", "--json")`: `sdist` to its end; no secret is ever in what it says."""
     project, _ = shop
     with ExitStack() as stack:
@@ -73,7 +74,7 @@ def states(done: Result) -> dict[str, str]:
     return {row["name"]: row["state"] for row in done.json()["nodes"]}
 
 
-def scheduled(run: Callable[..., Result], *arguments: object) -> list[dict[str, Any]]:
+def scheduled(run: RunCommand, *arguments: object) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = run("schedule", *arguments, "--json").json()["jobs"]
     return rows
 
@@ -87,9 +88,7 @@ def idle(real: list[ScrapydNode]) -> None:
         node.wait_idle()
 
 
-def test_a_crawl_over_all_three(
-    run: Callable[..., Result], shop: tuple[Project, SiteProcess], real: list[ScrapydNode]
-) -> None:
+def test_a_crawl_over_all_three(run: RunCommand, shop: tuple[Project, SiteProcess], real: list[ScrapydNode]) -> None:
     project, site = shop
     pinned = run("versions", "--check", "--json").json()
     assert [row["name"] for row in pinned["nodes"]] == NAMES
@@ -105,7 +104,7 @@ def test_a_crawl_over_all_three(
 
 
 def test_what_is_said_of_a_crawl_and_what_comes_of_it(
-    run: Callable[..., Result], shop: tuple[Project, SiteProcess], tmp_path: Path
+    run: RunCommand, shop: tuple[Project, SiteProcess], tmp_path: Path
 ) -> None:
     _, site = shop
     options = ("--index", site.template, "--pages", 2, "--shards", 2, "--batch-size", 10, "--detach", "--json")
@@ -128,7 +127,7 @@ def test_what_is_said_of_a_crawl_and_what_comes_of_it(
     run("clean", crawl, "--yes")
 
 
-def test_the_fleet_is_looked_at_drained_and_counted(run: Callable[..., Result]) -> None:
+def test_the_fleet_is_looked_at_drained_and_counted(run: RunCommand) -> None:
     found = run("doctor", "--json", code=1).json()["findings"]
     dangers = [(finding["node"], finding["topic"]) for finding in found if finding["severity"] == "danger"]
     assert dangers == [(NAMES[2], "tls")], "the certificate of this test ends tomorrow, and that is all"
@@ -142,7 +141,7 @@ def test_the_fleet_is_looked_at_drained_and_counted(run: Callable[..., Result]) 
 
 
 def test_the_address_below_the_base_path_needs_its_password_and_its_authority(
-    run: Callable[..., Result], shop: tuple[Project, SiteProcess], front: Front
+    run: RunCommand, shop: tuple[Project, SiteProcess], front: Front
 ) -> None:
     project, _ = shop
     assert run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
@@ -160,7 +159,7 @@ def test_the_address_below_the_base_path_needs_its_password_and_its_authority(
 
 
 @pytest.mark.black_box
-def test_roll_out_and_back(run: Callable[..., Result], shop: tuple[Project, SiteProcess]) -> None:
+def test_roll_out_and_back(run: RunCommand, shop: tuple[Project, SiteProcess]) -> None:
     project, _ = shop
     old = run("deploy-all", "--json").json()["version"]
     project.write("properties/new.py", "NEW = True\n")
@@ -180,7 +179,7 @@ def test_roll_out_and_back(run: Callable[..., Result], shop: tuple[Project, Site
 
 
 @pytest.mark.black_box
-def test_jobs_and_their_logs(run: Callable[..., Result], real: list[ScrapydNode]) -> None:
+def test_jobs_and_their_logs(run: RunCommand, real: list[ScrapydNode]) -> None:
     jobs = {row["node"]: row["job"] for row in scheduled(run, "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=5")}
     assert sorted(jobs) == sorted(NAMES)
     idle(real)
@@ -195,7 +194,7 @@ def test_jobs_and_their_logs(run: Callable[..., Result], real: list[ScrapydNode]
 
 
 @pytest.mark.black_box
-def test_jobs_are_cancelled_everywhere(run: Callable[..., Result], real: list[ScrapydNode]) -> None:
+def test_jobs_are_cancelled_everywhere(run: RunCommand, real: list[ScrapydNode]) -> None:
     jobs = [row["job"] for row in scheduled(run, "slow", "--all-nodes")]
     wait_for(lambda: all(begun(real, job) for job in jobs), 60, "the start of all three")
     done = run("cancel", *jobs, "--yes", "--json").json()
@@ -206,7 +205,7 @@ def test_jobs_are_cancelled_everywhere(run: Callable[..., Result], real: list[Sc
 
 
 @pytest.mark.black_box
-def test_nodes_are_listed(run: Callable[..., Result]) -> None:
+def test_nodes_are_listed(run: RunCommand) -> None:
     document = run("nodes", "--json").json()
     assert [row["name"] for row in document["nodes"]] == NAMES
     assert "hush" not in json.dumps(document)

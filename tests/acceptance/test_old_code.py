@@ -1,14 +1,9 @@
 """Nodes with other code than the crawl's: they get no work until they have it, and are named."""
 
-from collections.abc import Callable
-
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, attempts
-from rig.commands import Result
 from rig.crawls import said
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 
 CHANGED = """
     from properties.spiders.plain import PlainSpider
@@ -26,10 +21,7 @@ CHANGED = """
 
 @pytest.mark.black_box
 def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand
 ) -> None:
     """N9: uploading is switched off, and one of two nodes was left behind."""
     new, old = fleet(2, poll_interval=0.2)

@@ -4,14 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rig.fixtures import MakeProject, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.processes import private_environment
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 GUIDE = Path(__file__).parents[2] / "docs" / "operating.md"
 SECRET = "hush-77"
@@ -30,7 +28,7 @@ def guided(site: str, nodes: list[ScrapydNode]) -> list[str]:
 
 @pytest.mark.black_box
 def test_the_guide_works_from_its_first_line_to_its_last(
-    fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess], project: Callable[..., Project]
+    fleet: StartFleet, site: StartSite, project: MakeProject
 ) -> None:
     as_printed = {"jobs_to_keep": "1000000", "jobstorage": "scrapyd.jobstorage.SqliteJobStorage"}
     nodes = fleet(2, username="crawler", password=SECRET, **as_printed)

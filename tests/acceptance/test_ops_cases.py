@@ -1,25 +1,15 @@
 """What goes wrong on other people's Scrapyd fleets, and does not here: many shards, killed jobs, many URLs."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.bad_days import IMPATIENT, arguments, assert_exact, attempts, batches, begin, busy_workers
 from rig.crawls import QUICK, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: 25,000 detail URLs from twenty index pages; nothing but Scrapy costs time here
 MANY = """
@@ -47,10 +37,7 @@ class Many(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_twenty_shards_on_four_nodes_that_keep_five_logs(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand
 ) -> None:
     nodes, pages = fleet(4), site(400, per_page=20)
     it = project(nodes=nodes, settings={**QUICK, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 10})
@@ -69,12 +56,12 @@ def test_twenty_shards_on_four_nodes_that_keep_five_logs(
 
 @pytest.mark.black_box
 def test_a_killed_job_is_seen_and_its_batch_alone_is_done_again(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    start_scrapy: Callable[..., Command],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject,
+    fleet: StartFleet,
+    site: StartSite,
+    start_scrapy: StartCommand,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     nodes, pages = fleet(2, jobs_to_keep="1000"), site(400, "--latency=0.4", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
@@ -103,7 +90,7 @@ def _memory(pid: int, field: str = "VmHWM") -> int:
 @pytest.mark.black_box
 @pytest.mark.timeout(500)
 def test_memory_and_job_lists_stay_small_with_many_urls(
-    project: Callable[..., Project], fleet: Callable[..., list[ScrapydNode]], start_scrapy: Callable[..., Command]
+    project: MakeProject, fleet: StartFleet, start_scrapy: StartCommand
 ) -> None:
     nodes = fleet(2)
     settings = {

@@ -3,17 +3,15 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, crawls, misses, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.redis import RedisServer
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 SHOP = """
@@ -109,11 +107,11 @@ def deploy_plain(it: Project, node: ScrapydNode) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, max_proc=4, poll_interval=0.2)
 
 
-def shop(project: Callable[..., Project], nodes: list[ScrapydNode], site: str, **settings: object) -> Project:
+def shop(project: MakeProject, nodes: list[ScrapydNode], site: str, **settings: object) -> Project:
     """The project whose crawl it is."""
     usual = {**QUICK, "ADDONS": ADDON, "SITE": site, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"], "ASTRAY": {}}
     made: Project = project(nodes=nodes, spiders={"shop": SHOP}, settings={**usual, **settings})
@@ -122,8 +120,8 @@ def shop(project: Callable[..., Project], nodes: list[ScrapydNode], site: str, *
 
 @pytest.mark.black_box
 def test_a_chain_of_two_projects_comes_home_together_each_page_by_its_own_code(
-    project: Callable[..., Project], run_cli: Callable[..., Result], pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess], tmp_path: Path,
+    project: MakeProject, run_cli: RunCommand, pair: list[ScrapydNode],
+    site: StartSite, tmp_path: Path
 ) -> None:  # fmt: skip
     """C14: the store has a password, each project its own key, and only one of the two nodes has the other project."""
     the_site = site(20)
@@ -153,8 +151,8 @@ def test_a_chain_of_two_projects_comes_home_together_each_page_by_its_own_code(
 
 @pytest.mark.black_box
 def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_asked_for(
-    project: Callable[..., Project], run_cli: Callable[..., Result], pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_cli: RunCommand, pair: list[ScrapydNode],
+    site: StartSite
 ) -> None:  # fmt: skip
     the_site = site(10)
     it = shop(project, pair[:1], the_site.url, ASTRAY=ASTRAY)
@@ -210,8 +208,8 @@ class Login(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_a_worker_of_another_project_dies_and_the_crawl_is_broken_off_and_nothing_is_lost(
-    project: Callable[..., Project], run_cli: Callable[..., Result], start_cli: Callable[..., Command],
-    pair: list[ScrapydNode], site: Callable[..., SiteProcess], tmp_path: Path,
+    project: MakeProject, run_cli: RunCommand, start_cli: StartCommand,
+    pair: list[ScrapydNode], site: StartSite, tmp_path: Path
 ) -> None:  # fmt: skip
     """The next process asks again whose code it is, and takes up the workers that are there."""
     the_site, node, marks = site(11), pair[0], tmp_path / "marks"

@@ -4,11 +4,9 @@ import json
 from collections.abc import Callable
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, misses, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 SHOP = """
 import scrapy
@@ -71,8 +69,8 @@ TARGETS = ["parse_article", "parse_back"]
 
 @pytest.mark.black_box
 def test_a_chain_of_two_spiders_has_every_page_and_what_nobody_takes_is_listed(
-    project: Callable[..., Project], run_cli: Callable[..., Result], fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_cli: RunCommand, fleet: StartFleet,
+    site: StartSite
 ) -> None:  # fmt: skip
     the_site = site(30)
     it = project(
@@ -99,7 +97,7 @@ def test_a_chain_of_two_spiders_has_every_page_and_what_nobody_takes_is_listed(
 
 @pytest.mark.black_box
 def test_a_crawl_that_sends_its_batches_says_that_it_needs_workers_that_lease(
-    project: Callable[..., Project], run_cli: Callable[..., Result], site: Callable[..., SiteProcess]
+    project: MakeProject, run_cli: RunCommand, site: StartSite
 ) -> None:
     the_site = site(30)
     others = {"parse_article": "login"}
@@ -143,8 +141,8 @@ class Pushed(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_in_a_crawl_that_sends_its_batches_what_no_worker_can_take_is_listed_alone(
-    project: Callable[..., Project], run_cli: Callable[..., Result], scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_cli: RunCommand, scrapyd_node: Callable[..., ScrapydNode],
+    site: StartSite
 ) -> None:  # fmt: skip
     """One request without a callback there, in a batch with thirty others, which all come home."""
     the_site = site(30)

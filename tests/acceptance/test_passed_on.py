@@ -1,13 +1,9 @@
 """What a crawl is given with -a and -s reaches every job unchanged; what belongs to the producer's process does not."""
 
-from collections.abc import Callable
-
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 TELLING = """
     from properties.spiders.easy import EasySpider
@@ -34,18 +30,18 @@ SETTINGS = {"MY_SETTING": "a=b,c é", "DOWNLOAD_DELAY": "0.01", "USER_AGENT": "m
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.mark.parametrize("program", ["sdist", pytest.param("scrapy", marks=pytest.mark.black_box)])
 def test_arguments_and_settings(
     program: str,
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    run_cli: Callable[..., Result],
+    project: MakeProject,
+    run_scrapy: RunCommand,
+    run_cli: RunCommand,
     nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    site: StartSite,
 ) -> None:
     there = site(60)
     it = project(nodes=nodes_up, settings={**QUICK, "START_URL": there.start_url})

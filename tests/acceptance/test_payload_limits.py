@@ -1,14 +1,9 @@
 """Batches that the book's transport loses: 2,000 URLs of 150 characters, whole, on real nodes."""
 
-from collections.abc import Callable
-
 import pytest
 from rig.bad_days import IMPATIENT, arguments, assert_exact, attempts, batches
-from rig.commands import Result
 from rig.crawls import last_crawl
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 
 from scrapyd_dist.batches import AttemptState
 
@@ -21,11 +16,11 @@ ARGUMENT = 131_072
 def test_2000_long_urls_in_a_batch(
     way: str,
     items: int,
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
-    run_cli: Callable[..., Result],
+    project: MakeProject,
+    fleet: StartFleet,
+    site: StartSite,
+    run_scrapy: RunCommand,
+    run_cli: RunCommand,
 ) -> None:
     nodes, pages = fleet(2), site(items, url_style="long", per_page=500)
     assert len(pages.detail(0)) == 150

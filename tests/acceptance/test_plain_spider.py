@@ -1,13 +1,8 @@
 """A plain Spider whose code says nothing of nodes: a callback named in the settings is all it takes to spread it."""
 
-from collections.abc import Callable
-
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, said
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 
 NEWS = """
 import os
@@ -36,8 +31,8 @@ class News(scrapy.Spider):
 @pytest.mark.black_box
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_plain_spider_is_spread_by_the_name_of_its_callback_in_the_settings(
-    mode: str, project: Callable[..., Project], run_scrapy: Callable[..., Result],
-    module_fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess],
+    mode: str, project: MakeProject, run_scrapy: RunCommand,
+    module_fleet: StartFleet, site: StartSite
 ) -> None:  # fmt: skip
     """L12: `scrapy crawl` as ever; the article pages are asked for by jobs of the nodes, the index pages are not."""
     the_site = site(60)

@@ -2,19 +2,16 @@
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, assert_exact, assert_resumed, wait_accepted
-from rig.commands import Command, Result
 from rig.crawls import ADDON, assert_balanced, assert_each_page_once, assert_one_paragraph, crawls, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState
@@ -25,7 +22,7 @@ PULL = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MODE": "pull", "
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
@@ -35,10 +32,7 @@ def workers_on(node: ScrapydNode) -> dict[int, str]:
 
 
 def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     pages = site(90, per_page=30)
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url})
@@ -64,11 +58,7 @@ def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(
 
 @pytest.mark.black_box
 def test_by_settings_alone_and_item_for_item_what_push_brings(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    run_scrapy: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, run_scrapy: RunCommand
 ) -> None:
     pages = site(200, per_page=20)
     pages.behave({pages.site.detail_path(7): "fail", pages.site.detail_path(9): "gone"})
@@ -89,10 +79,7 @@ def test_by_settings_alone_and_item_for_item_what_push_brings(
 
 @pytest.mark.black_box
 def test_killed_workers_cost_nothing_but_time(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_cli: StartCommand
 ) -> None:
     pages = site(500, "--latency=0.1", per_page=20)
     it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url})
@@ -110,11 +97,7 @@ def test_killed_workers_cost_nothing_but_time(
 
 @pytest.mark.black_box
 def test_a_killed_producer_is_resumed_and_its_workers_are_taken_up(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     pages = site(500, "--latency=0.2", per_page=20)
     it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url})
@@ -133,11 +116,7 @@ def test_a_killed_producer_is_resumed_and_its_workers_are_taken_up(
 
 @pytest.mark.black_box
 def test_it_rests_goes_on_is_cancelled_and_taken_up_again(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     pages = site(900, "--latency=0.4", per_page=20)
     it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url})
@@ -163,10 +142,7 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(
 
 @pytest.mark.black_box
 def test_the_work_of_a_node_that_dies_goes_elsewhere(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, start_cli: StartCommand
 ) -> None:
     nodes = fleet(2)
     pages = site(500, "--latency=0.2", per_page=20)
@@ -185,10 +161,7 @@ def test_the_work_of_a_node_that_dies_goes_elsewhere(
 
 @pytest.mark.black_box
 def test_a_worker_that_outlives_its_daemon_does_no_harm(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, start_cli: StartCommand
 ) -> None:
     nodes = fleet(2)
     pages = site(500, "--latency=0.2", per_page=20)
@@ -205,11 +178,11 @@ def test_a_worker_that_outlives_its_daemon_does_no_harm(
 
 @pytest.mark.black_box
 def test_with_its_store_on_redis_on_nodes_that_have_no_redis(
-    project: Callable[..., Project],
+    project: MakeProject,
     pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    site: StartSite,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
     tmp_path: Path,
 ) -> None:
     pages = site(300, "--latency=0.1", per_page=20)
@@ -236,10 +209,7 @@ def test_with_its_store_on_redis_on_nodes_that_have_no_redis(
 
 @pytest.mark.black_box
 def test_workers_that_always_fail_end_the_crawl_with_their_reason(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     pages = site(60, per_page=20)
     it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url})
@@ -275,10 +245,7 @@ def test_workers_that_always_fail_end_the_crawl_with_their_reason(
 
 @pytest.mark.black_box
 def test_one_page_that_kills_its_workers_is_found_and_all_others_come_home(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     pages = site(60, per_page=20)
     settings: dict[str, Any] = {**PULL, "START_URL": pages.start_url, "DISTRIBUTED_MAX_JOBS": 2}
@@ -318,7 +285,7 @@ def test_one_page_that_kills_its_workers_is_found_and_all_others_come_home(
 )
 @pytest.mark.black_box
 def test_what_does_not_go_with_workers_that_lease_is_refused_by_name(
-    settings: dict[str, Any], words: str, project: Callable[..., Project], run_cli: Callable[..., Result]
+    settings: dict[str, Any], words: str, project: MakeProject, run_cli: RunCommand
 ) -> None:
     it = project(settings={"ADDONS": ADDON, "DISTRIBUTED_MODE": "pull", **settings})
     done = run_cli(it, "crawl", "easy", "--quiet")

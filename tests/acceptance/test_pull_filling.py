@@ -1,14 +1,10 @@
 """What the producer of a crawl with --pull puts into the crawl's own frontier: seeds, slots, priorities."""
 
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 
 from scrapyd_dist.store import open_store
 
@@ -39,8 +35,8 @@ class Index(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
-    project: Callable[..., Project], run_cli: Callable[..., Result], fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_cli: RunCommand, fleet: StartFleet,
+    site: StartSite
 ) -> None:  # fmt: skip
     the_site = site(90)
     own = {

@@ -9,8 +9,9 @@ from rig.pullers import values_of
 from rig.redis import RedisServer
 from rig.waiting import wait_for
 
+pytestmark = pytest.mark.black_box
 
-@pytest.mark.black_box
+
 def test_a_store_that_comes_back_in_time_was_never_away(
     project: Any, site: Any, frontier: Any, start_scrapy: Any, tmp_path: Path
 ) -> None:
@@ -33,7 +34,6 @@ def test_a_store_that_comes_back_in_time_was_never_away(
         assert set(shop.item_hits().values()) == {1}
 
 
-@pytest.mark.black_box
 def test_a_worker_without_its_store_ends_and_says_so(
     project: Any, site: Any, frontier: Any, start_scrapy: Any, tmp_path: Path
 ) -> None:

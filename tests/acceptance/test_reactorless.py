@@ -1,13 +1,9 @@
 """Without Twisted's reactor (TWISTED_REACTOR_ENABLED = False) the same crawl, with the same guarantees."""
 
-from collections.abc import Callable
-
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode, free_port
-from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapy.settings import default_settings
 
@@ -18,15 +14,12 @@ REACTORLESS = {**QUICK, "TWISTED_REACTOR_ENABLED": False}
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 def test_by_settings_alone(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
 ) -> None:
     there = site(90)
     it = project(
@@ -47,10 +40,7 @@ def test_by_settings_alone(
 
 @pytest.mark.black_box
 def test_by_the_command(
-    project: Callable[..., Project],
-    run_cli: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_cli: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
 ) -> None:
     there = site(90)
     it = project(nodes=nodes_up, settings={**REACTORLESS, "START_URL": there.start_url})
@@ -63,11 +53,7 @@ def test_by_the_command(
 
 @pytest.mark.black_box
 def test_interrupted_and_resumed(
-    project: Callable[..., Project],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, start_scrapy: StartCommand, run_cli: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
 ) -> None:
     there = site(120, "--latency=0.2")
     settings = {**REACTORLESS, "ADDONS": ADDON, "START_URL": there.start_url, "CONCURRENT_REQUESTS": 2}
@@ -86,7 +72,7 @@ def test_interrupted_and_resumed(
 
 @pytest.mark.black_box
 def test_a_reactor_that_is_not_asyncio_s_is_refused(
-    project: Callable[..., Project], run_scrapy: Callable[..., Result], nodes_up: list[ScrapydNode]
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode]
 ) -> None:
     reactor = "twisted.internet.selectreactor.SelectReactor"
     it = project(nodes=nodes_up, settings={**QUICK, "ADDONS": ADDON, "TWISTED_REACTOR": reactor})

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, begin, wait_accepted
-from rig.commands import Command, Result
+from rig.commands import Command
 from rig.crawls import assert_balanced, assert_each_page_once, crawls, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -33,7 +34,7 @@ FRAGILE = """
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
@@ -48,8 +49,8 @@ class Begun(NamedTuple):
 
 @pytest.fixture
 def on_its_way(
-    project: Callable[..., Project], pair: list[ScrapydNode], site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite,
+    start_cli: StartCommand
 ) -> Callable[..., Begun]:  # fmt: skip
     """`on_its_way(300, "--latency=0.2")`: a crawl of so many pages."""
 
@@ -64,11 +65,7 @@ def on_its_way(
 
 
 def test_what_was_given_up_is_tried_again(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    tmp_path: Path,
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     pages, flag = site(36), tmp_path / "broken"
     flag.touch()
@@ -101,7 +98,7 @@ def test_what_was_given_up_is_tried_again(
 
 @pytest.mark.black_box
 def test_a_crawl_rests_and_goes_on(
-    on_its_way: Callable[..., Begun], pair: list[ScrapydNode], run_cli: Callable[..., Result]
+    on_its_way: Callable[..., Begun], pair: list[ScrapydNode], run_cli: RunCommand
 ) -> None:
     it, pages, command, crawl = on_its_way(800, "--latency=0.1")
     rests = run_cli(it, "pause", crawl)
@@ -127,7 +124,7 @@ def test_a_crawl_rests_and_goes_on(
 
 @pytest.mark.black_box
 def test_a_crawl_is_cancelled_and_taken_up_again(
-    on_its_way: Callable[..., Begun], pair: list[ScrapydNode], run_cli: Callable[..., Result]
+    on_its_way: Callable[..., Begun], pair: list[ScrapydNode], run_cli: RunCommand
 ) -> None:
     it, pages, command, crawl = on_its_way(300, "--latency=0.2")
     cancelled = run_cli(it, "cancel", crawl, "--yes")

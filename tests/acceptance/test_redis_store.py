@@ -1,30 +1,23 @@
 """Whole crawls with their store on a Redis server: run, killed, resumed, cleaned; and its password seen nowhere."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
+from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, CrawlState
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rig.commands import Command, Result
-    from rig.nodes import ScrapydNode
-    from rig.projects import Project
-    from rig.sites import SiteProcess
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 SECRETS = (PASSWORD, "p%3Ass%2Fw%40rd")
 
@@ -61,13 +54,19 @@ def accepted(store: Store) -> int:
     return sum(len(store.attempts(crawl.id, {AttemptState.ACCEPTED})) for crawl in store.crawls())
 
 
+def arguments_with_producer() -> str:
+    """The arguments of all processes of this machine, once a producer is among them."""
+    shown = arguments_of_all_processes()
+    return shown if "scrapyd_dist.middlewares.producer.process" in shown else ""
+
+
 def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    project: Callable[..., Project],
+    fleet: StartFleet,
+    site: StartSite,
+    project: MakeProject,
     server: RedisServer,
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    start_cli: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     pages = site(90, per_page=30)
     it = project(
@@ -79,8 +78,7 @@ def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
     command = start_cli(it, *crawl_words(pages, 3), "--json", env=env)
     with closing(open_store(server.url)) as store:
         row = wait_for(store.crawls, 60, "the crawl on the server")[0]
-        shown = arguments_of_all_processes()
-        assert "scrapyd_dist.middlewares.producer.process" in shown
+        shown = wait_for(arguments_with_producer, 30, "the producer's process")
         assert not any(secret in shown for secret in SECRETS)
         done = command.wait(120)
         assert done.code == 0, done.err
@@ -99,7 +97,7 @@ def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
 
 
 def test_what_is_wrong_with_the_store_is_said_without_its_password(
-    project: Callable[..., Project], server: RedisServer, run_cli: Callable[..., Result]
+    project: MakeProject, server: RedisServer, run_cli: RunCommand
 ) -> None:
     it = project()
     computed = run_cli(it, "crawls", env={"SDIST_STORE": server.url.replace("p%3Ass", "p%3ASS")})
@@ -124,13 +122,13 @@ def test_what_is_wrong_with_the_store_is_said_without_its_password(
 @pytest.mark.parametrize("way", ["sdist", "scrapy"])
 def test_a_producer_that_is_killed_goes_on_from_the_server(
     way: str,
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    project: Callable[..., Project],
+    fleet: StartFleet,
+    site: StartSite,
+    project: MakeProject,
     server: RedisServer,
-    start_cli: Callable[..., Command],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    start_cli: StartCommand,
+    start_scrapy: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     pages = site(400, "--latency=0.2", per_page=100)
     settings: dict[str, Any] = {"ADDONS": ADDON, "START_URL": pages.start_url, **QUICK}
@@ -153,11 +151,7 @@ def test_a_producer_that_is_killed_goes_on_from_the_server(
 
 @pytest.mark.black_box
 def test_a_server_that_is_killed_and_comes_back_with_its_file_costs_nothing(
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    project: Callable[..., Project],
-    server: RedisServer,
-    start_cli: Callable[..., Command],
+    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, start_cli: StartCommand
 ) -> None:
     pages = site(400, "--latency=0.2", per_page=100)
     it = project(nodes=fleet(2), settings={"START_URL": pages.start_url, **QUICK})

@@ -1,14 +1,9 @@
 """A node that refuses the password is as one that is down: told, left out, and used as soon as it lets the crawl in."""
 
-from collections.abc import Callable
-
 import pytest
 from rig.bad_days import wait_accepted
-from rig.commands import Command, Result
 from rig.crawls import QUICK, last_crawl, said
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 
 pytestmark = pytest.mark.black_box
 
@@ -16,11 +11,7 @@ LOCKED = "[deploy:web2]\nurl = {url}\nproject = properties\nusername = me\npassw
 
 
 def test_the_crawl_runs_on_the_others_until_the_password_is_mended(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    start_cli: Callable[..., Command],
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand, start_cli: StartCommand
 ) -> None:
     open_node, pages = fleet(1)[0], site(300, "--latency=0.3", per_page=100)
     locked = fleet(1, username="me", password="right")[0]
@@ -44,9 +35,7 @@ def test_the_crawl_runs_on_the_others_until_the_password_is_mended(
     assert any("WEB2_PASSWORD" in text for text in last_crawl(it).summary["warnings"])
 
 
-def test_a_fleet_that_refuses_as_one_stops_it(
-    project: Callable[..., Project], fleet: Callable[..., list[ScrapydNode]], run_cli: Callable[..., Result]
-) -> None:
+def test_a_fleet_that_refuses_as_one_stops_it(project: MakeProject, fleet: StartFleet, run_cli: RunCommand) -> None:
     locked = fleet(1, username="me", password="right")[0]
     it = project(settings=QUICK, extra=LOCKED.format(url=locked.url, password="${WEB2_PASSWORD}"))
     for command in ("plan", "crawl"):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.processes import with_home
 from rig.projects import Project
@@ -63,17 +63,17 @@ RICH = """
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, max_proc=1)
 
 
 @pytest.fixture(scope="module")
-def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+def the_site(module_site: StartSite) -> SiteProcess:
     return module_site(30)
 
 
 @pytest.fixture
-def make(project: Callable[..., Project], nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
+def make(project: MakeProject, nodes_up: list[ScrapydNode]) -> Callable[..., Project]:
     def made(source: str, **settings: Any) -> Project:
         base = {"ADDONS": ADDON, "DISTRIBUTED_TARGET_CALLBACKS": ["page"], **QUICK, "DISTRIBUTED_BATCH_SIZE": 4}
         return project(nodes=nodes_up, spiders={"module": source}, settings={**base, **settings})
@@ -85,9 +85,7 @@ def _sorted(it: Project, name: str) -> list[str]:
     return sorted(json.dumps(item, sort_keys=True) for item in it.items(name))
 
 
-def test_they_arrive_as_from_plain_scrapy(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
-) -> None:
+def test_they_arrive_as_from_plain_scrapy(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
     it, url = make(RICH), f"{the_site.url}/echo"
     # A site that sets no cookies: with one jar for all, plain Scrapy sends a cookie to requests after its first use.
     options = ("-a", f"echo={url}", "-s", "CONCURRENT_REQUESTS=1", "-s", "COOKIES_ENABLED=True")
@@ -116,7 +114,7 @@ def _without_jar(text: str) -> str:
 
 @pytest.mark.black_box
 def test_an_errback_is_called_where_the_request_is_crawled(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
+    make: MakeProject, run_scrapy: RunCommand, site: StartSite
 ) -> None:
     gone = site(30)
     gone.behave({"/echo": "gone"})
@@ -147,9 +145,7 @@ FIRST_AND_AGAIN = """
 
 
 @pytest.mark.black_box
-def test_dont_filter_travels(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
-) -> None:
+def test_dont_filter_travels(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
     it = make(FIRST_AND_AGAIN)
     the_site.reset()
     done = run_scrapy(it, "crawl", "again", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
@@ -170,10 +166,7 @@ def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
 
 @pytest.mark.black_box
 def test_what_they_carry_can_be_read_nowhere(
-    make: Callable[..., Project],
-    start_scrapy: Callable[..., Command],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
+    make: MakeProject, start_scrapy: StartCommand, fleet: StartFleet, site: StartSite
 ) -> None:
     slow = site(30, "--latency=0.3")
     nodes = fleet(2, max_proc=1)  # other tests log their items, which tell everything
@@ -216,9 +209,7 @@ STAYS = """
 """
 
 
-def test_what_cannot_travel_is_crawled_here(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
-) -> None:
+def test_what_cannot_travel_is_crawled_here(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
     it = make(STAYS)
     the_site.reset()
     done = run_scrapy(it, "crawl", "stays", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
@@ -234,7 +225,7 @@ def test_what_cannot_travel_is_crawled_here(
 
 @pytest.mark.black_box
 def test_what_cannot_travel_is_refused_when_told_so(
-    make: Callable[..., Project], run_scrapy: Callable[..., Result], the_site: SiteProcess
+    make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess
 ) -> None:
     it = make(STAYS, DISTRIBUTED_UNSENDABLE="refuse")
     the_site.reset()

@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from rig.bad_days import IMPATIENT, accepted_on, assert_resumed, batches, begin, wait_accepted, wait_state
-from rig.commands import Command, Result
+from rig.commands import Command
 from rig.crawls import crawls
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState
@@ -22,19 +20,14 @@ SEEDS = [11, 12, 13]
 
 
 @pytest.fixture
-def begun(start_scrapy: Callable[..., Command], start_cli: Callable[..., Command]) -> Callable[..., Command]:
+def begun(start_scrapy: StartCommand, start_cli: StartCommand) -> Callable[..., Command]:
     """`begun(way, project, site)`: a crawl that runs."""
     return lambda way, project, site: begin(way, project, site, scrapy=start_scrapy, cli=start_cli)
 
 
 @BOTH_WAYS
 def test_all_nodes_die_in_the_middle(
-    way: str,
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    way: str, project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand, run_cli: RunCommand
 ) -> None:
     nodes, pages = fleet(2), site(400, "--latency=0.2", per_page=100)
     it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
@@ -62,12 +55,12 @@ def test_all_nodes_die_in_the_middle(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_producer_is_killed_at_some_moments(
     seed: int,
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject,
+    fleet: StartFleet,
+    site: StartSite,
+    begun: StartCommand,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     dice = random.Random(seed)
     nodes, pages = fleet(2), site(500, "--latency=0.15", per_page=20)
@@ -91,11 +84,7 @@ def test_the_producer_is_killed_at_some_moments(
 
 @pytest.mark.black_box
 def test_what_failed_before_the_stop_is_still_told_after_it(
-    project: Callable[..., Project],
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    begun: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand, run_cli: RunCommand
 ) -> None:
     nodes, pages = fleet(2), site(300, "--latency=0.2", per_page=100)
     pages.behave({pages.site.detail_path(3): "gone", pages.site.detail_path(4): "fail"})

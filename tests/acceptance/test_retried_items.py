@@ -1,18 +1,16 @@
 """Items of a request that is tried again take the place of the earlier ones: once each, in files and in manifests."""
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments
-from rig.commands import Result
 from rig.crawls import crawls, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
-from rig.sites import SiteProcess
 
 from scrapyd_dist.store import open_store
 
@@ -59,7 +57,7 @@ FAILING = """
 
 
 @pytest.fixture(scope="module")
-def node(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def node(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(1)
 
 
@@ -82,12 +80,7 @@ def by_manifest(it: Project) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", ["push", "pull", "feed"])
 def test_what_is_tried_again_comes_once(
-    way: str,
-    project: Callable[..., Project],
-    node: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    tmp_path: Path,
+    way: str, project: MakeProject, node: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     pages, plan, feeds = site(20), tmp_path / "plan", tmp_path / "feeds"
     settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 10}

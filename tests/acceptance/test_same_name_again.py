@@ -4,20 +4,15 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, said
+from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 pytestmark = pytest.mark.black_box
 
 
 def test_the_jobs_of_a_removed_crawl_are_not_taken_for_those_of_the_next_one(
-    project: Callable[..., Project],
-    scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    project: MakeProject, scrapyd_node: Callable[..., ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     there = site(6)
     settings = {**QUICK, "ADDONS": ADDON, "START_URL": there.start_url}

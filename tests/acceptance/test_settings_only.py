@@ -2,23 +2,21 @@
 
 import csv
 import json
-from collections.abc import Callable
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
 from rig.sites import SiteProcess
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.fixture(scope="module")
-def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+def the_site(module_site: StartSite) -> SiteProcess:
     return module_site(90)
 
 
@@ -29,10 +27,7 @@ def site_now(the_site: SiteProcess) -> SiteProcess:
 
 
 def test_one_line_and_targets_in_scrapy_cfg(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site_now: SiteProcess,
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
@@ -47,10 +42,7 @@ def test_one_line_and_targets_in_scrapy_cfg(
 
 @pytest.mark.black_box
 def test_hosts_in_settings_go_before_scrapy_cfg(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site_now: SiteProcess,
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     hosts = [f"127.0.0.1:{nodes_up[1].port}"]  # the book's form: HOST:PORT
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, "DISTRIBUTED_TARGET_HOSTS": hosts, **QUICK}
@@ -64,10 +56,7 @@ def test_hosts_in_settings_go_before_scrapy_cfg(
 
 @pytest.mark.black_box
 def test_without_an_output_the_items_are_in_a_file_named_by_the_crawl(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site_now: SiteProcess,
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     done = run_scrapy(it, "crawl", "easy")
@@ -77,10 +66,7 @@ def test_without_an_output_the_items_are_in_a_file_named_by_the_crawl(
 
 @pytest.mark.black_box
 def test_feeds_of_the_settings_become_the_merged_output(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site_now: SiteProcess,
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK}
     it = project(
@@ -124,8 +110,8 @@ TWO_SPIDERS = """
 def test_custom_settings_name_the_target_of_each_spider(
     spider: str,
     kept: int,
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
+    project: MakeProject,
+    run_scrapy: RunCommand,
     nodes_up: list[ScrapydNode],
     site_now: SiteProcess,
 ) -> None:
@@ -156,11 +142,7 @@ def test_custom_settings_name_the_target_of_each_spider(
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_look_at_a_page_stays_here(
-    command: list[str],
-    told: str,
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    site_now: SiteProcess,
+    command: list[str], told: str, project: MakeProject, run_scrapy: RunCommand, site_now: SiteProcess
 ) -> None:
     it = project(settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     done = run_scrapy(it, *(site_now.detail(7) if word == "DETAIL" else word for word in command))

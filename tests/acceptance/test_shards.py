@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rig.commands import Result
 from rig.crawls import QUICK, assert_balanced, assert_each_page_once, misses, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -14,12 +14,12 @@ ITEMS, PER_PAGE, PAGES = 63, 7, 9
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(1, max_proc=3)
 
 
 @pytest.fixture(scope="module")
-def the_site(module_site: Callable[..., SiteProcess]) -> SiteProcess:
+def the_site(module_site: StartSite) -> SiteProcess:
     return module_site(ITEMS, per_page=PER_PAGE)
 
 
@@ -31,12 +31,12 @@ def site_now(the_site: SiteProcess) -> SiteProcess:
 
 
 @pytest.fixture
-def it(project: Callable[..., Project], nodes_up: list[ScrapydNode], site_now: SiteProcess) -> Project:
+def it(project: MakeProject, nodes_up: list[ScrapydNode], site_now: SiteProcess) -> Project:
     return project(nodes=nodes_up, settings={**QUICK, "START_URL": site_now.start_url})
 
 
 @pytest.fixture
-def crawl(run_cli: Callable[..., Result], it: Project, site_now: SiteProcess) -> Callable[..., dict[str, Any]]:
+def crawl(run_cli: RunCommand, it: Project, site_now: SiteProcess) -> Callable[..., dict[str, Any]]:
     """`crawl("--shards", 4, code=0)`: the JSON summary of `sdist crawl easy` over this site's index."""
 
     def run(*options: object, code: int = 0, pages: int | None = PAGES) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_list_of_start_urls(crawl: Callable[..., dict[str, Any]], it: Project,
 
 
 @pytest.mark.black_box
-def test_a_start_that_fails_is_told_and_is_no_success(run_cli: Callable[..., Result], it: Project) -> None:
+def test_a_start_that_fails_is_told_and_is_no_success(run_cli: RunCommand, it: Project) -> None:
     done = run_cli(it, "crawl", "easy", "-a", "start=no-address", "-o", "items.jl")
     assert done.code == 1, said(done)
     assert "1 index pages that failed" in done.out + done.err
@@ -139,7 +139,7 @@ def test_a_start_that_fails_is_told_and_is_no_success(run_cli: Callable[..., Res
 
 
 @pytest.mark.black_box
-def test_shards_by_settings_alone(run_scrapy: Callable[..., Result], it: Project, site_now: SiteProcess) -> None:
+def test_shards_by_settings_alone(run_scrapy: RunCommand, it: Project, site_now: SiteProcess) -> None:
     it.settings(ADDONS={"scrapyd_dist.Addon": 500}, DISTRIBUTED_SHARDS=4, DISTRIBUTED_PAGES=PAGES)
     it.settings(DISTRIBUTED_INDEX=site_now.template)
     done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")

@@ -15,21 +15,23 @@ from rig.bad_days import (
     wait_accepted,
     wait_state,
 )
-from rig.commands import Command, Result
+from rig.commands import Result
 from rig.crawls import crawls
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.proxy import Mishap, Proxy
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, CrawlState
+
+pytestmark = pytest.mark.black_box
 
 INTERRUPTED = 130
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
@@ -45,15 +47,14 @@ def assert_stopped(done: Result, project: Project) -> str:
     return row.id
 
 
-@pytest.mark.black_box
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_while_it_finds(
     number: signal.Signals,
-    project: Callable[..., Project],
+    project: MakeProject,
     pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    site: StartSite,
+    start_scrapy: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     # 30 index pages, one after the other, most of them slow: far from its end when the first batch is home. No batch
     # ends with a page.
@@ -73,15 +74,14 @@ def test_while_it_finds(
     assert set(pages.item_hits().values()) == {1}
 
 
-@pytest.mark.black_box
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_while_it_waits(
     number: signal.Signals,
-    project: Callable[..., Project],
+    project: MakeProject,
     pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    site: StartSite,
+    start_scrapy: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     pages = site(400, "--latency=0.3", per_page=200)
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url})
@@ -97,15 +97,14 @@ def test_while_it_waits(
     assert set(pages.item_hits().values()) == {1}
 
 
-@pytest.mark.black_box
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
 def test_while_a_post_is_under_way(
     twice: bool,
-    project: Callable[..., Project],
+    project: MakeProject,
     scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    site: StartSite,
+    start_scrapy: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     pages, node = site(100, "--latency=0.05", per_page=50), scrapyd_node()
     with closing(Proxy(node)) as between:

@@ -1,24 +1,16 @@
 """A store that fails in the middle of a crawl: nothing hangs, nothing is called good, and nothing is lost."""
 
 import sqlite3
-from collections.abc import Callable
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.waiting import wait_for
 
 
 @pytest.mark.black_box
 def test_a_batch_that_cannot_be_sealed_stops_the_crawl_and_is_found_again(
-    fleet: Callable[..., list[ScrapydNode]],
-    site: Callable[..., SiteProcess],
-    project: Callable[..., Project],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    fleet: StartFleet, site: StartSite, project: MakeProject, start_scrapy: StartCommand, run_cli: RunCommand
 ) -> None:
     origin = site(90, "--latency=0.3", per_page=10)
     it = project(

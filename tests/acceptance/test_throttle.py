@@ -1,33 +1,29 @@
 """The throttle in plain crawls: several processes of `scrapy crawl` keep one limit, and hold up nothing else."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.commands import Result
 from rig.crawls import ADDON, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
+from rig.projects import Project
 from rig.redis import RedisServer
+from rig.sites import SiteProcess
 from rig.throttled import CLOCKS, TINY, permits_of
 from rig.waiting import wait_for
 from rolling import most_in_window
 
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rig.commands import Command, Result
-    from rig.projects import Project
-    from rig.sites import SiteProcess
 
 #: crawls the pages that its argument names, in their order, and tells when each was permitted to leave
 SPIDER = """
@@ -49,7 +45,7 @@ SETTINGS = {"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE
 
 
 @pytest.fixture
-def place(project: Callable[..., Project]) -> Callable[..., Project]:
+def place(project: MakeProject) -> Callable[..., Project]:
     return lambda **settings: project(spiders={"pages": SPIDER}, settings={**SETTINGS, **settings})
 
 
@@ -75,9 +71,7 @@ def limit(hits: int, window: float = 1.0, **more: Any) -> dict[str, Any]:
     return {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": window, **more}
 
 
-def test_a_slow_domain_holds_up_no_other(
-    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_a_slow_domain_holds_up_no_other(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     """C12: 100 requests of a domain that may be asked once in ten minutes come first, and hold none of four places."""
     there = site(100, "--host=0.0.0.0")
     it = place(CONCURRENT_REQUESTS=4, CLOSESPIDER_PAGECOUNT=100)
@@ -92,9 +86,7 @@ def test_a_slow_domain_holds_up_no_other(
 
 
 @pytest.mark.black_box
-def test_three_processes_share_a_limit(
-    place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
-) -> None:
+def test_three_processes_share_a_limit(place: MakeProject, start_scrapy: StartCommand, site: StartSite) -> None:
     """C1, C2: permits are evenly spread; each request at the site has one of its own, and comes after it."""
     there, it = site(12), place(**limit(20))
     pages = {f"{number}.jl": urls(there, 12, query=f"?by={number}") for number in range(3)}
@@ -108,9 +100,7 @@ def test_three_processes_share_a_limit(
 
 
 @pytest.mark.black_box
-def test_what_leaves_is_charged_and_nothing_else(
-    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_what_leaves_is_charged_and_nothing_else(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     """Redirects, retries and robots.txt are; answers from the cache are not."""
     there = site(10)
     pages = urls(there, 4)
@@ -131,7 +121,7 @@ def test_what_leaves_is_charged_and_nothing_else(
 
 @pytest.mark.black_box
 def test_a_killed_worker_costs_its_own_moments_only(
-    place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+    place: MakeProject, start_scrapy: StartCommand, site: StartSite
 ) -> None:
     """Of its hundred requests, which would take 50 seconds, it has only the next few reserved."""
     there, it = site(100), place(**limit(10, 5.0))
@@ -148,10 +138,7 @@ def test_a_killed_worker_costs_its_own_moments_only(
 
 @pytest.mark.black_box
 def test_without_its_store_nothing_leaves(
-    place: Callable[..., Project],
-    start_scrapy: Callable[..., Command],
-    site: Callable[..., SiteProcess],
-    tmp_path: Path,
+    place: MakeProject, start_scrapy: StartCommand, site: StartSite, tmp_path: Path
 ) -> None:
     """What has its permit still goes; the rest waits for the store, and then goes on."""
     there = site(40)
@@ -173,7 +160,7 @@ def test_without_its_store_nothing_leaves(
 
 @pytest.mark.black_box
 def test_a_stopped_crawl_goes_on_with_its_files(
-    place: Callable[..., Project], start_scrapy: Callable[..., Command], site: Callable[..., SiteProcess]
+    place: MakeProject, start_scrapy: StartCommand, site: StartSite
 ) -> None:
     """With JOBDIR the requests that waited for their permits are there again."""
     there, it = site(30), place(**limit(10, 2.0), JOBDIR="job")
@@ -187,9 +174,7 @@ def test_a_stopped_crawl_goes_on_with_its_files(
     assert sorted(there.item_hits().items()) == [(number, 1) for number in range(30)], second.err
 
 
-def test_a_crawl_without_a_store_is_refused(
-    place: Callable[..., Project], run_scrapy: Callable[..., Result], site: Callable[..., SiteProcess]
-) -> None:
+def test_a_crawl_without_a_store_is_refused(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
     there, it = site(3), place(**limit(10), DISTRIBUTED_STORE="redis://127.0.0.1:1/0")
     done = run_scrapy(it, *crawling(urls(there, 3)))
     assert done.code != 0

@@ -1,16 +1,13 @@
 """A crawl of many domains with a page each under the throttle: what it asks of the store, and what it leaves behind."""
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, said
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import MakeProject, RunCommand, StartSite
 
 from scrapyd_dist.store import open_store
 
@@ -88,10 +85,7 @@ def host_of(url: str) -> str:
 
 
 def test_many_domains_are_asked_for_together_and_once_each_and_nothing_of_them_stays(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    site: Callable[..., SiteProcess],
-    tmp_path: Path,
+    project: MakeProject, run_scrapy: RunCommand, site: StartSite, tmp_path: Path
 ) -> None:
     """C5: the store is asked for many domains in one step, and what the process knew of them goes."""
     there = site(1, "--host=0.0.0.0")

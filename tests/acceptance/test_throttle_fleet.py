@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
-from rig.commands import Command, Result
+from rig.commands import Command
 from rig.crawls import ADDON, QUICK
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
 from rig.projects import Project
@@ -94,14 +95,12 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, max_proc=4, poll_interval=0.2)
 
 
 @pytest.fixture
-def fleet_of(
-    project: Callable[..., Project], site: Callable[..., SiteProcess], nodes_up: list[ScrapydNode]
-) -> Callable[..., Fleet]:
+def fleet_of(project: MakeProject, site: StartSite, nodes_up: list[ScrapydNode]) -> Callable[..., Fleet]:
     def make(items: int, **settings: Any) -> Fleet:
         limit = {"DISTRIBUTED_THROTTLE_HITS": HITS, "DISTRIBUTED_THROTTLE_WINDOW": WINDOW}
         named = {"DOWNLOADER_MIDDLEWARES": {"small.spiders.pages.Named": 400}, "CONCURRENT_REQUESTS": 4}
@@ -112,7 +111,7 @@ def fleet_of(
     return make
 
 
-def consume(start: Callable[..., Command], fleet: Fleet, workers: int) -> Command:
+def consume(start: StartCommand, fleet: Fleet, workers: int) -> Command:
     words = ("pages", "shop", "--per-slot", 0, "--max-running", workers, "-o", "items.jl")
     return start(fleet.it, "consume", *words)
 
@@ -142,7 +141,7 @@ def busiest(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def test_eight_workers_on_two_nodes_keep_a_limit_and_use_it(
-    fleet_of: Callable[..., Fleet], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
+    fleet_of: Callable[..., Fleet], start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     """C1, and C2 moderated: no rolling window has more, and they get what there is, evenly."""
     fleet = fleet_of(400)
@@ -169,7 +168,7 @@ def test_eight_workers_on_two_nodes_keep_a_limit_and_use_it(
 
 
 def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
-    fleet_of: Callable[..., Fleet], start_cli: Callable[..., Command]
+    fleet_of: Callable[..., Fleet], start_cli: StartCommand
 ) -> None:
     """C3, C4: what was not used is not made up for; a domain that appears needs no restart and waits for no other."""
     fleet = fleet_of(100, CONCURRENT_REQUESTS=16)
@@ -195,28 +194,33 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
 
 
 def test_plain_jobs_on_nodes_share_one_limit_or_have_one_for_each_spider_and_address(
-    project: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    nodes_up: list[ScrapydNode],
-    run_cli: Callable[..., Result],
+    project: MakeProject, site: StartSite, nodes_up: list[ScrapydNode], run_cli: RunCommand
 ) -> None:
     """C6: jobs that Scrapyd was given by its own API, two spiders on two addresses; by settings alone."""
     it, there, hits = project(spiders={"pages": SPIDERS}, nodes=nodes_up), site(8, "--host=0.0.0.0"), 3
     it.settings(
         ADDONS=ADDON, DISTRIBUTED_ENABLED=False, DISTRIBUTED_STORE=str(it.path / "throttle.db"),
         DISTRIBUTED_THROTTLE_HITS=hits, DISTRIBUTED_THROTTLE_WINDOW=3600, DISTRIBUTED_THROTTLE_MODERATED=False,
-        CLOSESPIDER_TIMEOUT=6,
     )  # fmt: skip
     assert run_cli(it, "deploy-all").code == 0
     together, apart = (f"{host}:{urlsplit(there.url).port}" for host in ("127.0.3.3", "127.0.3.4"))
     styles = {together: [], apart: ["DISTRIBUTED_THROTTLE_PER_SPIDER=True", "DISTRIBUTED_THROTTLE_PER_IP=True"]}
+    jobs: list[tuple[ScrapydNode, str]] = []
     for node, address in zip(nodes_up, ("127.0.0.2", "127.0.0.3"), strict=True):
         for spider, (host, style) in itertools.product(("pages", "others"), styles.items()):
             told = {"setting": [f"DOWNLOAD_BIND_ADDRESS={address}", *style], "base": f"http://{host}"}
             answer = node.api("schedule.json", project=it.name, spider=spider, first=0, last=8, **told)
             assert answer["status"] == "ok", answer
+            jobs.append((node, answer["jobid"]))
+
+    def came() -> tuple[int, list[int]]:
+        rows = Counter((row["host"], row["address"], row["target"].rpartition("=")[2]) for row in there.log())
+        shared = sum(number for (host, *_), number in rows.items() if host == together)
+        return shared, [number for (host, *_), number in rows.items() if host == apart]
+
+    wait_for(lambda: came() == (hits, [hits] * 4), 90, "the hits that the limits allow")
+    for node, job in jobs:
+        node.api("cancel.json", project=it.name, job=job)
     for node in nodes_up:
         node.wait_idle()
-    came = Counter((row["host"], row["address"], row["target"].rpartition("=")[2]) for row in there.log())
-    assert sum(number for (host, *_), number in came.items() if host == together) == hits, came
-    assert [number for (host, *_), number in came.items() if host == apart] == [hits] * 4, came
+    assert came() == (hits, [hits] * 4)

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON
+from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
@@ -49,9 +49,7 @@ LOOKED = 2.0
 class Crawls:
     """Two plain `scrapy crawl` that share one store, and the commands that change what they do."""
 
-    def __init__(
-        self, project: Project, site: SiteProcess, start: Callable[..., Command], run: Callable[..., Result]
-    ) -> None:
+    def __init__(self, project: Project, site: SiteProcess, start: StartCommand, run: RunCommand) -> None:
         self._project, self._site, self._run = project, site, run
         settings = {
             "ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE_HITS": BEFORE,
@@ -87,10 +85,7 @@ def until(moment: float) -> None:
 
 @pytest.mark.black_box
 def test_every_worker_heeds_what_is_said_while_it_runs(
-    project: Callable[..., Project],
-    site: Callable[..., Any],
-    start_scrapy: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, site: Callable[..., Any], start_scrapy: StartCommand, run_cli: RunCommand
 ) -> None:
     """C9, C10, C11: limits, the blacklist, a scale of nothing, pauses: each within two seconds, without a restart."""
     it = project(spiders={"pages": SPIDER})

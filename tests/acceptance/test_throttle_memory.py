@@ -5,9 +5,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, said
-from rig.projects import Project
+from rig.fixtures import MakeProject, RunCommand
 
 pytestmark = pytest.mark.black_box
 
@@ -91,7 +90,7 @@ FEW = 50
 
 
 def test_of_domains_that_are_done_nothing_stays(
-    project: Callable[..., Project], site: Callable[..., Any], run_scrapy: Callable[..., Result]
+    project: MakeProject, site: Callable[..., Any], run_scrapy: RunCommand
 ) -> None:
     """C5: 1,500 domains with one page each; what the worker has of them goes, and the next ones take its place."""
     there = site(1, "--host=0.0.0.0")

@@ -1,14 +1,12 @@
 """The throttle over a fleet: the producer's index pages and the workers' pages keep one limit, pushed and pulled."""
 
-from collections.abc import Callable
-
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.throttled import mean_gap
+
+pytestmark = pytest.mark.black_box
 
 HITS, WINDOW = 20, 1.0
 THROTTLED = {
@@ -18,18 +16,13 @@ THROTTLED = {
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
-@pytest.mark.black_box
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_whole_crawl_keeps_the_limit(
-    mode: str,
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    mode: str, project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
 ) -> None:
     """B2: jobs on one domain do not multiply its rate; every page comes, once."""
     there = site(40)
@@ -44,12 +37,8 @@ def test_a_whole_crawl_keeps_the_limit(
     assert mean_gap(times) >= 0.95 * WINDOW / HITS
 
 
-@pytest.mark.black_box
 def test_settings_that_make_no_sense_are_refused(
-    project: Callable[..., Project],
-    run_scrapy: Callable[..., Result],
-    nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
 ) -> None:
     there = site(3)
     wrong = {**THROTTLED, "START_URL": there.start_url, "DISTRIBUTED_THROTTLE_WINDOW": -1}

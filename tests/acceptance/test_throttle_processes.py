@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from rig.badpeer import BadPeer, Connection
-from rig.commands import Command, Result
-from rig.projects import Project
+from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.throttled import SPIDERS, Throttled, assert_limit, mean_gap
 from rig.waiting import wait_for
 
@@ -24,9 +23,7 @@ PUBLIC = "203.0.113.7"
 
 
 @pytest.fixture
-def crawls(
-    project: Callable[..., Project], site: Callable[..., Any], start_scrapy: Callable[..., Command]
-) -> Callable[..., Throttled]:
+def crawls(project: MakeProject, site: Callable[..., Any], start_scrapy: StartCommand) -> Callable[..., Throttled]:
     def make(hits: int, window: float, **settings: Any) -> Throttled:
         limit = {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": window}
         it = project(spiders={"pages": SPIDERS})
@@ -76,7 +73,7 @@ class Service:
 
 
 def test_a_service_of_addresses_that_hangs_holds_nothing_up_and_no_limit_is_exceeded(
-    crawls: Callable[..., Throttled], service: Service, run_cli: Callable[..., Result]
+    crawls: Callable[..., Throttled], service: Service, run_cli: RunCommand
 ) -> None:
     """C7: who knew the address goes on under it, who never did under a name that all of those share."""
     gap = 0.2

@@ -2,14 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from rig.commands import Command, Result
 from rig.crawls import ADDON, QUICK, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -62,7 +62,7 @@ HEEDED = LOOKED = 2.0
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
@@ -75,10 +75,7 @@ def pair(nodes_up: list[ScrapydNode]) -> Iterator[list[ScrapydNode]]:
 
 
 def test_three_jobs_on_one_site_keep_the_delay_of_one(
-    project: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    pair: list[ScrapydNode],
-    run_cli: Callable[..., Result],
+    project: MakeProject, site: StartSite, pair: list[ScrapydNode], run_cli: RunCommand
 ) -> None:
     """B2: they run at the same time, and each of them has Scrapy's own DOWNLOAD_DELAY."""
     web = site(1, "--host=0.0.0.0", "--log-headers")
@@ -96,7 +93,7 @@ def test_three_jobs_on_one_site_keep_the_delay_of_one(
 class Fleet:
     """A crawl by workers on two nodes, and the commands that change what they do."""
 
-    def __init__(self, project: Project, site: SiteProcess, run: Callable[..., Result]) -> None:
+    def __init__(self, project: Project, site: SiteProcess, run: RunCommand) -> None:
         self._project, self._site, self._run = project, site, run
 
     def throttle(self, *words: object) -> float:
@@ -122,11 +119,7 @@ class Fleet:
 
 
 def test_every_worker_on_every_node_heeds_a_change_and_its_removal_within_two_seconds(
-    project: Callable[..., Project],
-    site: Callable[..., SiteProcess],
-    pair: list[ScrapydNode],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject, site: StartSite, pair: list[ScrapydNode], start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     """C10, C11: by the site's log, without a restart."""
     web = site(1, "--host=0.0.0.0", "--log-headers")
@@ -160,21 +153,27 @@ def _assert_fast(came: Counter[str]) -> None:
 
 
 def test_hosts_of_one_registered_domain_share_a_limit_and_those_of_a_public_suffix_do_not(
-    project: Callable[..., Project], site: Callable[..., SiteProcess], start_scrapy: Callable[..., Command]
+    project: MakeProject, site: StartSite, start_scrapy: StartCommand
 ) -> None:
     """C8: two processes, and two hosts of a domain each; the window is longer than the test."""
     web = site(1)
     settings = _throttled(3, 3600) | {
-        "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE_MODERATED": False, "CLOSESPIDER_TIMEOUT": 6,
+        "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE_MODERATED": False,
         "DNS_RESOLVER": "small.spiders.pages.Loopback",
     }  # fmt: skip
     it = project(spiders={"pages": SPIDER}, settings=settings)
     hosts = [("a.x.co.uk", "x.com.br"), ("b.x.co.uk", "y.com.br")]
     running = [start_scrapy(it, "crawl", "pages", *_given(web, some, 10)) for some in hosts]
+
+    def came() -> tuple[int, int, int]:
+        hits = Counter(row["host"].partition(":")[0] for row in web.log())
+        return hits["a.x.co.uk"] + hits["b.x.co.uk"], hits["x.com.br"], hits["y.com.br"]
+
+    wait_for(lambda: came() == (3, 3, 3), 60, "the hits that the limits allow")
     for command in running:
+        command.signal()
         assert command.wait(60).code == 0
-    hits = Counter(row["host"].partition(":")[0] for row in web.log())
-    assert (hits["a.x.co.uk"] + hits["b.x.co.uk"], hits["x.com.br"], hits["y.com.br"]) == (3, 3, 3), hits
+    assert came() == (3, 3, 3)
 
 
 def _throttled(hits: int, window: float) -> dict[str, Any]:

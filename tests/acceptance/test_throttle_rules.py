@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from rig.commands import Command, Result
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -47,7 +48,7 @@ class Pages(scrapy.Spider):
 class Watched:
     """A site, and the rules of the project whose crawl it sees."""
 
-    def __init__(self, it: Project, there: SiteProcess, run: Callable[..., Result]) -> None:
+    def __init__(self, it: Project, there: SiteProcess, run: RunCommand) -> None:
         self._it, self._site, self._run = it, there, run
 
     def throttle(self, *words: object) -> Result:
@@ -76,18 +77,18 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def nodes_up(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_pause_and_a_limit_hold_for_a_crawl_that_runs(
     mode: str,
-    project: Callable[..., Project],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    project: MakeProject,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
     nodes_up: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
+    site: StartSite,
 ) -> None:
     """Every page comes, once; requests that were in the downloader when the rule came wait, too."""
     there = site(60)
@@ -114,10 +115,10 @@ def test_a_pause_and_a_limit_hold_for_a_crawl_that_runs(
 
 
 def test_rules_hold_for_a_plain_crawl(
-    project: Callable[..., Project],
-    start_scrapy: Callable[..., Command],
-    run_scrapy: Callable[..., Result],
-    run_cli: Callable[..., Result],
+    project: MakeProject,
+    start_scrapy: StartCommand,
+    run_scrapy: RunCommand,
+    run_cli: RunCommand,
     site: Callable[..., Any],
 ) -> None:
     """With the line of the add-on alone; a process that is switched off goes on, whatever is said."""

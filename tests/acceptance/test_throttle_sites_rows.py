@@ -1,20 +1,14 @@
 """What a site says to one worker is heeded by all: a rest, a slower pace, a delay; and how many it can bear at once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from rig.fixtures import StartCommand
 from rig.throttled import SPIDERS, Throttled, mean_gap
 from rig.waiting import wait_for
 
 from scrapyd_dist.throttle.domain_status import RECOVERY
 from scrapyd_dist.throttle.permits import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rig.commands import Command
 
 pytestmark = pytest.mark.black_box
 
@@ -30,7 +24,7 @@ LATENCY = 0.25
 
 
 @pytest.fixture
-def crawls(project: Any, site: Any, start_scrapy: Callable[..., Command]) -> Throttled:
+def crawls(project: Any, site: Any, start_scrapy: StartCommand) -> Throttled:
     shop = site(10_000, "--host=0.0.0.0")
     shop.behave(
         {

@@ -1,17 +1,15 @@
 """Crawls that are to end early: by `CLOSESPIDER_…` in each job, and by `--limit` as a whole."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, wait_accepted
-from rig.commands import Command, Result
 from rig.crawls import ADDON, assert_balanced, crawls, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 from scrapyd_dist.batches import CrawlState
 
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.black_box
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2)
 
 
@@ -30,11 +28,7 @@ def misses_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", ["--push", "--pull"])
 def test_a_job_that_its_settings_end_has_done_what_was_asked(
-    way: str,
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
+    way: str, project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
     """No blame, no halves, no next attempt, no workers without end; what was not made is listed."""
     pages = site(60, per_page=30)
@@ -70,10 +64,7 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(
 
 
 def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_scrapy: RunCommand
 ) -> None:
     pages = site(200, per_page=20)
     it = project(
@@ -94,11 +85,11 @@ def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(
 @pytest.mark.parametrize("way", ["--push", "--pull"])
 def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(
     way: str,
-    project: Callable[..., Project],
+    project: MakeProject,
     pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    start_cli: Callable[..., Command],
-    run_cli: Callable[..., Result],
+    site: StartSite,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
 ) -> None:
     pages = site(200, "--latency=0.3", per_page=20)
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "CONCURRENT_REQUESTS": 1})
@@ -117,11 +108,7 @@ def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(
 
 
 def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(
-    project: Callable[..., Project],
-    pair: list[ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
-    run_cli: Callable[..., Result],
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_scrapy: RunCommand, run_cli: RunCommand
 ) -> None:
     pages = site(400, per_page=20)
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "ADDONS": ADDON})

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig.commands import Result
 from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
 
 PRODUCER = """\
 import scrapy
@@ -46,11 +44,11 @@ class Articles(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_one_spider_fills_and_makes_no_hit_and_another_makes_them_all(
-    project: Callable[..., Project],
+    project: MakeProject,
     scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_scrapy: Callable[..., Result],
-    run_cli: Callable[..., Result],
+    site: StartSite,
+    run_scrapy: RunCommand,
+    run_cli: RunCommand,
 ) -> None:
     """H21: the callbacks' names are all that the two have in common."""
     pages = site(30, per_page=30)
@@ -70,11 +68,7 @@ def test_one_spider_fills_and_makes_no_hit_and_another_makes_them_all(
 
 @pytest.mark.black_box
 def test_where_no_worker_finds_the_store_the_crawl_says_so_and_can_begin_when_that_is_mended(
-    project: Callable[..., Project],
-    scrapyd_node: Callable[..., ScrapydNode],
-    site: Callable[..., SiteProcess],
-    run_cli: Callable[..., Result],
-    tmp_path: Path,
+    project: MakeProject, scrapyd_node: Callable[..., ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     """A container with its own disk: its address is this machine's, and only a worker there finds out."""
     pages = site(20, per_page=20)

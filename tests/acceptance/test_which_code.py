@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from rig.bad_days import wait_state
-from rig.commands import Command, Result
 from rig.crawls import QUICK, crawls, last_crawl, said
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -61,7 +61,7 @@ def versions(node: ScrapydNode) -> list[str]:
 
 @pytest.fixture
 def news(
-    project: Callable[..., Project], module_fleet: Callable[..., list[ScrapydNode]], site: Callable[..., SiteProcess]
+    project: MakeProject, module_fleet: StartFleet, site: StartSite
 ) -> Callable[..., tuple[Project, list[ScrapydNode], SiteProcess]]:
     """`news(items)`: the project, its nodes and its site."""
 
@@ -80,7 +80,7 @@ def news(
 
 
 def test_a_crawl_goes_on_with_the_code_that_it_began_with(
-    news: Callable[..., Any], start_cli: Callable[..., Command], run_cli: Callable[..., Result]
+    news: Callable[..., Any], start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
     it, nodes, the_site = news(80, per_page=4)
     failing = {the_site.site.detail_path(number): "fail" for number in (3, 4)}
@@ -129,7 +129,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     assert f"version {row.version}, begun with {began_with}" in page
 
 
-def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: Callable[..., Result]) -> None:
+def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, _, the_site = news(4)
     the_site.behave({the_site.site.detail_path(1): "fail"})
     assert run_cli(it, "crawl", "news", "-o", "items.jl").code == 3
@@ -146,7 +146,7 @@ def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: C
     assert by(it)["second"] == 1
 
 
-def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], run_cli: Callable[..., Result]) -> None:
+def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, (node, *_), _ = news(4)
     assert run_cli(it, "crawl", "news", "-o", "items.jl").code == 0
     # As scrapyd-deploy does it, with other code.
@@ -172,9 +172,7 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     assert [ours in one["text"] for one in told if "r9-main" in one["text"]] == [True]
 
 
-def test_after_a_rollback_a_crawl_says_which_code_it_takes(
-    news: Callable[..., Any], run_cli: Callable[..., Result]
-) -> None:
+def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, (node, *_), _ = news(4)
     assert run_cli(it, "deploy-all").code == 0
     change(it, "second")

@@ -17,10 +17,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import AsyncSender, Sender
-from scrapyd_dist.transports.requests import RequestsTransport
-from scrapyd_dist.transports.threads import ThreadTransport
+from scrapyd_dist.transports.requests import RequestsTransport, ThreadTransport
 from scrapyd_dist.transports.treq import TreqTransport
 
 T = TypeVar("T")

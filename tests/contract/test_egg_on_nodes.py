@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.fixtures import MakeProject, StartFleet
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.waiting import wait_for
@@ -51,7 +52,7 @@ class Facts(scrapy.Spider):
 
 
 @pytest.fixture(scope="module")
-def plain(module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def plain(module_fleet: StartFleet) -> ScrapydNode:
     return module_fleet(1)[0]
 
 
@@ -84,20 +85,20 @@ def check(facts: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def facts_project(project: Callable[..., Project]) -> Callable[..., Project]:
+def facts_project(project: MakeProject) -> Callable[..., Project]:
     return lambda **settings: project(spiders={"facts": SPIDER}, name="facts", settings={"WORD": "told", **settings})
 
 
-def test_a_job_of_a_project_that_never_heard_of_us(plain: ScrapydNode, facts_project: Callable[..., Project]) -> None:
+def test_a_job_of_a_project_that_never_heard_of_us(plain: ScrapydNode, facts_project: MakeProject) -> None:
     check(run_job(plain, facts_project(), "never"))
 
 
-def test_a_project_that_names_the_addon_itself(plain: ScrapydNode, facts_project: Callable[..., Project]) -> None:
+def test_a_project_that_names_the_addon_itself(plain: ScrapydNode, facts_project: MakeProject) -> None:
     check(run_job(plain, facts_project(ADDONS={"scrapyd_dist.Addon": 500}), "named"))
 
 
 def test_an_old_broken_copy_on_the_node(
-    scrapyd_node: Callable[..., ScrapydNode], facts_project: Callable[..., Project], tmp_path: Path
+    scrapyd_node: Callable[..., ScrapydNode], facts_project: MakeProject, tmp_path: Path
 ) -> None:
     old = tmp_path / "old/scrapyd_dist"
     old.mkdir(parents=True)
@@ -113,7 +114,5 @@ def test_an_old_broken_copy_on_the_node(
 
 if LOW in os.environ:
 
-    def test_the_lowest_versions(
-        scrapyd_node: Callable[..., ScrapydNode], facts_project: Callable[..., Project]
-    ) -> None:
+    def test_the_lowest_versions(scrapyd_node: Callable[..., ScrapydNode], facts_project: MakeProject) -> None:
         check(run_job(scrapyd_node(python=Path(os.environ[LOW])), facts_project(), "low"))

@@ -1,25 +1,20 @@
 """`sdist frontier` on every store: what it moves, puts away and removes is the same on each engine."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.project_store import key_of
+from scrapyd_dist.cli.context import key_of
 
 from scrapyd_dist.batches import BatchState, Crawl, Miss
 from scrapyd_dist.frontier.backlog import Lessee
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
 
 PRINTS = [b"%03d" % number for number in range(40)]
 

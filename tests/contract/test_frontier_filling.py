@@ -21,9 +21,8 @@ from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier import producer_registration
-from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier import intake
+from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store
@@ -79,7 +78,7 @@ def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(
 ) -> None:
     store = opened()
     with monkeypatch.context() as short:
-        short.setattr(producer_registration, "REGISTERED", 0.0)
+        short.setattr(intake, "REGISTERED", 0.0)
         producer(store, "links", "killed").keep([found(1)])
         producer(store, "links2", "other").keep([found(2)])
         producer(store, "links.deadbeef", "other").keep([found(3)])  # the same spider, told something else
@@ -107,12 +106,12 @@ def test_a_producer_says_now_and_then_that_it_is_there(
     store = opened()
     mine = producer(store)
     with monkeypatch.context() as short:
-        short.setattr(producer_registration, "REGISTERED", 0.0)
+        short.setattr(intake, "REGISTERED", 0.0)
         mine.keep([found(1)])
     wait_for(lambda: store.backlog("shop").lost)
     mine.renew()
     assert store.backlog("shop").lost == ("links@1",), "it is not due"
-    monkeypatch.setattr(producer_registration, "RENEW", 0.0)
+    monkeypatch.setattr(intake, "RENEW", 0.0)
     mine.renew()
     assert store.backlog("shop").producers == ("links@1",)
 
@@ -150,7 +149,7 @@ def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Calla
 PRODUCER = """
 import sys
 from itertools import count
-from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierProducer
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.store import open_store
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from rig.fixtures import MakeProject
 from rig.http import fetch
 from rig.projects import Project
 from rig.waiting import wait_for
@@ -26,7 +27,7 @@ from scrapyd_dist.deploy.rollout import ensure
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports.requests import RequestsTransport
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
@@ -60,7 +61,7 @@ class Short(scrapy.Spider):
 
 
 @pytest.fixture
-def made(project: Callable[..., Project]) -> Project:
+def made(project: MakeProject) -> Project:
     """A project whose scrapy.cfg would lead a Scrapyd below its folder astray."""
     return project(spiders={"all": SPIDER}, extra="[scrapyd]\nhttp_port = 1\nmax_proc = 77\nnode_name = astray\n")
 

@@ -18,9 +18,8 @@ from scrapyd_dist.cli.nodes.doctor import certificate_end, speaks_http, speaks_t
 from scrapyd_dist.errors import ConnectTimeout, NoReply, NoTls
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.sweep import MAX_THREADS
-from scrapyd_dist.transports.requests import RequestsTransport
-from scrapyd_dist.transports.threads import ThreadTransport
+from scrapyd_dist.transports import MAX_THREADS
+from scrapyd_dist.transports.requests import RequestsTransport, ThreadTransport
 
 CONNECT = 2.0
 #: seconds that a node which never answers is waited for

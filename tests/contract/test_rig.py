@@ -2,15 +2,12 @@
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig.commands import Command
-from rig.nodes import Nodes, ScrapydNode
+from rig.fixtures import MakeProject, StartCommand, StartFleet, StartSite
+from rig.nodes import Nodes
 from rig.processes import private_environment, with_home
-from rig.projects import Project
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 
@@ -20,7 +17,7 @@ def test_a_node_cannot_import_this_project(node_python: Path, tmp_path: Path) ->
     assert b"No module named 'scrapyd_dist'" in done.stderr
 
 
-def test_nodes_start_empty_and_come_back_on_their_port(fleet: Callable[..., list[ScrapydNode]]) -> None:
+def test_nodes_start_empty_and_come_back_on_their_port(fleet: StartFleet) -> None:
     first, second = fleet(2, username="user", password="p w")
     assert first.url != second.url
     assert first.api("listprojects.json")["projects"] == []
@@ -66,7 +63,7 @@ def test_a_forked_node_is_like_one_that_was_started_by_its_command(
 
 
 def test_jobs_outlive_a_killed_daemon_and_end_with_the_node(
-    nodes: Nodes, project: Callable[..., Project], site: Callable[..., SiteProcess]
+    nodes: Nodes, project: MakeProject, site: StartSite
 ) -> None:
     running = site(30)
     running.behave({"/*": "hang"})
@@ -90,7 +87,7 @@ def test_jobs_outlive_a_killed_daemon_and_end_with_the_node(
 
 
 def test_a_command_that_is_not_awaited_ends_with_its_test(
-    start_scrapy: Callable[..., Command], project: Callable[..., Project], site: Callable[..., SiteProcess]
+    start_scrapy: StartCommand, project: MakeProject, site: StartSite
 ) -> None:
     running = site(30)
     running.behave({"/*": "hang"})

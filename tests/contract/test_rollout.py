@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.fixtures import MakeProject, StartFleet
 from rig.nodes import ScrapydNode
-from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.kept_eggs import find_egg, kept_eggs
-from scrapyd_dist.deploy.node_upload import BrokenEggError, RollOutRequest, Step
-from scrapyd_dist.deploy.rollout import RollOut, ensure
+from scrapyd_dist.deploy.rollout import BrokenEggError, RollOut, RollOutRequest, Step, ensure
 
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionLost, ConnectionRefused, NoReply, NothingMatched
 from scrapyd_dist.nodes import Node
@@ -37,7 +36,7 @@ def node_of(real: ScrapydNode, **more: Any) -> Node:
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: Callable[..., list[ScrapydNode]]) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, username="u", password="p")
 
 
@@ -53,7 +52,7 @@ def clean(pair: list[ScrapydNode]) -> Iterator[list[ScrapydNode]]:
 
 
 @pytest.fixture
-def make_egg(project: Callable[..., Project]) -> Callable[..., Egg]:
+def make_egg(project: MakeProject) -> Callable[..., Egg]:
     def make(spider: str = SPIDER) -> Egg:
         return build(project(spiders={"one": spider}).path, "small.settings")
 
@@ -362,7 +361,7 @@ class TestRepeated:
     def test_what_passes_is_tried_again(
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], page: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("scrapyd_dist.deploy.node_upload.BACKOFF", 0.01)
+        monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
         steps: list[Step] = []
         with closing(Flaky(page, 2)) as transport:
             result = ensure(
@@ -373,7 +372,7 @@ class TestRepeated:
         assert steps.count(Step.RETRYING) == 2
 
     def test_so_often_and_no_more(self, make_egg: Callable[..., Egg], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scrapyd_dist.deploy.node_upload.BACKOFF", 0.01)
+        monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
         steps: list[Step] = []
         wish = RollOutRequest(retries=3)
         result = ensure([gone()], "p", make_egg(), wish=wish, progress=lambda _node, step: steps.append(step))

@@ -17,9 +17,9 @@ from rig.nodemodel import ModelJob, ModelNode, model
 
 from scrapyd_dist.batches import AttemptState, Batch
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.arguments import found, value_of
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import open_frontier, pack
+from scrapyd_dist.frontier.worklists import found, value_of
 from scrapyd_dist.scheduling.argument_jobs import ArgumentScheduler
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store import Store, open_store

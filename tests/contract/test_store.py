@@ -1,9 +1,8 @@
 """What every store does with crawls, counts, shards, samples, misses and nodes."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.stores import CRAWL, attempt, bring_to, seal
@@ -11,11 +10,7 @@ from rig.stores import CRAWL, attempt, bring_to, seal
 from scrapyd_dist.batches import BatchState, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import NothingMatched, StoreError
 from scrapyd_dist.nodes import NodeRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 
 def test_a_crawl_comes_back_as_it_was(store: Store, opened: Callable[[], Store]) -> None:

@@ -1,19 +1,11 @@
 """A store that lets nobody in: every command says so in one paragraph, and ends as the table of exit codes says."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+import pytest
 from rig.crawls import assert_one_paragraph
+from rig.fixtures import MakeProject
+from rig.redis import RedisServer
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.commands import CODES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-    from rig.projects import Project
-    from rig.redis import RedisServer
 
 #: command -> what it wants to know besides its name
 WORDS = {
@@ -40,10 +32,7 @@ BARRED = sorted(path for path, codes in CODES.items() if 6 in codes and path not
 
 
 def test_a_store_that_lets_nobody_in_ends_every_command_with_6(
-    project: Callable[..., Project],
-    redis_server: RedisServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    project: MakeProject, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     it = project(extra="[deploy:node1]\nurl = http://127.0.0.1:1/\nproject = properties\n")
     it.write("urls.txt", "http://a.com/\n")

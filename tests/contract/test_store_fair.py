@@ -1,24 +1,18 @@
 """Fair leasing on every engine: whose turn it is, what is under way, whose a slot is, and how slots are shared."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rig.stores import CRAWL, LESSEE, YOU, accept, add, fail, new_batch
 
-from scrapyd_dist.batches import LEASABLE, BatchState
+from scrapyd_dist.batches import LEASABLE, Attempt, BatchState
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, SPREAD, Leased, Lessee
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 THIRD = Lessee(job="c.w3.a1", node="three", url="http://three:6800")
 

@@ -17,7 +17,7 @@ from rig.stores import CRAWL, LESSEE, accept, add, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState
 from scrapyd_dist.errors import ConfigError, NoPlaceForStore, StoreError
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import open_store, sqlite_file
 
 
 def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -232,6 +232,17 @@ def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:
     with contextlib.closing(open_store(path)) as store:
         store.forget("c")
     assert path.stat().st_size < full / 4
+
+
+def test_a_store_opens_while_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    with contextlib.closing(open_store(path)) as store:
+        store.add_crawl(CRAWL)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT", 0.0)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with contextlib.closing(open_store(path)) as store:
+            assert store.crawl(CRAWL.id).id == CRAWL.id
 
 
 def test_processes_that_open_a_new_file_in_one_moment_wait_for_one_another(tmp_path: Path) -> None:

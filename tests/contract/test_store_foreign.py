@@ -1,16 +1,15 @@
 """Rows that another program has written: each kind is read, and nothing comes of it but words of ours."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis
@@ -18,20 +17,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rig.stores import LESSEE, add, attempt, seal
 from scrapyd_dist.cli import main
+from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
-from scrapyd_dist.cli.project_store import key_of
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow
 from scrapyd_dist.pidfile import note_pid
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import tagged, without_prefix
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scrapyd_dist.store import Store
 
 KEY = b"a key of this project"
 OPTIONS = {"settings": {"DISTRIBUTED_ON_FINISH": "true"}, "args": {"a": "ü"}, "spider_settings": {}, "cwd": "/"}

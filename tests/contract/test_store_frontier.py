@@ -1,9 +1,7 @@
 """The frontier's verbs on every engine: adding, leasing, acking, giving back, dropping, and every refusal of them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rig.stores import CRAWL, LESSEE, YOU, accept, add, bring_to, fail, lease, new_batch, seal
@@ -12,11 +10,7 @@ from rig.waiting import wait_for
 from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import SeenBefore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store
 
 ME = LESSEE.job
 

@@ -1,17 +1,17 @@
 """A frontier with many hands in it: no request twice or lost, no batch with two workers; counts that no step upsets."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Barrier, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,13 +21,7 @@ from rig.stores import CRAWL, LESSEE, add, lease, new_batch
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Miss
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.frontier.backlog import Lessee, SeenBefore
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 
 def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]) -> None:

@@ -1,22 +1,15 @@
 """A look at a crawl or a frontier costs the same however much is stored: counted in steps of SQLite's machine."""
 
-from __future__ import annotations
-
+import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rig.stores import CRAWL
 
 from scrapyd_dist.frontier.backlog import NewBatch
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 #: what `sdist status`, `watch`, `frontier list` and `frontier count` ask
 LOOKS: dict[str, Callable[[Store], object]] = {

@@ -1,13 +1,13 @@
 """The Redis store when its server or the way to it breaks: every step is made, and made once."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.redis import PASSWORD, RedisServer
@@ -17,10 +17,6 @@ from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import DomainLook, Limit, PermitRequest, Rule, SiteNews
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,22 +1,24 @@
 """The throttle's verbs, on every engine: permits, pages, rules, news of sites, and what is told of all that."""
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rig.redis import RedisServer
 from rig.stores import CRAWL
 from rig.waiting import wait_for
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.throttle_rows import CHANGES
 from scrapyd_dist.throttle.permits import (
     ALL,
     DomainLook,
+    DomainState,
     Limit,
     Permit,
     PermitReply,
@@ -24,16 +26,8 @@ from scrapyd_dist.throttle.permits import (
     Rule,
     Rules,
     SiteNews,
+    TakenPermits,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rig.redis import RedisServer
-
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.permits import DomainState, TakenPermits
 
 #: long enough for a test to stand in the middle of it
 LIMIT = Limit(hits=10, window=1000.0)

@@ -1,36 +1,32 @@
 """A limit with many hands on it: exact whatever the order; and both engines compute what throttle/ says."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Barrier, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapyd_dist.store import Store
 from scrapyd_dist.store.throttle_rows import micros
 from scrapyd_dist.throttle.domain_status import DomainRules, heeded, terms_of
 from scrapyd_dist.throttle.permits import (
     ALL,
     DomainLook,
+    DomainState,
     Limit,
     Permit,
     PermitReply,
     PermitRequest,
     Rule,
     SiteNews,
+    TakenPermits,
     moments,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.permits import DomainState, TakenPermits
 
 #: who takes permits at the same time, and how often each of them does
 HANDS, TIMES = 8, 40

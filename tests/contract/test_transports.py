@@ -11,6 +11,7 @@ import pytest
 import pytest_twisted
 from rig.badpeer import BadPeer, Connection
 from rig.calls import JOB, PASSWORD, node_at, says
+from rig.fixtures import StartFleet
 from rig.nodes import ScrapydNode
 from rig.waiting import wait_for
 from twisted.internet.defer import CancelledError, Deferred
@@ -19,7 +20,7 @@ from twisted.internet.threads import deferToThread
 from scrapyd_dist.errors import ApiRefused, AuthRefused, NotFound, NotJson
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import Sender
 from scrapyd_dist.transports.treq import TreqTransport
 
@@ -63,7 +64,7 @@ def _egg(spiders: str) -> bytes:
 
 
 @pytest.fixture(scope="module", params=["open", "password"])
-def scrapyd(request: pytest.FixtureRequest, module_fleet: Callable[..., list[ScrapydNode]]) -> ScrapydNode:
+def scrapyd(request: pytest.FixtureRequest, module_fleet: StartFleet) -> ScrapydNode:
     options = {"username": "me", "password": PASSWORD} if request.param == "password" else {}
     return module_fleet(1, max_proc=1, poll_interval=0.2, **options)[0]
 

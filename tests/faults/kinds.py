@@ -159,7 +159,7 @@ def kill_all_in_turn(trial: Trial) -> None:
 
 
 def kill_producer_thrice(trial: Trial) -> None:
-    """The process that coordinates is killed three times, spread over the crawl, and each time somebody goes on."""
+    """The producer is killed three times, spread over the crawl, and the crawl is resumed each time."""
     for low, high in ((0.1, 0.3), (0.35, 0.55), (0.6, 0.8)):
         trial.wait_moment(low, high)
         trial.kill_producer()

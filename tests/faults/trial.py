@@ -18,10 +18,10 @@ from rig.proxy import Proxy
 from rig.redis import RedisServer
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
-from scrapyd_dist.deploy.key import state_key
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Attempt, Crawl
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store, open_store
 
@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, Any] = {
     "DISTRIBUTED_FLEET_TIMEOUT": 8,
     "DISTRIBUTED_MIN_FREE": 1,
 }
-#: each worker tells the site which job it is, so that the site's log says who fetched what
+#: each worker tells the site which job it is, for the site's log of requests
 NAMED = """
 import sys
 USER_AGENT = next((text[5:] for text in sys.argv if text.startswith("_job=")), "producer")
@@ -214,7 +214,7 @@ class Trial:
         return done
 
     def resume(self) -> None:
-        """Go on with the crawl, as a person does who reads that it stopped."""
+        """Resume the crawl as its message says."""
         self.resumes += 1
         self.command = self.cli("resume", self.row.id, "--json")
 

@@ -9,7 +9,7 @@ import pytest
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import Sender
 
 from .badpeer import Connection, Play

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
-from scrapyd_dist.deploy.key import state_key
-
 from scrapyd_dist.batches import Attempt, Batch, Crawl
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.frontier.intake import FrontierIntake, open_frontier, pack
 from scrapyd_dist.frontier.slots import SlotRule
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store
 
 from .projects import Project
@@ -31,7 +30,9 @@ class Frontier:
     def __init__(self, project: Project, name: str = "shop", *, standing: bool = False, store: str = "") -> None:
         self.name = name
         state = state_dir(project.path)
-        self._where, self._key = store or state / "store.db", state_key(state)
+        #: the file of the project's store
+        self.path = state / "store.db"
+        self._where, self._key = store or self.path, state_key(state)
         with closing(self._open()) as opened:
             open_frontier(opened, name, project=project.name, now=time.time(), standing=standing)
 
@@ -54,7 +55,7 @@ class Frontier:
             )
 
     def register(self, producer: str, *, seconds: float) -> None:
-        """Somebody fills it, and is good for so long."""
+        """A producer fills it, with a lease of that many seconds."""
         with closing(self._open()) as store:
             store.register_producer(self.name, producer, seconds)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
-#: what the server may do to a user who can write: list, read, append, delete, rename, make folders, store
+#: the permissions of a user with write access: list, read, append, delete, rename, make folders, store
 PERMISSIONS = "elradfmw"
 
 

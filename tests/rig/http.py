@@ -26,7 +26,7 @@ def fetch(
     """Send one request over a connection of its own.
 
     Raises:
-        OSError: when nobody answers; http.client.HTTPException becomes a ConnectionError.
+        OSError: when there is no answer; http.client.HTTPException becomes a ConnectionError.
     """
     parts = urlsplit(url)
     sent = dict(headers or {})

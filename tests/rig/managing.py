@@ -19,13 +19,13 @@ from scrapyd_dist import __version__
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
 from scrapyd_dist.items import merging
+from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import monitor, pull
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.pull import PullScheduler
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.sealing import public_half
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread

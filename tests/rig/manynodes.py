@@ -104,5 +104,5 @@ class BlackHole:
 
 
 def refusing(name: str) -> Node:
-    """A node of that name at a port where nobody listens."""
+    """A node of that name at a closed port."""
     return Node.parse(f"http://127.0.0.1:1/{name}", name=name)

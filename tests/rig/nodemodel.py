@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from scrapyd_dist.errors import NodeError, NoReply
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call, JobState
 from scrapyd_dist.scrapyd.reply import Reply
 
 T = TypeVar("T")
@@ -178,7 +177,7 @@ class ModelNode:
         return {"currstate": None if job is None or job.forgotten else job.state.value}
 
     def _listjobs(self, call: Call[Any]) -> dict[str, Any]:
-        """Without those that ended: nobody asks for them here."""
+        """Without ended jobs: they are never requested here."""
         asked = dict(call.params).get("project")
         rows: dict[str, list[dict[str, Any]]] = {state.value: [] for state in JobState}
         for job in self.jobs.values():
@@ -240,7 +239,7 @@ def taken_unheard(node: ModelNode, job: ModelJob) -> None:
 
 
 def lost_unheard(node: ModelNode, job: ModelJob) -> None:
-    """The node never sees the job, and nobody can tell."""
+    """The node never sees the job, and the answer does not tell."""
     raise NoReply.at(str(node.node))
 
 

@@ -27,7 +27,7 @@ _POSTED = {"schedule.json", "cancel.json", "delversion.json", "delproject.json",
 
 
 def free_port() -> int:
-    """A port nobody listens on, below those that connections get: so it is still free when a node is restarted."""
+    """A free port below those that connections get, so that it is still free when a node is restarted."""
     while True:
         port = random.randint(20000, 32000)
         with socket.socket() as probe, suppress(OSError):
@@ -124,7 +124,7 @@ class ScrapydNode:
             self.port = 0
             self.start()
             return False
-        # Whoever was faster with the port would answer as well: only the log says that it is this one.
+        # Another process that took the port first would answer, too: only the log says that this node has it.
         return f"Site starting on {self.port}" in self.log and bool(self.api("daemonstatus.json")["status"] == "ok")
 
     def request(self, path: str, **options: Any) -> Reply:

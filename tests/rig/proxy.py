@@ -52,7 +52,7 @@ FAILED_BEFORE = Mishap(forward=False, answer=reply(500, b"oops", "text/plain"))
 PAGE_AFTER = Mishap(answer=reply(200, b"<html><body>Please log in</body></html>", "text/html"))
 #: the node has never seen it, and a proxy's page comes back
 PAGE_BEFORE = Mishap(forward=False, answer=reply(200, b"<html><body>Please log in</body></html>", "text/html"))
-#: the node has never seen it, and nobody answers
+#: the node never sees it, and there is no answer
 SWALLOWED = Mishap(forward=False, delay=20, share=0.0)
 #: Scrapyd's own words for no
 REFUSED = Mishap(forward=False, answer=reply(200, json.dumps({"status": "error", "message": "no"}).encode()))

@@ -1,4 +1,4 @@
-"""Pulling workers without nodes: a frontier in a store, plain Scrapy processes, and who accepts their parts."""
+"""Pulling workers without nodes: a frontier in a store, plain Scrapy processes, and the collection of their parts."""
 
 import hashlib
 import itertools
@@ -115,7 +115,7 @@ class Frontier:
         return len(self.store.attempts(CRAWL, {AttemptState.ACKED}))
 
     def accept(self) -> None:
-        """Do as the manager does: take home what is acked, give up what nobody renews any more."""
+        """Do as the scheduler does: collect acked parts, give up leases that are not renewed."""
         for attempt in self.store.attempts(CRAWL, {AttemptState.ACKED}):
             batch = self.store.batch(CRAWL, attempt.batch)
             report = read_report(json.dumps(dict(attempt.report)).encode())

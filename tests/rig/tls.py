@@ -20,7 +20,7 @@ _NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "text/html")
 
 
 class Authority:
-    """A certificate authority that nobody trusts who does not know its file.
+    """A certificate authority that only clients with its file trust.
 
     Args:
         folder: gets its certificate and those that it makes.
@@ -44,7 +44,7 @@ class Authority:
         return self._serve(self._certificate(_named("a server"), key.public_key(), names, is_ca=False), key)
 
     def self_signed(self, host: str = "127.0.0.1") -> ssl.SSLContext:
-        """What a server needs whose certificate nobody has signed but itself."""
+        """The files of a server with a self-signed certificate."""
         key, other = self._key, self._name
         self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _named("itself")
         try:

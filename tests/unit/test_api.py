@@ -26,7 +26,8 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import ARGUMENT_MAX
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
+from scrapyd_dist.scrapyd.jobs import RESERVED_ARGS
 from scrapyd_dist.scrapyd.reply import Reply, said
 from scrapyd_dist.transports.reply_intake import ReplyIntake
 
@@ -70,12 +71,6 @@ class TestCalls:
             assert (content_type, body) == (None, None)
         else:
             assert parse_qsl((body or b"").decode(), keep_blank_values=True) == form
-
-    def test_only_what_may_not_be_sent_twice_is_marked(self) -> None:
-        assert not api.schedule("p", "s", jobid="j").idempotent
-        assert not api.cancel("p", "j").idempotent
-        assert api.addversion("p", "r", b"").idempotent
-        assert api.listjobs().idempotent
 
     def test_a_job(self) -> None:
         call = api.schedule(
@@ -131,7 +126,7 @@ class TestJobsThatWouldBeLost:
         with pytest.raises(ConfigError, match="job id"):
             api.schedule("p", "s", jobid=jobid)
 
-    @pytest.mark.parametrize("name", sorted(api.RESERVED_ARGS))
+    @pytest.mark.parametrize("name", sorted(RESERVED_ARGS))
     def test_an_argument_of_scrapyds_own(self, name: str) -> None:
         with pytest.raises(ConfigError, match=name):
             api.schedule("p", "s", jobid="j", args={name: "1"})
@@ -377,7 +372,7 @@ class TestErrors:
         ("scrapyd_dist.scrapyd.api", {"requests", "treq", "twisted", "scrapy"}),
         ("scrapyd_dist.config", {"requests", "treq", "twisted", "scrapy"}),
         ("scrapyd_dist.transports", {"requests", "treq", "twisted", "scrapy"}),
-        ("scrapyd_dist.transports.threads", {"treq", "twisted", "scrapy"}),
+        ("scrapyd_dist.transports.requests", {"treq", "twisted", "scrapy"}),
         ("scrapyd_dist.transports.treq", {"requests", "scrapy", "twisted.internet.reactor"}),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.nodes.doctor import kept_logs
 
-from scrapyd_dist.diagnostics.diagnosis import (
+from scrapyd_dist.diagnostics import (
     Finding,
     KeptLogs,
     NodeDiagnosis,

@@ -1,15 +1,14 @@
 """How far a roll-out is, what came of it in words, and its exit code; no node is asked."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.deploys import deploy
-from scrapyd_dist.cli.node_selection import chosen
-from scrapyd_dist.deploy.node_upload import BrokenEggError, NodeResult, RollOutRequest, Step
-from scrapyd_dist.deploy.rollout import RollOut
+from scrapyd_dist.cli.context import Context
+from scrapyd_dist.cli.nodes import deploy
+from scrapyd_dist.deploy.rollout import BrokenEggError, NodeResult, RollOut, RollOutRequest, Step
 
-from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, DistError, NothingMatched
 from scrapyd_dist.nodes import Node
 
@@ -109,9 +108,11 @@ class TestWords:
 
 class TestChosen:
     @pytest.fixture
-    def project(self, tmp_path: Any) -> ProjectConfig:
-        again = Node.parse("a:6800", name="alias")
-        return ProjectConfig(root=tmp_path, settings_module="x", targets=(A, B, C, again), project=None)
+    def context(self, tmp_path: Path) -> Context:
+        targets = [*((node.name, node.url) for node in (A, B, C)), ("alias", A.url)]
+        sections = [f"[deploy:{name}]\nurl = {url}\n" for name, url in targets]
+        (tmp_path / "scrapy.cfg").write_text("".join(["[settings]\ndefault = x\n", *sections]), "utf-8")
+        return Context(tmp_path)
 
     @pytest.mark.parametrize(
         ("patterns", "names"),
@@ -123,9 +124,9 @@ class TestChosen:
             (["web-b", "*a*"], ["web-a", "web-b"]),
         ],
     )
-    def test_names_and_globs(self, project: ProjectConfig, patterns: list[str] | None, names: list[str]) -> None:
-        assert [node.name for node in chosen(project, patterns)] == names
+    def test_names_and_globs(self, context: Context, patterns: list[str] | None, names: list[str]) -> None:
+        assert [node.name for node in context.nodes(patterns)] == names
 
-    def test_one_that_means_nothing(self, project: ProjectConfig) -> None:
+    def test_one_that_means_nothing(self, context: Context) -> None:
         with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
-            chosen(project, ["web-b", "WEB-a"])
+            context.nodes(["web-b", "WEB-a"])

@@ -121,4 +121,4 @@ def test_crawls_and_the_newest_crawl_are_never_a_frontier(store: Store, capsys: 
     assert main._run(["crawls"], debug=False) == 0
     assert "There are no crawls yet" in capsys.readouterr().err
     assert main._run(["status", "shop"], debug=False) == 0
-    assert "Nobody keeps workers running here" in capsys.readouterr().out
+    assert "No workers are kept running here" in capsys.readouterr().out

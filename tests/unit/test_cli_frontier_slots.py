@@ -1,32 +1,26 @@
 """`sdist frontier` on a real store: what is shown, what is moved and removed, and what is left alone."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from scrapyd_dist.cli import main, project_store
+from scrapyd_dist.cli import context, main, output
 from scrapyd_dist.cli.frontier import frontier_move
-from scrapyd_dist.deploy.key import state_key
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.frontier.slots import SlotRule
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import encode
-from scrapyd_dist.store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
 
 WORKER = Lessee(job="shop.w1.a1", node="one", url="http://one:6800")
 
@@ -291,7 +285,7 @@ def test_what_a_worker_takes_in_the_middle_is_left_as_well(
 ) -> None:
     put(store, "p", 1)
     put(store, "p", 2)
-    plain = project_store.requests_in
+    plain = context.requests_in
 
     def slow(*given: Any) -> Any:
         if store.batch("shop", 1).state is BatchState.SEALED:
@@ -308,7 +302,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 ) -> None:
     for number in range(5):
         put(store, "p", number)
-    plain, seen = project_store.requests_in, []
+    plain, seen = context.requests_in, []
 
     def interrupted(*given: Any) -> Any:
         seen.append(1)
@@ -424,7 +418,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
     store: Store, sdist: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     put(store, "p0", 1, 2)
-    monkeypatch.setattr(frontier_move, "can_ask", lambda: True)
+    monkeypatch.setattr(output, "can_ask", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     _, _, err = sdist("delete", "shop", "--prefix", "p")
     assert "1 slot" in err

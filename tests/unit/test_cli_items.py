@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer
 from scrapyd_dist.cli.crawls.producer_process import crawl_folder
-from scrapyd_dist.cli.items import item_pull, merge, tail
-from scrapyd_dist.cli.items.item_pull import file_name
+from scrapyd_dist.cli.jobs import item_commands, item_pull
+from scrapyd_dist.cli.jobs.item_pull import file_name
 from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
@@ -65,7 +65,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int:
     """The exit code of a merge with --json."""
     with pytest.raises(typer.Exit) as left:
-        asks(merge.merge)(name=list(names), output=[out], overwrite=None, key=key, as_json=True)
+        asks(item_commands.merge)(name=list(names), output=[out], overwrite=None, key=key, as_json=True)
     return left.value.exit_code
 
 
@@ -163,7 +163,7 @@ def test_what_makes_no_sense_is_one_paragraph(
 ) -> None:
     asked: dict[str, Any] = {"output": ["all.jl"], "overwrite": None, "key": None, "as_json": False, **arguments}
     with pytest.raises(kind, match=said):
-        asks(merge.merge)(**asked)
+        asks(item_commands.merge)(**asked)
     assert not Path("all.jl").exists()
 
 
@@ -198,7 +198,7 @@ def test_the_newest_items_come_last(shop: Shop, capsys: pytest.CaptureFixture[st
             **more,
         }
         with pytest.raises(typer.Exit) as left:
-            asks(tail.tail)(**asked)
+            asks(item_commands.tail)(**asked)
         assert left.value.exit_code == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 

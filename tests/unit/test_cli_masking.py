@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.cli.setup.config_sources import masked
+from scrapyd_dist.cli.config_command import masked
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli.node_selection import quick_project
+from scrapyd_dist.cli.context import quick_project
 from scrapyd_dist.cli.node_status import IdleWatch, NodeStatus, exit_code_of, newest_of
-from scrapyd_dist.cli.nodes.drain import SILENT_LOOKS, DrainResult
-from scrapyd_dist.cli.nodes.node_commands import clock
+from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 
 from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, NodeError

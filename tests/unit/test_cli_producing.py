@@ -4,19 +4,20 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from rig.waiting import wait_for
+from scrapyd_dist.cli.context import project_store
 from scrapyd_dist.cli.crawls import producer_process
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
-from scrapyd_dist.cli.project_store import existing_store
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
-from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.store import open_store
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.store import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
@@ -26,9 +27,10 @@ def a_crawl(**fields: object) -> Crawl:
     return Crawl(**values)  # type: ignore[arg-type]  # any fields
 
 
-def keep(root: Path, crawl: Crawl) -> None:
-    with closing(open_store(root / ".sdist" / "store.db")) as store:
-        store.add_crawl(crawl)
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(project_store(tmp_path)) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("spider", ["easy", "books.example.com", "ümlaut und leer", "x" * 200, "..."])
@@ -45,14 +47,16 @@ def test_two_crawls_of_one_second_get_two_names() -> None:
     assert [first, second, third] == [f"easy-20260102T030405Z{end}" for end in ("", "-2", "-3")]
 
 
-def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_what_to_do(tmp_path: Path) -> None:
-    keep(tmp_path, a_crawl(id="mine", state=CrawlState.STOPPED))
-    keep(tmp_path, a_crawl(id="over", state=CrawlState.FINISHED))
-    keep(tmp_path, a_crawl(id="shop", kind="frontier"))
+def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_what_to_do(
+    tmp_path: Path, store: Store
+) -> None:
+    store.add_crawl(a_crawl(id="mine", state=CrawlState.STOPPED))
+    store.add_crawl(a_crawl(id="over", state=CrawlState.FINISHED))
+    store.add_crawl(a_crawl(id="shop", kind="frontier"))
     sayings = {"mine": "sdist resume mine", "over": "sdist clean over", "shop": "There is a frontier shop already"}
     for name, said in {**sayings, "not a name": "cannot name a crawl"}.items():
         with pytest.raises(ConfigError, match=said):
-            producer_process.begin(tmp_path, CrawlOrder(spider="easy"), name)
+            producer_process.begin(tmp_path, store, CrawlOrder(spider="easy"), name)
     assert not (tmp_path / ".sdist" / "crawls").exists()
 
 
@@ -69,38 +73,31 @@ def test_a_process_that_was_started_after_the_last_sign_of_life_is_another_one()
     assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0))
 
 
-def test_a_finished_crawl_cannot_be_resumed(tmp_path: Path) -> None:
-    keep(tmp_path, a_crawl(state=CrawlState.FINISHED))
+def test_a_finished_crawl_cannot_be_resumed(tmp_path: Path, store: Store) -> None:
+    store.add_crawl(a_crawl(state=CrawlState.FINISHED))
     with pytest.raises(ConfigError, match="nothing to resume"):
-        producer_process.begin_again(tmp_path, "c")
+        producer_process.begin_again(tmp_path, store, "c")
 
 
 @pytest.mark.parametrize("state", [CrawlState.STOPPED, CrawlState.REFUSED, CrawlState.WORKING])
 def test_resume_starts_a_process_for_the_same_crawl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: CrawlState
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, state: CrawlState
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
-    keep(tmp_path, a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}}))
-    _, process = producer_process.begin_again(tmp_path, "c")
+    store.add_crawl(a_crawl(state=state, message="why", exit_code=3, ended=5.0, options={"args": {"a": "1"}}))
+    _, process = producer_process.begin_again(tmp_path, store, "c")
     process.wait(20)
-    with closing(open_store(tmp_path / ".sdist" / "store.db")) as store:
-        row = store.crawl("c")
+    row = store.crawl("c")
     assert (row.state, row.pid, row.exit_code, row.ended, row.message) == (
         CrawlState.STARTING, process.pid, None, None, "",
     )  # fmt: skip
     assert row.options == {"args": {"a": "1"}}
 
 
-def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path) -> None:
-    keep(tmp_path, a_crawl(state=CrawlState.WORKING, pid=os.getpid(), beat=time.time()))
+def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path, store: Store) -> None:
+    store.add_crawl(a_crawl(state=CrawlState.WORKING, pid=os.getpid(), beat=time.time()))
     with pytest.raises(ConfigError, match="sdist watch c"):
-        producer_process.begin_again(tmp_path, "c")
-
-
-def test_a_project_without_crawls_gets_no_store_by_being_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(NothingMatched):
-        existing_store(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        producer_process.begin_again(tmp_path, store, "c")
 
 
 def test_last_words_are_the_last_error_else_the_end(tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_last_words_are_the_last_error_else_the_end(tmp_path: Path) -> None:
 
 
 def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In place of Python: a program that shows what it was started with.
     program = tmp_path / "python"
@@ -123,16 +120,14 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     order = CrawlOrder(spider="easy", settings={"DISTRIBUTED_SHARDS": 3}, spider_settings={"A": "b"}, args={"c": "d"})
-    crawl, process = producer_process.begin(tmp_path, order, None)
+    crawl, process = producer_process.begin(tmp_path, store, order, None)
     process.wait(20)
-    store = tmp_path / ".sdist" / "store.db"
     log = producer_process.crawl_folder(tmp_path, crawl.id) / "producer.log"
     said, ids = wait_for(lambda: log.read_text().splitlines()[:2], 5, "what the program said")
-    assert said == f"-m scrapyd_dist.middlewares.producer.process {crawl.id} {store}"
+    assert said == f"-m scrapyd_dist.middlewares.producer.process {crawl.id} {tmp_path / '.sdist' / 'store.db'}"
     session, pid = map(int, ids.split())
     assert session == pid == process.pid
-    with closing(open_store(store)) as opened:
-        row = opened.crawl(crawl.id)
+    row = store.crawl(crawl.id)
     assert (row.state, row.spider, row.pid) == (CrawlState.STARTING, "easy", process.pid)
     assert row.options == {
         "settings": {"DISTRIBUTED_SHARDS": 3}, "spider_settings": {"A": "b"}, "args": {"c": "d"}, "cwd": str(tmp_path),
@@ -142,13 +137,13 @@ def test_begin_writes_the_crawl_down_and_starts_a_process_of_its_own_session(
 
 
 def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
     monkeypatch.setattr(producer_process, "spawn", lambda *_: None)
     order = CrawlOrder(spider="easy", settings={}, spider_settings={}, args={})
-    first, _ = producer_process.begin(tmp_path, order, None)
+    first, _ = producer_process.begin(tmp_path, store, order, None)
     names = iter([first.id, "another"])
-    monkeypatch.setattr(producer_process, "_free_name", lambda *_: next(names))
-    second, _ = producer_process.begin(tmp_path, order, None)
+    monkeypatch.setattr(producer_process, "crawl_name", lambda *_: next(names))
+    second, _ = producer_process.begin(tmp_path, store, order, None)
     assert second.id == "another"

@@ -4,7 +4,7 @@ import configparser
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli.setup.init import ConfigSection, appended, free_name, named, sort_out
+from scrapyd_dist.cli.init import ConfigSection, appended, free_name, named, sort_out
 
 from scrapyd_dist.config import targets_of
 from scrapyd_dist.errors import ConfigError

@@ -4,8 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli import project_store
-from scrapyd_dist.cli.context import Context
+from scrapyd_dist.cli.context import Context, maybe_store, project_store, where
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
@@ -26,22 +25,22 @@ def settings(root: Path, text: str) -> None:
 
 
 def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> None:
-    assert project_store.where(root) == str(root / ".sdist" / "store.db")
+    assert where(root) == str(root / ".sdist" / "store.db")
     settings(root, "BOT_NAME = 'shop'")
-    assert project_store.where(root) == str(root / ".sdist" / "store.db")
-    assert project_store.maybe_store(root) is None
-    with pytest.raises(NothingMatched):
-        project_store.existing_store(root)
+    assert where(root) == str(root / ".sdist" / "store.db")
+    assert maybe_store(root) is None
+    with pytest.raises(NothingMatched), closing(Context(root)) as context:
+        _ = context.store
     assert not (root / ".sdist").exists()
-    project_store.project_store(root).close()
-    store = project_store.maybe_store(root)
+    project_store(root).close()
+    store = maybe_store(root)
     assert store is not None
     with closing(store):
         assert store.crawls() == []
 
 
 @pytest.mark.parametrize(
-    ("text", "where"),
+    ("text", "address"),
     [
         ("DISTRIBUTED_STORE = 'redis://:p@h/0'", "redis://:p@h/0"),
         ("DISTRIBUTED_STORE = 'a.db'\nDISTRIBUTED_STORE: str = '/b.db'", "/b.db"),
@@ -51,9 +50,9 @@ def test_with_nothing_said_it_is_the_file_in_the_state_folder(root: Path) -> Non
         ("DISTRIBUTED_STORE = 'a.db", None),  # the producer tells what is wrong with it
     ],
 )
-def test_a_setting_is_read_where_it_is_a_plain_text(root: Path, text: str, where: str | None) -> None:
+def test_a_setting_is_read_where_it_is_a_plain_text(root: Path, text: str, address: str | None) -> None:
     settings(root, text)
-    assert project_store.where(root) == (where or str(root / ".sdist" / "store.db"))
+    assert where(root) == (address or str(root / ".sdist" / "store.db"))
 
 
 def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
@@ -61,19 +60,19 @@ def test_the_environment_goes_before_scrapy_cfg_and_that_before_the_settings(
 ) -> None:
     settings(root, "import os\nDISTRIBUTED_STORE = os.environ['X']")
     with pytest.raises(ConfigError, match="SDIST_STORE"):
-        project_store.where(root)
+        where(root)
     (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[sdist]\nstore = $THE_STORE\n", "utf-8")
     with pytest.raises(ConfigError, match="THE_STORE, which is not in the environment"):
-        project_store.where(root)
+        where(root)
     monkeypatch.setenv("THE_STORE", "redis://:%40@h/0")
-    assert project_store.where(root) == "redis://:%40@h/0"
+    assert where(root) == "redis://:%40@h/0"
     monkeypatch.setenv("SDIST_STORE", "mine.db")
-    assert project_store.where(root) == str(root / "mine.db")
+    assert where(root) == str(root / "mine.db")
 
 
 def test_a_project_that_cannot_be_read_has_its_usual_store(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
-    assert project_store.where(tmp_path) == str(tmp_path / ".sdist" / "store.db")
+    assert where(tmp_path) == str(tmp_path / ".sdist" / "store.db")
 
 
 def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:

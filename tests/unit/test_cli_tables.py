@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli import node_selection, output
+from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
@@ -89,7 +89,7 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
     ],
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
-    assert node_selection.exit_code(total, errors) == code
+    assert context.exit_code(total, errors) == code
 
 
 @pytest.mark.parametrize(("text", "value"), [(None, None), ("90", 90), ("1.5", 1.5), ("30m", 1800), ("2h", 7200)])
@@ -104,7 +104,7 @@ def test_what_is_no_span_of_time(text: str) -> None:
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
-    from scrapyd_dist.cli.crawls.live_view import LiveView
+    from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
 
     console = Console(force_terminal=True, width=100, record=True, file=StringIO())
     summary = {
@@ -113,7 +113,7 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
         "items": 199, "nodes": [{"name": "web1", "state": "up", "running": 2, "slots": 4, "jobs": 3, "items": 199}],
     }  # fmt: skip
     row = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary)
-    view = LiveView(console)
+    view = LiveView(crawl_picture, console)
     view.show(row, 0.0)
     drawn = console.export_text()
     view.close()

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli import main
-from scrapyd_dist.cli.candidates import domains
-from scrapyd_dist.cli.throttle.throttle_show import Row
+from scrapyd_dist.cli.crawls.throttle_rules import Row
+from scrapyd_dist.cli.options import domains
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store

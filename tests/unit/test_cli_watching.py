@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapyd_dist.cli.commands import load
 from scrapyd_dist.cli.crawls import producer_process, watcher
+from scrapyd_dist.cli.crawls.live_view import View
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store import Store, open_store
 
-QUIET = watcher.Display(progress=False)
+QUIET = watcher.WatchOptions(no_progress=True)
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
     folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     (folder / "misses.jsonl").write_text('{"url": "http://w/1", "kind": "failed", "reason": "503"}\ntorn {\n')
-    assert watcher.watch(tmp_path, "c", QUIET) == 3
+    assert watcher.watch(tmp_path, store, "c", QUIET) == 3
     said = capsys.readouterr()
     assert "Crawl c finished after 1 s: 5 items." in said.out
     assert "http://w/1  503" in said.out
@@ -49,7 +52,7 @@ def test_json_is_one_document_and_nothing_else(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add(store, state=CrawlState.STOPPED, exit_code=3, summary={"items": 5}, message="Go on with: sdist resume c")
-    assert watcher.watch(tmp_path, "c", watcher.Display(as_json=True, progress=False)) == 3
+    assert watcher.watch(tmp_path, store, "c", watcher.WatchOptions(as_json=True, no_progress=True)) == 3
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert (document["schema"], document["state"], document["items"]) == (1, "stopped", 5)
@@ -58,7 +61,7 @@ def test_json_is_one_document_and_nothing_else(
 
 def test_a_refused_crawl_is_one_paragraph(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     add(store, state=CrawlState.REFUSED, exit_code=4, message="There is no spider 'x'.")
-    assert watcher.watch(tmp_path, "c", QUIET) == 4
+    assert watcher.watch(tmp_path, store, "c", QUIET) == 4
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "sdist: There is no spider 'x'.\n")
 
@@ -72,14 +75,22 @@ def test_a_crawl_whose_process_is_gone(tmp_path: Path, store: Store) -> None:
     (folder / "producer.log").write_text("MemoryError\n")
     for process in (None, ended):
         with pytest.raises(watcher.ProducerDied, match=r"(?s)MemoryError.*sdist resume c") as died:
-            watcher.watch(tmp_path, "c", QUIET, process)
+            watcher.watch(tmp_path, store, "c", QUIET, process)
         assert died.value.exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["watch", "crawl", "resume", "retry"])
+def test_the_time_of_a_watch_is_given_in_seconds_minutes_or_hours(command: str) -> None:
+    found: Any = load(command)
+    assert found.make_context(command, ["c", "--timeout", "1.5m"]).params["timeout"] == 90
+    with pytest.raises(ConfigError, match=r"--timeout 'soon'.*30m"):
+        found.make_context(command, ["c", "--timeout", "soon"])
 
 
 def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, store: Store) -> None:
     add(store, state=CrawlState.WORKING, pid=os.getpid(), beat=time.time())
     with pytest.raises(watcher.StillRuns, match="sdist watch c") as ended:
-        watcher.watch(tmp_path, "c", watcher.Display(progress=False, timeout=0.01))
+        watcher.watch(tmp_path, store, "c", watcher.WatchOptions(no_progress=True, timeout=0.01))
     assert ended.value.exit_code == 124
     assert store.crawl("c").state is CrawlState.WORKING
 
@@ -87,13 +98,11 @@ def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, sto
 def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> None:
     add(store, state=CrawlState.FINDING, pid=os.getpid(), beat=time.time())
 
-    class Ending:
+    class Ending(View):
         def show(self, crawl: Crawl, now: float) -> None:
             # The view is shown each state; after the first one the producer ends.
             if not crawl.state.ended:
                 store.update_crawl("c", state=CrawlState.FINISHED, exit_code=0)
-
-        def close(self) -> None: ...
 
     eye = watcher.Watcher(root=tmp_path, store=store, crawl="c")
     assert eye.until_ended(Ending(), 20.0).state is CrawlState.FINISHED

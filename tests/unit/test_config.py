@@ -112,9 +112,6 @@ class TestTargets:
         assert (two.url, two.username, two.password) == ("https://web2/base", "me", "other")
         assert (two.slots, two.verify, two.project) == (8, False, "second")
         assert [node.name for node in found.nodes] == ["default", "before", "two"]
-        assert found.target("two") is two
-        with pytest.raises(ConfigError, match="Its targets: default, before, two, alias"):
-            found.target("three")
 
     def test_the_environment_fills_in(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NODE_HOST", "web7")
@@ -256,7 +253,7 @@ def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
     (tmp_path / "scrapy.cfg").write_text(
         f"{SETTINGS}[deploy:web2]\nurl = http://web2:6800/\nusername = me\npassword = {written}\n"
     )
-    node = config.load(tmp_path).target("web2")
+    (node,) = config.load(tmp_path).targets
     with pytest.raises(AuthRefused) as refused:
         ReplyIntake(node, api.daemonstatus(), 401, ()).done()
     text = str(refused.value)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.node_upload import why
+from scrapyd_dist.deploy.rollout import why
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ApiRefused, ConfigError

@@ -1,9 +1,8 @@
 """The project's FEED_EXPORT_… settings and exporters in merged files; without any, lines are copied."""
 
-from __future__ import annotations
-
 import json
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from scrapy.exporters import BaseItemExporter
@@ -13,9 +12,6 @@ from scrapyd_dist.middlewares.producer.producer import take_outputs
 
 from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import ItemOutput, merge
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINES = '{"name": "ü", "price": 2, "tags": ["a", "b"]}\n{"name": "b", "more": {"x": "ü"}}\n'
 

@@ -19,12 +19,12 @@ from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
 from scrapyd_dist.middlewares.assignment import PullAssignment
-from scrapyd_dist.middlewares.producer.factory import worker_settings
+from scrapyd_dist.middlewares.producer.crawl_request import worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
-from scrapyd_dist.middlewares.pull.lease_client import Notifier
-from scrapyd_dist.middlewares.pull.request_feeder import RequestFeeder
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
+from scrapyd_dist.middlewares.worker.lease_client import Notifier
+from scrapyd_dist.middlewares.worker.request_feeder import RequestFeeder
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name

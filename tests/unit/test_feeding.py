@@ -11,8 +11,8 @@ import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import PullAssignment
-from scrapyd_dist.middlewares.pull.lease_client import Notifier
-from scrapyd_dist.middlewares.pull.request_feeder import POLL, SOON, RequestFeeder
+from scrapyd_dist.middlewares.worker.lease_client import Notifier
+from scrapyd_dist.middlewares.worker.request_feeder import POLL, SOON, RequestFeeder
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.backlog import Leased

@@ -11,8 +11,7 @@ from scrapyd_dist.middlewares.producer.filler import FrontierWriter
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.producer_registration import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.joblogs.job_stats import read_dump
-from scrapyd_dist.joblogs.joblog import LogReader
+from scrapyd_dist.joblogs.joblog import LogReader, read_dump
 from scrapyd_dist.joblogs.worker_report import BadReport, read_report
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import LARGEST, Reply
 
 LONG = "9" * 5000

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from scrapyd_dist.middlewares.pull.batch_acker import sweep
+from scrapyd_dist.middlewares.worker.batch_acker import sweep
 
 from scrapyd_dist.batches import Batch, BatchState
 

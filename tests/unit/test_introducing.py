@@ -7,10 +7,10 @@ from cryptography.fernet import Fernet
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import PullAssignment
-from scrapyd_dist.middlewares.pull import handshake
-from scrapyd_dist.middlewares.pull.handshake import introduce
+from scrapyd_dist.middlewares.worker import pull_worker
+from scrapyd_dist.middlewares.worker.pull_worker import introduce
 
-from scrapyd_dist.sealing import public_half
+from scrapyd_dist.keys import public_half
 
 KEY = Fernet.generate_key()
 
@@ -34,7 +34,7 @@ def said(
 ) -> tuple[str, str]:
     job = PullAssignment(crawl="c", worker=1, home="c.0", node="here", introduce=True, **fields)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handshake, "egg_key", lambda: key)
+        patch.setattr(pull_worker, "egg_key", lambda: key)
         return introduce(get_crawler(spider), job, uploads)
 
 
@@ -51,6 +51,6 @@ def test_what_stands_in_the_way_is_said_with_what_to_do() -> None:
 
 
 def test_only_a_crawl_whose_store_is_a_server_asks_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "find_spec", lambda name: None)
+    monkeypatch.setattr(pull_worker, "find_spec", lambda name: None)
     assert said()[1] == ""
     assert "has the client" in said(needs_client=True)[1]

@@ -4,14 +4,14 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from scrapyd_dist.cli.node_selection import versions_by_job
+from scrapyd_dist.cli.context import versions_by_job
 from scrapyd_dist.deploy.node_versions import NodeVersions, in_use, plan
 
 from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
-from scrapyd_dist.scrapyd.jobs import JobId, content_of, job_id, read_id
+from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, job_id
 
 NOW = datetime(2026, 1, 2, 4, 4, 5, tzinfo=timezone(timedelta(hours=1)))
 HASH = "0123456789ab"
@@ -57,15 +57,16 @@ def test_what_holds_a_version_on_a_node() -> None:
 @pytest.mark.parametrize(
     ("job", "ours"),
     [
-        (attempt_id("easy-1", 12, 3), JobId(crawl="easy-1", leases=False, number=12, attempt=3)),
-        (worker_id("easy-1", 4), JobId(crawl="easy-1", leases=True, number=4, attempt=1)),
+        (attempt_id("easy-1", 12, 3), "easy-1"),
+        (worker_id("easy-1", 4), "easy-1"),
         ("easy.b1.w2.a1", None),
         ("easy-1.b1", None),
+        *((job, None) for job in ("", "easy-1", "easy-1.b1.ax", "a.b.b1.a1")),
         (f"easy.b{'9' * 5000}.a1", None),
     ],
 )
-def test_an_id_of_ours_is_read_in_one_place(job: str, ours: JobId | None) -> None:
-    assert read_id(job) == ours
+def test_an_id_of_ours_is_read_in_one_place(job: str, ours: str | None) -> None:
+    assert crawl_in(job) == ours
 
 
 @pytest.mark.parametrize("listed_in_options", [True, False])

@@ -5,8 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from scrapyd_dist.joblogs.job_stats import read_dump
-from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLines, LogReader
+from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLines, LogReader, read_dump
 
 START = """\
 2026-11-20 23:05:01 [scrapy.utils.log] INFO: Scrapy 2.19.0 started (bot: shop)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.joblogs.job_stats import add_up
-from scrapyd_dist.joblogs.joblog import LogFacts
+from scrapyd_dist.joblogs.joblog import LogFacts, add_up
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
-from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report, crawl_in
+from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.scrapyd.api import JobState
 
@@ -106,14 +105,6 @@ def test_how_a_worker_ended_by_its_report(changes: dict[str, Any], state: JobSta
 
 def test_a_worker_that_we_killed() -> None:
     assert by_report(JobState.FINISHED, replace(REPORT, ended=False), signalled=True).outcome is Outcome.KILLED
-
-
-@pytest.mark.parametrize(
-    ("job", "crawl"),
-    [("easy-1.b12.a3", "easy-1"), ("easy-1", None), ("easy-1.b1.ax", None), ("a.b.b1.a1", None), ("", None)],
-)
-def test_the_crawl_in_a_job_id(job: str, crawl: str | None) -> None:
-    assert crawl_in(job) == crawl
 
 
 def test_stats_add_up() -> None:

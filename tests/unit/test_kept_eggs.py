@@ -3,12 +3,11 @@
 import os
 import stat
 import subprocess
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from rig.projects import Project
+from rig.fixtures import MakeProject
 from scrapyd_dist.deploy.egg import Egg, build, pack, unpack, unpack_to
 from scrapyd_dist.deploy.kept_eggs import KEPT_EGGS, all_eggs, choose, find_egg, kept_eggs, save_egg, write_egg
 from scrapyd_dist.deploy.project_files import ProjectFiles, describe, is_dirty
@@ -190,7 +189,7 @@ class TestUnpacked:
         names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
         assert names == {"shop/__init__.py", "shop/settings.py", "shop/data/x.csv"}
 
-    def test_another_egg_is_refused(self, project: Callable[..., Project]) -> None:
+    def test_another_egg_is_refused(self, project: MakeProject) -> None:
         with pytest.raises(ConfigError, match="no worker half"):
             unpack(project(spiders={}).plain_egg())
 

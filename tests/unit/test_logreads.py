@@ -10,7 +10,7 @@ import pytest
 from scrapyd_dist.joblogs.joblog import LogLine
 from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.call import Call
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import Reply
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.crawl_nodes import RULES, check_reach, note_deaf
-from scrapyd_dist.middlewares.producer.factory import check_mode, shared_settings, worker_settings
+from scrapyd_dist.middlewares.producer.crawl_request import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions

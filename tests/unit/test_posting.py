@@ -13,8 +13,8 @@ from rig.nodemodel import ModelSender, model
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.arguments import found, value_of
 from scrapyd_dist.frontier.intake import pack
+from scrapyd_dist.frontier.worklists import found, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
 from scrapyd_dist.scheduling.job_request import JobRequest, _last_error, call_for, last_words, passed_on
@@ -38,7 +38,7 @@ def posted(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The form fields of the post, and its settings."""
     call = call_for(spec, out_on(node or Node.parse("one"), **fields), {START_URLS: '["u"]'}, told or {})
-    assert (call.path, call.method, call.idempotent) == ("schedule.json", "POST", False)
+    assert (call.path, call.method) == ("schedule.json", "POST")
     settings_ = dict(value.split("=", 1) for name, value in call.data if name == "setting")
     return {name: value for name, value in call.data if name != "setting"}, settings_
 

@@ -10,19 +10,19 @@ import pytest
 from scrapy import Spider, signals
 from scrapy.settings import BaseSettings, Settings
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.addon import Addon
-from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, job_settings
-from scrapyd_dist.middlewares.producer.producer_options import read_options
-from scrapyd_dist.middlewares.profile import (
+from scrapyd_dist.middlewares.addon import (
     FAST,
     NONE,
     PROFILE_SETTINGS,
     PROFILES,
     USUAL,
+    Addon,
     apply_profile,
     leave_what_stays,
     log_no_more,
 )
+from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, job_settings
+from scrapyd_dist.middlewares.producer.producer_options import read_options
 
 from scrapyd_dist.payload import START_URLS
 

@@ -17,21 +17,20 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import PullAssignment
+from scrapyd_dist.middlewares.assignment import PullAssignment, is_producer, is_worker
 from scrapyd_dist.middlewares.engine_compat import spider_method
-from scrapyd_dist.middlewares.pull.batch_acker import PullReport
-from scrapyd_dist.middlewares.pull.batch_dupefilter import BatchDupeFilter, put_in
-from scrapyd_dist.middlewares.pull.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
-from scrapyd_dist.middlewares.pull.work_unit import BATCH, LeasedBatch, OwnPages, UnitMark, attempt_over, mark_of
-from scrapyd_dist.middlewares.roles import is_producer, is_worker
-from scrapyd_dist.middlewares.setting_reader import uploading_feeds
-from scrapyd_dist.middlewares.worker.part import PartFile
+from scrapyd_dist.middlewares.worker.base import PartFile
+from scrapyd_dist.middlewares.worker.batch_acker import PullReport
+from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
+from scrapyd_dist.middlewares.worker.request_tracker import BatchDupeFilter, use_batch_filter
+from scrapyd_dist.middlewares.worker.work_unit import BATCH, LeasedBatch, OwnPages, UnitMark, attempt_over, mark_of
 from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
+from scrapyd_dist.settings import uploading_feeds
 
 JOB = PullAssignment(crawl="c", worker=3, home="c.0", node="one", url="http://one")
 ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}
@@ -227,8 +226,8 @@ def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
 
 def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
     settings = Settings()
-    put_in(settings)
-    put_in(settings)  # the add-on may be named, and the middleware as well
+    use_batch_filter(settings)
+    use_batch_filter(settings)  # the add-on may be named, and the middleware as well
     crawler = get_crawler(Plain, dict(settings.items()))
     crawler.spider = Plain.from_crawler(crawler)
     crawler._apply_settings()
@@ -353,7 +352,7 @@ async def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
 
 
 def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scrapyd_dist.middlewares.pull import lease_client as module
+    from scrapyd_dist.middlewares.worker import lease_client as module
 
     monkeypatch.setattr(module, "AGAIN", 0.0)
     away = StoreError("away")
@@ -368,7 +367,7 @@ def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.Mo
 def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_lease(
     monkeypatch: pytest.MonkeyPatch, *, lease: float, lost: bool
 ) -> None:
-    from scrapyd_dist.middlewares.pull import lease_client as module
+    from scrapyd_dist.middlewares.worker import lease_client as module
 
     now = [1000.0]
 

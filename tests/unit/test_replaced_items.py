@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.middlewares.worker.request_ledger import RequestLedger
+from scrapyd_dist.middlewares.worker.work_unit import RequestLedger
 
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.items.delivery import PARTS, deliver
-from scrapyd_dist.items.replaced import left_out, number, without
+from scrapyd_dist.items.json_lines import left_out, number, without
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, read_report
 from scrapyd_dist.scheduling.counters import BatchCounters
 

@@ -13,7 +13,7 @@ from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, Shard
 from scrapyd_dist.progress.summary import due, sample_of
-from scrapyd_dist.report import Facts, document, gather, growth, work
+from scrapyd_dist.report import Facts, document, gather, series
 from scrapyd_dist.report.facts import natural, number
 from scrapyd_dist.store import open_store
 
@@ -60,21 +60,21 @@ def test_a_sample_counts_what_goes_to_nodes_only() -> None:
 
 
 def test_a_line_never_goes_back_though_a_batch_is_done_again() -> None:
-    data = growth.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6})))
+    data = series.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6})))
     assert data is not None
     assert data.done == (5, 5, 6)
     assert data.forecast is None
 
 
 def test_a_line_has_a_bounded_number_of_points_and_keeps_both_ends() -> None:
-    data = growth.burn_up(sampled(*((n, {"done": n}) for n in range(2000))))
+    data = series.burn_up(sampled(*((n, {"done": n}) for n in range(2000))))
     assert data is not None
-    assert len(data.at) <= growth.POINTS
+    assert len(data.at) <= series.POINTS
     assert (data.done[0], data.done[-1]) == (0, 1999)
 
 
 def test_the_time_in_which_nobody_worked_is_marked() -> None:
-    data = growth.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {})))
+    data = series.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {})))
     assert data is not None
     assert data.gaps == ((2, 500),)
 
@@ -82,7 +82,7 @@ def test_the_time_in_which_nobody_worked_is_marked() -> None:
 def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
     rows = [(t, {"sealed": 1000, "done": 10 * t if t < 50 else 500 + 5 * (t - 50), "index": [5, 5]}) for t in range(81)]
     running = crawl(state=CrawlState.WORKING)
-    data = growth.burn_up(sampled(*rows, crawl=running, lives=True))
+    data = series.burn_up(sampled(*rows, crawl=running, lives=True))
     assert data is not None
     assert data.forecast is not None
     assert data.forecast.requests == 1000
@@ -92,7 +92,7 @@ def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
 
 def test_while_the_index_is_walked_the_goal_is_judged_by_it() -> None:
     rows = [(t, {"sealed": 10 * t, "done": 5 * t, "index": [t, 40]}) for t in range(1, 21)]
-    data = growth.burn_up(sampled(*rows, crawl=crawl(state=CrawlState.FINDING), lives=True))
+    data = series.burn_up(sampled(*rows, crawl=crawl(state=CrawlState.FINDING), lives=True))
     assert data is not None
     assert data.forecast is not None
     assert (data.forecast.requests, data.forecast.sure) == (400, "estimate")
@@ -100,7 +100,7 @@ def test_while_the_index_is_walked_the_goal_is_judged_by_it() -> None:
 
 def test_pages_of_a_node_by_the_minute() -> None:
     rows = [(t, {"nodes": {"web2": [10 * t, 0, 1, "up"], "web10": [0, 0, 0, "down"]}}) for t in range(21)]
-    data = growth.heat(sampled(*rows))
+    data = series.heat(sampled(*rows))
     assert data is not None
     assert data.nodes == ("web2", "web10")
     assert set(data.cells[0]) == {600.0}
@@ -110,9 +110,9 @@ def test_pages_of_a_node_by_the_minute() -> None:
 
 def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() -> None:
     rows = [(t, {"nodes": {f"n{i}": [i * t, 0, 0, "up"] for i in range(200)}}) for t in range(3)]
-    data = growth.heat(sampled(*rows))
+    data = series.heat(sampled(*rows))
     assert data is not None
-    assert (len(data.nodes), data.hidden, data.nodes[0]) == (growth.ROWS, 200 - growth.ROWS, "n0")
+    assert (len(data.nodes), data.hidden, data.nodes[0]) == (series.ROWS, 200 - series.ROWS, "n0")
 
 
 # jobs
@@ -121,7 +121,7 @@ def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() 
 def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
     times = ((0, 10), (2, 5), (6, 9), (11, 12))
     rows = [attempt(n, sent_at=BEGUN + a, ended_at=BEGUN + b) for n, (a, b) in enumerate(times)]
-    data = work.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")]))
+    data = series.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")]))
     assert data is not None
     assert data.lanes == ("web0", "web1", "web1")
     assert [bar.lane for bar in data.bars] == [0, 1, 2, 2, 1]
@@ -129,7 +129,7 @@ def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
 
 def test_an_attempt_that_a_node_refused_was_no_job() -> None:
     facts = Facts(crawl=crawl(), now=BEGUN, attempts=[attempt(state=AttemptState.REFUSED)])
-    assert work.gantt(facts) is None
+    assert series.gantt(facts) is None
 
 
 @pytest.mark.parametrize(
@@ -145,29 +145,30 @@ def test_an_attempt_that_a_node_refused_was_no_job() -> None:
     ],
 )
 def test_a_nodes_clock_does_not_move_its_jobs(started: Any, updated: Any, expected: tuple[float, float]) -> None:
-    begin, end = work.span_of(attempt(report={"started": started, "updated": updated}), BEGUN + 20)
+    begin, end = series.span_of(attempt(report={"started": started, "updated": updated}), BEGUN + 20)
     assert (begin - BEGUN, end - BEGUN) == pytest.approx(expected)
 
 
 def test_a_job_that_runs_ends_now() -> None:
-    begin, end = work.span_of(attempt(state=AttemptState.RUNNING, ended_at=None), BEGUN + 20)
+    begin, end = series.span_of(attempt(state=AttemptState.RUNNING, ended_at=None), BEGUN + 20)
     assert (begin, end) == (BEGUN, BEGUN + 20)
 
 
 def test_the_straggler_factor_is_the_greatest_by_the_median() -> None:
-    data = work.spread([("a", 2.0), ("b", 8.0), ("c", 4.0)])
+    data = series.spread([("a", 2.0), ("b", 8.0), ("c", 4.0)])
     assert data is not None
     assert (data.names, data.values, data.median, data.factor) == (("b", "c", "a"), (8, 4, 2), 4, 2)
-    zeros = work.spread([("a", 0.0)])
+    zeros = series.spread([("a", 0.0)])
     assert zeros is not None
     assert zeros.factor is None
-    assert work.spread([]) is None
+    assert series.spread([]) is None
 
 
 def test_a_shard_is_as_it_was_told_of_last() -> None:
     first, later = {"0": [1, 5, BEGUN, BEGUN + 1], "1": [1, 9, BEGUN, BEGUN + 1]}, {"0": [2, 11, BEGUN, BEGUN + 3]}
     facts = sampled((1, {"shards": first}), (2, {"shards": later}), (3, {"shards": {"2": "nonsense", "3": [1]}}))
-    sizes, times = work.shard_sizes(facts), work.shard_times(facts)
+    every = series.series(facts)
+    sizes, times = every.shard_sizes, every.shard_times
     assert sizes is not None
     assert times is not None
     assert dict(zip(sizes.names, sizes.values, strict=True)) == {"shard 0": 11, "shard 1": 9}
@@ -181,7 +182,7 @@ def test_status_codes_are_added_up_by_node() -> None:
         "downloader/request_count": 20, "downloader/exception_count": 2, "retry/count": 5,
     }  # fmt: skip
     rows = [attempt(n, node=node, report={"stats": stats}) for n, node in enumerate(("web1", "web1", "web0"))]
-    web0, web1 = work.statuses(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
+    web0, web1 = series.statuses(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
     assert (web0.node, web1.node) == ("web0", "web1")
     assert web1.codes == {"200": 16, "403": 2, "999": 2}
     assert web1.groups == {"2xx": 16, "3xx": 0, "403 and 429": 2, "other 4xx": 0, "5xx": 2, "no answer": 4}
@@ -190,10 +191,10 @@ def test_status_codes_are_added_up_by_node() -> None:
 
 def test_runs_are_compared_with_those_that_came_to_their_end() -> None:
     rows = [crawl(id=str(n), summary={"items": n}) for n in (10, 12, 30)]
-    data = work.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})]))
+    data = series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})]))
     assert data is not None
     assert (data.items, data.median, data.mad) == ((10, 12, 30, 3), 12, 2)
-    assert work.runs(Facts(crawl=crawl(), now=BEGUN, runs=[crawl(summary={"items": 3})])) is None
+    assert series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[crawl(summary={"items": 3})])) is None
 
 
 def test_versions_by_node() -> None:
@@ -201,7 +202,7 @@ def test_versions_by_node() -> None:
         attempt(n, node=node, report={"code": {"egg": egg, "version": "1"}})
         for n, (node, egg) in enumerate((("web1", "a"), ("web1", "b"), ("web0", "a")))
     ]
-    data = work.versions(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
+    data = series.versions(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
     assert data is not None
     assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
 

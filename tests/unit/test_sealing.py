@@ -5,7 +5,7 @@ from cryptography.fernet import Fernet
 from scrapyd_dist.middlewares import assignment
 from scrapyd_dist.middlewares.assignment import crawl_key
 
-from scrapyd_dist.sealing import SealError, public_half, seal, unseal
+from scrapyd_dist.keys import SealError, public_half, seal, unseal
 
 OURS, THEIRS, ANOTHER = (Fernet.generate_key() for _ in range(3))
 

@@ -12,9 +12,18 @@ from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
-from scrapyd_dist.middlewares.setting_reader import SettingReader
 
-from scrapyd_dist.settings import INTERNAL, SETTINGS, Setting, ValueKind, complaints, nearest, outdated, unknown
+from scrapyd_dist.settings import (
+    INTERNAL,
+    SETTINGS,
+    Setting,
+    SettingReader,
+    ValueKind,
+    complaints,
+    nearest,
+    outdated,
+    unknown,
+)
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for part in ("scrapyd_dist", "middlewares", "cli", "deploy") for path in (ROOT / part).rglob("*.py")]

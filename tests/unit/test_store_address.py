@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.store.address import chosen, is_url, shown, without_prefix
-from scrapyd_dist.store.disk import check_local, kind_of
+from scrapyd_dist.store.address import check_local, chosen, is_url, kind_of, shown, without_prefix
 
 ROOT = Path("/project")
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from scrapyd_dist.errors import ConnectionRefused
-from scrapyd_dist.scrapyd.sweep import MAX_THREADS, sweep
+from scrapyd_dist.transports import MAX_THREADS, sweep
 
 
 def test_a_slow_one_keeps_no_other_from_being_heard() -> None:

@@ -9,10 +9,17 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.codec import PagesUsedUp
-from scrapyd_dist.middlewares.throttle.charges import META, UNKNOWN, Egress, PageBudget, address_in
 from scrapyd_dist.middlewares.throttle.gate import Gate
-from scrapyd_dist.middlewares.throttle.throttle_options import ADDRESSES, ThrottleOptions
-from scrapyd_dist.middlewares.worker.request_ledger import judge
+from scrapyd_dist.middlewares.throttle.throttle_options import (
+    ADDRESSES,
+    META,
+    UNKNOWN,
+    Egress,
+    PageBudget,
+    ThrottleOptions,
+    address_in,
+)
+from scrapyd_dist.middlewares.worker.work_unit import judge
 from twisted.python.failure import Failure
 
 

@@ -16,7 +16,7 @@ HELD, FREE = PermitReply(held=True), PermitReply(free=True)
 
 def terms(
     limit: Limit | None = LIMIT, *, standing: DomainRules | None = None, now: int = NOW, pages: int | None = None,
-    **rules: Rule,
+    **rules: Rule
 ) -> WindowTerms | PermitReply:  # fmt: skip
     """`own` is the rule of the domain, `all` that of all."""
     named = {{"own": "a.com", "all": ALL}[name]: rule for name, rule in rules.items()}

@@ -19,7 +19,7 @@ from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.worker.push_worker import INDEX, PushWorker
-from scrapyd_dist.middlewares.worker.request_ledger import RequestLedger, judge
+from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge
 from twisted.python.failure import Failure
 
 from scrapyd_dist.joblogs.worker_report import read_report, refusal

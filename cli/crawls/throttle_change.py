@@ -1,0 +1,208 @@
+"""`sdist throttle`: each verb changes its own fields of a rule and no others; `apply` takes all of a file or none."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.throttle.permits import ALL, Rule
+from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_window, read, wanted
+
+from ..options import DryRun, group
+from ..output import Output, say
+from . import throttle_rules
+from .throttle_rules import Domains, OneDomain, SomeDomains, change, is_held, limit_of, named, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .throttle_rules import Changed
+
+#: what stands for standard input
+STDIN = "-"
+#: exit code: a dry run found something to do
+WOULD_CHANGE = 10
+
+
+def set_(
+    domain: OneDomain,
+    hits: Annotated[Optional[int], typer.Option(metavar="N", help="Requests that may leave in any window.")] = None,
+    window: Annotated[Optional[float], typer.Option(metavar="SECONDS", help="How long the window is.")] = None,
+    scale: Annotated[
+        Optional[float], typer.Option(metavar="X", help="The part of the hits that is used, 0 to 1; 0 lets it rest.")
+    ] = None,
+    output: Output = Output(),
+) -> None:
+    """Set how many requests a domain gets, over all workers and hosts of it.
+
+    It goes before the workers' settings, and for a domain before what is said of
+    all. What is left out stays as it was. Crawls that run go on with the new
+    limit at once.
+
+    Example: sdist throttle set example.com --hits 60 --window 60
+    """
+    if hits is None and window is None and scale is None:
+        raise ConfigError("Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X.")
+    (name,) = names_of([domain])
+    changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
+    if not output.document(changed.document()):
+        rule, whose = changed.after(name), named([name]).capitalize() if name == ALL else name
+        say(f"{whose}: {limit_of(rule)}.{_rests(name, rule)} {changed.notice}")
+
+
+def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
+    """The rule with what was said of its limit."""
+    hits, window = rule.hits if hits is None else hits, rule.window if window is None else window
+    if hits is None or window is None:
+        raise ConfigError(
+            f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
+            " To let it rest: sdist throttle pause."
+        )
+    return replace(
+        rule,
+        hits=check_hits(hits),
+        window=check_window(window),
+        scale=check_scale(rule.scale if scale is None else scale),
+    )
+
+
+def _rests(name: str, rule: Rule) -> str:
+    """Why nothing leaves for it all the same, if so."""
+    if rule.blocked:
+        return " It is blocked, though; `sdist throttle unblock` ends that."
+    if rule.paused:
+        return " It is paused, though; `sdist throttle resume` ends that."
+    return " That leaves it none: it rests." if is_held(name, {name: rule}) else ""
+
+
+def unset(domain: Domains, output: Output = Output()) -> None:
+    """Remove the limits of domains: what is said of all holds for them, else the workers' settings.
+
+    What is blocked or paused stays so.
+
+    Example: sdist throttle unset example.com
+    """
+    names = names_of(domain)
+    _change(
+        names, lambda rule: replace(rule, hits=None, window=None, scale=1.0),
+        "No limit of its own any more", "Had no limit of its own", output,
+    )  # fmt: skip
+
+
+def block(domain: Domains, output: Output = Output()) -> None:
+    """Put domains on the blacklist: nothing leaves for them any more.
+
+    What waits for them in workers stays there, and goes when they are unblocked.
+    `sdist throttle apply` makes the blacklist that of its file.
+
+    Example: sdist throttle block example.com
+    """
+    names = names_of(domain)
+    if ALL in names:
+        raise ConfigError("All domains cannot be blocked; to let all of them rest: sdist throttle pause.")
+    _change(names, lambda rule: replace(rule, blocked=True), "Blocked", "Was blocked already", output)
+
+
+def unblock(domain: Domains, output: Output = Output()) -> None:
+    """Take domains off the blacklist.
+
+    Example: sdist throttle unblock example.com
+    """
+    _change(names_of(domain), lambda rule: replace(rule, blocked=False), "Unblocked", "Was not blocked", output)
+
+
+def pause(domain: SomeDomains = None, output: Output = Output()) -> None:
+    """Let domains rest, or all of them: nothing leaves for them until `sdist throttle resume`.
+
+    `sdist throttle apply` does not end a pause.
+
+    Example: sdist throttle pause example.com
+    """
+    names = names_of(domain or [ALL])
+    _change(names, lambda rule: replace(rule, paused=True), "Paused", "Was paused already", output)
+
+
+def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
+    """End the pause of domains; without names, the one of all. Domains paused by name go on resting then.
+
+    Example: sdist throttle resume example.com
+    """
+    names = names_of(domain or [ALL])
+    changed = _change(names, lambda rule: replace(rule, paused=False), "Resumed", "Was not paused", output)
+    rules = {**changed.before, **changed.changes}
+    still = sorted(domain for domain, rule in rules.items() if rule is not None and rule.paused)
+    if still and not output.as_json:
+        say(f"Still paused: {named(still)}.")
+
+
+def _change(names: Sequence[str], new: Callable[[Rule], Rule], done: str, already: str, output: Output) -> Changed:
+    """Change the rules of these domains, and tell what became of each."""
+    changed = change(lambda now: {name: new(now.get(name, Rule())) for name in names})
+    if not output.document(changed.document()):
+        if changed.changes:
+            say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
+        if others := [name for name in names if name not in changed.changes]:
+            say(f"{already}: {named(others)}.")
+    return changed
+
+
+def apply(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML, as Scrapy Cluster has it; - is standard input.")],
+    dry_run: DryRun = False,
+    output: Output = Output(),
+) -> None:
+    """Make limits and blacklist those of a file; what it does not name loses its own.
+
+    `domains:` has hits, window (in seconds) and, if wanted, scale for each
+    domain; `blacklist:` is a list of domains. A file with one mistake is refused
+    whole, and each mistake is named with its line. A domain that is
+    paused stays paused.
+
+    Example: sdist throttle apply limits.yml --dry-run
+    """
+    shown = "standard input" if file == STDIN else file
+    said = read(_content(file), shown)
+    changed = change(lambda now: wanted(said, now), dry_run=dry_run)
+    if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
+        _tell(changed, shown, dry_run=dry_run)
+    raise typer.Exit(WOULD_CHANGE if dry_run and changed.changes else 0)
+
+
+def _content(file: str) -> bytes:
+    if file == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except FileNotFoundError:
+        raise NothingMatched(f"There is no file {file}.") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _tell(changed: Changed, file: str, *, dry_run: bool) -> None:
+    kinds = {
+        "new": [domain for domain in changed.changes if domain not in changed.before],
+        "changed": [domain for domain, rule in changed.changes.items() if rule and domain in changed.before],
+        "removed": [domain for domain, rule in changed.changes.items() if rule is None],
+    }
+    for kind, domains in kinds.items():
+        if domains:
+            say(f"{kind}: {named(domains)}")
+    if not changed.changes:
+        say(f"The rules are those of {file} already.")
+    elif dry_run:
+        say(f"Nothing was changed; without --dry-run the rules would be those of {file}.")
+    else:
+        say(f"The rules are those of {file} now. {changed.notice}")
+
+
+throttle = group(
+    "Set, show and change while crawls run how many requests each domain gets.",
+    show=throttle_rules.show, apply=apply, set=set_, unset=unset, block=block, unblock=unblock, pause=pause,
+    resume=resume,
+)  # fmt: skip

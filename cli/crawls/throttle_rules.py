@@ -1,0 +1,348 @@
+"""The throttle's rules, as the commands read and change them, and `sdist throttle show`."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from scrapyd_dist.config import find_root, load
+from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.store import open_store
+from scrapyd_dist.store.address import VARIABLE
+from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
+from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
+from scrapyd_dist.throttle.rules_file import domain_of
+
+from ..context import maybe_store, project_store, where
+from ..options import domains
+from ..output import Output, say, some_of, table
+from .producer_process import runs
+from .wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scrapyd_dist.batches import Crawl
+    from scrapyd_dist.store import Store
+
+    Changes = Mapping[str, Rule | None]
+
+#: how long it takes until every process that heeds the rules heeds a change
+NOTICE = "Running crawls heed it within 2 seconds"
+_HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
+OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
+Domains = Annotated[
+    list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
+]
+SomeDomains = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heeding:
+    """How one running crawl heeds the rules."""
+
+    crawl: str
+    reason: str = ""  #: why none of its processes does
+    nodes: Mapping[str, str] = field(default_factory=dict)  #: those whose workers do not, and why
+
+    @property
+    def heeded(self) -> bool:
+        return not self.reason and not self.nodes
+
+    @property
+    def said(self) -> str:
+        """What does not, in a sentence; empty when all do."""
+        if self.reason:
+            return f"{self.crawl} does not: {self.reason.rstrip('.')}."
+        if self.nodes:
+            why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in self.nodes.values()))
+            return f"{self.crawl} does not on {', '.join(self.nodes)}: {why}."
+        return ""
+
+    def document(self) -> dict[str, Any]:
+        return {"crawl": self.crawl, "heeded": self.heeded, "reason": self.reason, "nodes": dict(self.nodes)}
+
+
+def heedings(store: Store) -> list[Heeding]:
+    """The crawls and frontiers that a process works on."""
+    return [_heeding(row) for row in store.crawls() if runs(row)]
+
+
+def _heeding(row: Crawl) -> Heeding:
+    said = row.summary.get("throttle")
+    if isinstance(said, dict):
+        return Heeding(crawl=row.id, reason=str(said.get("reason") or ""), nodes=dict(said.get("nodes") or {}))
+    if row.summary:
+        return Heeding(crawl=row.id, reason="it was begun by an older scrapyd-dist")
+    return Heeding(crawl=row.id)  # it has sent nothing yet, and looks for rules before it does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What a command did to the rules."""
+
+    version: int  #: of the rules as they are now
+    before: Mapping[str, Rule]
+    changes: Changes  #: domain -> its new rule; None where it has none any more
+    crawls: Sequence[Heeding] = ()  #: those that run
+
+    @property
+    def notice(self) -> str:
+        """When, and where, it is heeded."""
+        others = [one.said for one in self.crawls if not one.heeded]
+        return " ".join([f"{NOTICE}{', but for these:' if others else '.'}", *others])
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "changes": [
+                {"domain": domain, "was": _rule(self.before.get(domain)), "is": _rule(rule)}
+                for domain, rule in self.changes.items()
+            ],
+            "crawls": [one.document() for one in self.crawls],
+        }
+
+    def after(self, domain: str) -> Rule:
+        """The rule of a domain as it is now."""
+        changed = self.changes.get(domain) if domain in self.changes else self.before.get(domain)
+        return changed or Rule()
+
+
+def change(plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run: bool = False) -> Changed:
+    """Change rules of this project's throttle; dry_run: change nothing.
+
+    plan: gets the rules in force; gives the new rule of each domain that is to have one or to lose its own, as
+    `Rule()`. Rules that are there already are left out of what is done.
+    """
+    store = opened(make=not dry_run)
+    if store is None:
+        return Changed(version=0, before={}, changes=_needed(plan({}), {}))
+    with closing(store):
+        now = store.rules()
+        changes = _needed(plan(now.rules), now.rules)
+        version = store.change_rules(changes) if changes and not dry_run else now.version
+        return Changed(version=version, before=now.rules, changes=changes, crawls=heedings(store))
+
+
+def opened(*, make: bool = False) -> Store | None:
+    """The store whose throttle is meant: the project's; outside of any project, the one that the environment names.
+
+    Where there is none, one is made, or the answer is None.
+    """
+    outside = find_root() is None and bool(os.environ.get(VARIABLE))
+    root = Path.cwd() if outside else load().root
+    if not make:
+        return maybe_store(root)
+    return open_store(where(root)) if outside else project_store(root)
+
+
+def _needed(wanted: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule | None]:
+    nothing = Rule()
+    return {
+        domain: rule if rule != nothing else None for domain, rule in wanted.items() if now.get(domain, nothing) != rule
+    }
+
+
+def names_of(domains: Sequence[str]) -> list[str]:
+    """Domains as the store calls them, each once.
+
+    Raises:
+        ConfigError: one of them is none; nothing was changed.
+    """
+    return list(dict.fromkeys(domain_of(text) for text in domains))
+
+
+def is_held(domain: str, rules: Mapping[str, Rule]) -> bool:
+    """Whether the rules let nothing leave for a domain; a scale can leave it nothing, too."""
+    answer = terms_of(PermitRequest(key=domain, domain=domain), rules, DomainRules(), 0)
+    return isinstance(answer, PermitReply) and answer.held
+
+
+def limit_of(rule: Rule) -> str:
+    """A limit in words: 10 in 60 s, scaled 0.5; empty for none."""
+    if rule.hits is None or rule.window is None:
+        return ""
+    return f"{rule.hits:,} in {rule.window:g} s" + (f", scaled {rule.scale:g}" if rule.scale < 1 else "")
+
+
+def named(domains: Sequence[str]) -> str:
+    return some_of(["all domains" if domain == ALL else domain for domain in domains])
+
+
+def _rule(rule: Rule | None) -> dict[str, Any] | None:
+    return None if rule is None else {**limit_document(rule), "blocked": rule.blocked, "paused": rule.paused}
+
+
+def limit_document(rule: Rule) -> dict[str, Any]:
+    return {"hits": rule.hits, "window": rule.window, "scale": rule.scale}
+
+
+#: how a domain can stand
+WORDS = ("open", "blocked", "paused", "resting")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One domain, or all of them."""
+
+    domain: str
+    rules: Mapping[str, Rule]  #: all that hold
+    state: DomainState | None  #: None: it was never asked for
+    now: float  #: the store's clock
+
+    @property
+    def rule(self) -> Rule:
+        return self.rules.get(self.domain, Rule())
+
+    @property
+    def all(self) -> Rule:
+        return self.rules.get(ALL, Rule())
+
+    @property
+    def word(self) -> str:
+        """How it stands, one of `WORDS`."""
+        if self.rule.blocked or self.all.blocked:
+            return "blocked"
+        if is_held(self.domain, self.rules):
+            return "paused"
+        return "resting" if self.rests_for > 0 else "open"
+
+    @property
+    def limit(self) -> str:
+        """Its limit in words, and whose that is where it is not its own."""
+        own, common = limit_of(self.rule), limit_of(self.all)
+        return own or (f"{common} ({ALL})" if common else "settings")
+
+    @property
+    def granted(self) -> int:
+        """Permits within the last window, over all its keys."""
+        return sum(self.state.keys.values()) if self.state else 0
+
+    @property
+    def latest(self) -> float | None:
+        """Seconds until the latest moment that was given out; negative since then."""
+        return self.state.next_at - self.now if self.state and self.state.next_at else None
+
+    @property
+    def rests_for(self) -> float:
+        """Seconds, as the site asked."""
+        return max(0.0, self.state.rest_until - self.now) if self.state else 0.0
+
+    @property
+    def slower(self) -> str:
+        """What makes it slower than its limit."""
+        state = self.state
+        if state is None:
+            return ""
+        parts = {
+            f"rests {self.rests_for:.1f} s": self.rests_for > 0,
+            f"pace {state.pace:.3g}": state.pace < 1,
+            f"delay {state.delay:g} s": state.delay > 0,
+            f"gap {state.gap:.3g} s": state.gap > 0,
+        }
+        return ", ".join(text for text, holds in parts.items() if holds)
+
+    @property
+    def pages(self) -> dict[str, int]:
+        """Budget -> pages of it."""
+        return dict(sorted(self.state.pages.items())) if self.state else {}
+
+    def cells(self) -> tuple[object, ...]:
+        pages = ", ".join(f"{number:,} of {budget or 'all'}" for budget, number in self.pages.items())
+        at = self.latest
+        latest = "-" if at is None else f"in {at:.1f} s" if at > 0 else f"{-at:.1f} s ago"
+        return (self.domain, self.limit, self.word, self.granted, latest, self.slower, pages)
+
+    def document(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "domain": self.domain,
+            "state": self.word,
+            "limit": limit_document(self.rule) if self.rule.hits is not None else None,
+            "blocked": self.rule.blocked,
+            "paused": self.rule.paused,
+            "granted": self.granted,
+            "keys": dict(state.keys) if state else {},
+            "latest_in": None if self.latest is None else round(self.latest, 3),
+            "rests_for": round(self.rests_for, 3),
+            "pace": state.pace if state else 1.0,
+            "delay": state.delay if state else 0.0,
+            "gap": state.gap if state else 0.0,
+            "pages": self.pages,
+        }
+
+
+def show(domain: SomeDomains = None, output: Output = Output()) -> None:
+    """Show the limit of each domain that has one or was asked for, and how it stands.
+
+    LIMIT is its own, that of all domains (*), or what the settings of the workers
+    say. A domain is open, blocked, paused (also by a scale that leaves it nothing),
+    or resting, because its site asked for that. GRANTED are the requests of its
+    last window, over all workers; LATEST is the last moment that was given out,
+    SLOWER BY what makes it slower than its limit: refusals (pace), its robots.txt
+    (delay), the wanted concurrency (gap). Below it stands which of the crawls that
+    run heed the rules, and which cannot.
+
+    Example: sdist throttle show example.com
+    """
+    names = names_of(domain or [])
+    store = opened()
+    rows: list[Row] = []
+    version, crawls = 0, list[Heeding]()
+    if store is not None:
+        with closing(store):
+            (rows, version), crawls = rows_of(store), heedings(store)
+    if names:
+        rows = _only(rows, names)
+    own = [row for row in rows if row.domain != ALL]
+    limited, granted = sum(row.rule.hits is not None for row in own), sum(row.granted for row in own)
+    total = {"domains": len(own), "limited": limited, **standing(own), "granted": granted}
+    told = [one.document() for one in crawls]
+    shown = {"version": version, "domains": [row.document() for row in rows], "totals": total, "crawls": told}
+    if output.document(shown):
+        return
+    if not rows:
+        say("No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit.")
+    else:
+        headings = ("domain", "limit", "state", "granted", "latest", "slower by", "pages")
+        table(headings, [row.cells() for row in rows])
+        found = [f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"]
+        say(", ".join([counted(total["domains"], "domain"), *found]) + ".")
+        for one in crawls:
+            say(one.said or f"{one.crawl} heeds the rules in all of its processes.")
+
+
+def rows_of(store: Store) -> tuple[list[Row], int]:
+    """All domains of a store that have a rule or were asked for, the rule of all first; and the rules' version."""
+    rules = store.rules()
+    states = {state.domain: state for state in store.domain_states()}
+    now = store.take_permits([]).now
+    names = sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name))
+    return [Row(domain=name, rules=rules.rules, state=states.get(name), now=now) for name in names], rules.version
+
+
+def standing(rows: Sequence[Row]) -> dict[str, int]:
+    """How many domains stand how, one of `WORDS`; and how many are slower than their limits."""
+    own = [row for row in rows if row.domain != ALL]
+    words = Counter(row.word for row in own)
+    return {**{word: words[word] for word in WORDS}, "slowed": sum(bool(row.slower) for row in own)}
+
+
+def _only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    known = {row.domain: row for row in rows}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise NothingMatched(
+            f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
+            " `sdist throttle show` lists all that is known."
+        )
+    return [known[name] for name in names]

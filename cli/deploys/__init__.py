@@ -1,1 +1,0 @@
-"""Commands that bring code to the nodes, and take it back."""

@@ -1,0 +1,309 @@
+"""`sdist init`: writes a project's nodes into its scrapy.cfg; lines that are there already stay."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.resources
+import os
+import re
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+from urllib.parse import urlsplit
+
+import typer
+
+from scrapyd_dist.config import find_root, load
+from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.nodes import Node
+
+from .context import Context, project_name, unused_local
+from .node_status import TIMEOUT, look
+from .options import Timeout
+from .output import Output, can_ask, complain, put, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scrapyd_dist.config import ProjectConfig
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")
+_NO_NAMES = {"localhost", "www"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigSection:
+    """A node that is to be a target."""
+
+    name: str
+    node: Node
+    username: str | None = None
+    project: str | None = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that its password is looked up in."""
+        return f"SDIST_{re.sub('[^A-Z0-9]+', '_', self.name.upper())}_PASSWORD"
+
+    def lines(self) -> list[str]:
+        # Both Scrapy and scrapyd-client read the file with interpolation, and expand variables.
+        url = self.node.url.replace("$", "%24").replace("%", "%%")
+        lines = [f"[deploy:{self.name}]", f"url = {url}/"]
+        if self.project:
+            lines.append(f"project = {self.project}")
+        if self.username:
+            lines += [f"username = {self.username.replace('%', '%%')}", f"password = ${self.variable}"]
+        return lines
+
+
+def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[ConfigSection]:
+    """The targets that addresses stand for; those without a name are called after their host, or by a number.
+
+    Raises:
+        ConfigError: an address or a name is none, or has a password in it.
+    """
+    if len(names) > len(texts):
+        raise ConfigError(f"There are {len(names)} names (--name) for {len(texts)} nodes (--node).")
+    used, found = set(taken), []
+    for place, text in enumerate(texts):
+        node = Node.parse(text)
+        if node.password:
+            raise ConfigError(
+                f"Leave the password out of the address of {node.name}: every user of this machine could read it, and "
+                "scrapy.cfg is no place for it. With the user name alone (user@host:port), sdist writes a line that "
+                "takes the password from the environment; without any, ~/.netrc is asked."
+            )
+        name = names[place] if place < len(names) else free_name(node, used)
+        used.add(name)
+        found.append(ConfigSection(name=check_name(name), node=node, username=node.username))
+    doubled = {one.name for one in found if sum(other.name == one.name for other in found) > 1}
+    if doubled:
+        raise ConfigError(f"Two nodes cannot have the same name: {', '.join(sorted(doubled))}.")
+    return found
+
+
+def check_name(name: str) -> str:
+    """The name, unless it cannot name a target: that is a ConfigError."""
+    if not _NAME.match(name):
+        raise ConfigError(
+            f"{name!r} cannot name a target: letters, digits, dot, - and _ can, and a letter or digit first."
+        )
+    return name
+
+
+def free_name(node: Node, used: Iterable[str]) -> str:
+    """What to call a node: the first label of its host, where that says something; else node1, node2 and so on."""
+    taken = set(used)
+    host = (urlsplit(node.url).hostname or "").split(".")[0]
+    if _LABEL.match(host) and host not in _NO_NAMES and host not in taken:
+        return host
+    return next(name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken)
+
+
+def sort_out(
+    wanted: Iterable[ConfigSection], targets: Sequence[Node]
+) -> tuple[list[ConfigSection], list[ConfigSection]]:
+    """Those that are new, and those that scrapy.cfg has already.
+
+    Raises:
+        ConfigError: a name is that of another node.
+    """
+    new: list[ConfigSection] = []
+    there: list[ConfigSection] = []
+    for one in wanted:
+        same = next((node for node in targets if node.name == one.name), None)
+        if same is not None and same != one.node:
+            raise ConfigError(
+                f"scrapy.cfg has a target [deploy:{one.name}] with another url, {same}. Nothing was written. Give the "
+                "new one another name with --name, or change the url there by hand."
+            )
+        (there if one.node in [*targets, *(other.node for other in new)] else new).append(one)
+    return new, there
+
+
+def appended(text: str, wanted: Sequence[ConfigSection]) -> str:
+    """The text of scrapy.cfg with the sections behind it.
+
+    Raises:
+        ConfigError: together they would not be a configuration file.
+    """
+    end = "\r\n" if "\r\n" in text else "\n"
+    before = text if not text or text.endswith(("\n", "\r")) else text + end
+    blocks = [end.join(one.lines()) + end for one in wanted]
+    whole = before + "".join((end if before or place else "") + block for place, block in enumerate(blocks))
+    try:
+        configparser.ConfigParser(interpolation=None).read_string(whole)
+    except configparser.Error as error:
+        # Not chained: its text may quote a line with a password.
+        raise ConfigError(
+            f"scrapy.cfg would not be readable any more ({type(error).__name__}). Nothing was written."
+        ) from None
+    return whole
+
+
+def init(
+    *,
+    node: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--node", metavar="ADDRESS", help="A node: web1:6800, or a URL, with user@ but no password; repeatable."
+        ),
+    ] = None,
+    name: Annotated[
+        Optional[list[str]],
+        typer.Option("--name", help="What the node is called, in the order of --node; else after its host."),
+    ] = None,
+    project: Annotated[
+        Optional[str],
+        typer.Option("--project", "-p", help="Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME."),
+    ] = None,
+    node_conf: Annotated[
+        bool, typer.Option("--node-conf", help="Print a scrapyd.conf for a node, and do nothing else.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the lines that would be added; exit code 10.")
+    ] = False,
+    output: Output,
+    timeout: Timeout = TIMEOUT,
+) -> None:
+    """Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers.
+
+    What the file has stays as it is; sections are added behind it. Without
+    --node it asks, on a terminal. A password is never written: a node with a user
+    name gets a line that takes it from an environment variable, others can have
+    an entry in ~/.netrc. A node that does not answer yet is written all the same.
+
+    Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
+    """
+    if node_conf:
+        put(node_configuration().rstrip("\n"))
+        return
+    if find_root() is None:
+        raise ConfigError(
+            f"There is no scrapy.cfg in {Path.cwd()} or in a folder above it. Go to the folder of your Scrapy project, "
+            "or make one: scrapy startproject myproject, then cd myproject. (`sdist demo` needs none; a configuration "
+            "for a node is printed anywhere by `sdist init --node-conf`.)"
+        )
+    found = load()
+    new, there = _wanted(found, node or [], name or [], project)
+    file = found.root / "scrapy.cfg"
+    if dry_run:
+        for one in new:
+            put("\n".join([*one.lines(), ""]))
+        if not new:
+            say(f"{file} has all of these already.")
+        raise typer.Exit(10 if new else 0)
+    if new:
+        place = file.resolve()
+        try:
+            _replace(place, appended(place.read_bytes().decode("utf-8"), new).encode("utf-8"))  # line ends as they are
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
+    _tell(file, new, there, timeout, output)
+
+
+def node_configuration() -> str:
+    """The scrapyd.conf of a node, with a comment for each thing that is chosen there."""
+    return importlib.resources.files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8")
+
+
+def _wanted(
+    found: ProjectConfig, addresses: Sequence[str], names: Sequence[str], project: str | None
+) -> tuple[list[ConfigSection], list[ConfigSection]]:
+    taken = [node.name for node in found.targets]
+    if not addresses:
+        if not can_ask():
+            raise ConfigError(
+                "Name the nodes: sdist init --node web1:6800 --node web2:6800. (On a terminal it asks for them. No "
+                "node yet? `sdist nodes up 3` starts some on this machine, `sdist init --node-conf` prints a "
+                "configuration.)"
+            )
+        addresses, names = _asked(taken)
+    new, there = sort_out(named(addresses, names, taken), found.targets)
+    chosen = _name_of_project(found, project) if new else None
+    return [replace(one, project=chosen) for one in new], there
+
+
+def _asked(taken: Sequence[str]) -> tuple[list[str], list[str]]:
+    addresses: list[str] = []
+    names: list[str] = []
+    say(
+        "Addresses of your Scrapyd nodes: host:port, or a URL, with user@ where there is a password. "
+        "An empty line ends."
+    )
+    while text := _answer(f"Node {len(addresses) + 1}: "):
+        try:
+            (one,) = named([text], [], [*taken, *names])
+            names.append(check_name(_answer(f"  its name [{one.name}]: ") or one.name))
+        except DistError as error:
+            say(f"  {error}")
+        else:
+            addresses.append(text)
+    if not addresses:
+        raise ConfigError("No node was named, and nothing was written.")
+    return addresses, names
+
+
+def _answer(question: str) -> str:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
+    """What `project` has to say in a new section; None where [deploy] says it, or it cannot be told."""
+    if chosen is not None or found.project:
+        return chosen if chosen != found.project else None
+    try:
+        return project_name(found, found.targets, None)
+    except ConfigError as error:
+        complain(f"{error} The sections are written without a line `project = NAME`.")
+        return None
+
+
+def _replace(place: Path, content: bytes) -> None:
+    """Write the file in one step, so that half of it is never read."""
+    number, name = tempfile.mkstemp(prefix=".scrapy.cfg.", dir=place.parent)
+    try:
+        with os.fdopen(number, "wb") as beside:
+            beside.write(content)
+        Path(name).chmod(place.stat().st_mode & 0o777)
+        Path(name).replace(place)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _tell(
+    file: Path, new: Sequence[ConfigSection], there: Sequence[ConfigSection], timeout: float, output: Output
+) -> None:
+    """Ask each node once, and say what was written and what comes next."""
+    context = Context(file.parent)
+    added, known = [one.name for one in new], [one.node.url for one in there]
+    nodes = [node for node in context.project.targets if node.name in added or node.url in known]
+    seen = look(context.sender, nodes, None, timeout)
+    rows = [
+        {"name": one.node.name, "url": one.node.url, "written": one.node.name in added, "state": one.short or "up"}
+        for one in seen
+    ]
+    output.table(
+        {"file": str(file), "added": added, "nodes": rows},
+        ("node", "url", "scrapy.cfg", "state"),
+        [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
+    )
+    for one in new:
+        if one.username and not os.environ.get(one.variable):
+            say(
+                f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
+                "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."
+            )
+    if idle := unused_local(context.project):
+        say(idle)
+    say(
+        "Next: sdist doctor looks at the nodes; sdist deploy-all uploads the project; "
+        "sdist crawl SPIDER crawls with them."
+    )

@@ -1,1 +1,0 @@
-"""Commands about items: fetch them, merge them, follow them."""

@@ -1,0 +1,290 @@
+"""`sdist items merge` and `items tail`, and the group of the commands about items."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.items.json_lines import Items, item_in
+from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.items.merging import merge as write
+
+from ..context import Context
+from ..crawls.crawl_options import outputs_of
+from ..crawls.producer_process import crawl_folder, latest, lives
+from ..options import Timeout, crawls, group
+from ..output import Output, complain, put_values, say
+from .item_pull import pull
+from .item_sources import ItemStreams, stored
+from .job_list import TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapyd_dist.items.json_lines import FoundItem, Runs
+    from scrapyd_dist.store import Store
+
+    from .item_sources import ItemStream, Stored
+
+#: endings of files of JSON lines
+_LINES = frozenset({".jl", ".jsonl", ".jsonlines", ".part"})
+#: complaints of a kind that are shown
+_SHOWN = 10
+
+
+def merge(
+    context: Context,
+    name: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CRAWL|FILE", autocompletion=crawls, help="Crawls, and files of JSON lines such as a pull leaves."
+        ),
+    ],
+    output: Annotated[
+        Optional[list[str]],
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this new file: .jl, .jsonl, .json, .csv."),
+    ] = None,
+    overwrite: Annotated[
+        Optional[list[str]],
+        typer.Option("--overwrite-output", "-O", metavar="FILE", help="The same, and replace a file that is there."),
+    ] = None,
+    key: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            metavar="FIELD", help="Of items with the same value here the first counts; more fields make one key."
+        ),
+    ] = None,
+    report: Output = Output(),
+) -> None:
+    """Make one file of the items of crawls, or of files, as `sdist crawl -o` does.
+
+    Of a crawl only the parts that count are taken, and each is checked against
+    the number of items that its worker reported: what differs is named, and the
+    exit code is 3. A line torn by a crash is left out, and told.
+
+    Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
+    """
+    if not output and not overwrite:
+        raise ConfigError("Name the file that the items go to: -o items.jl, or -O to replace one that is there.")
+    asked = outputs_of(Path.cwd(), output, overwrite)
+    outputs = [ItemOutput.named(one["path"], overwrite=True, format=one["format"]) for one in asked]
+    crawls, files, problems = _asked(context, name)
+    # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
+    skip = {file.path: file.skip for file in files if file.skip}
+    items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files), skip=skip)
+    count = write(items, outputs)
+    problems += _judged(files, items.found) or _totals(crawls, files, items.found, problems)
+    _show(count, outputs, items.found, problems, report)
+    raise typer.Exit(3 if problems else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    path: Path
+    label: str
+    crawl: str = ""  #: where it is one of a crawl
+    said: int | None = None  #: items, by the worker's report
+    skip: Runs = field(default_factory=list)  #: items of it that count no more
+    foreign: bool = False  #: whether it is not checked yet
+
+
+def _asked(context: Context, names: Sequence[str]) -> tuple[list[Stored], list[_File], list[str]]:
+    """The crawls and the files behind the names, in their order, and what is wrong with some."""
+    wanted = [name for name in names if not Path(name).is_file()]
+    crawls = stored(context, wanted) if wanted else {}
+    files: list[_File] = []
+    problems: list[str] = []
+    for name in dict.fromkeys(names):
+        if name in crawls:
+            crawl = crawls[name].crawl
+            if not crawl.state.ended:
+                home = f"these are the items of {len(crawls[name].accepted):,} batches so far"
+                say(f"{crawl.id} is not finished ({crawl.state.value}): {home}.")
+            elif crawl.exit_code:
+                say(f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says what it lacks.")
+            _of_crawl(crawls[name], files, problems)
+        else:
+            files.append(_given(name))
+    if not files and not problems:
+        raise NothingMatched(
+            f"{', '.join(names)}: no items have come home yet. `sdist status` says how the crawl stands."
+        )
+    return list(crawls.values()), files, problems
+
+
+def _given(name: str) -> _File:
+    path = Path(name)
+    if path.is_dir():
+        raise ConfigError(f"{name} is a folder; name the files in it, as in {path / '*.jl'}.")
+    if not path.is_file():
+        raise NothingMatched(
+            f"There is neither a file {name!r} nor a crawl of that name. `sdist crawls` lists the project's crawls."
+        )
+    if path.suffix.lower() not in _LINES:
+        raise ConfigError(f"{name} is no file of JSON lines (.jl, .jsonl), and only such files can be merged.")
+    return _File(path=path, label=name, foreign=True)
+
+
+def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
+    """The files of a crawl's items; one that is not there any more is a problem."""
+    crawl = one.crawl.id
+    files += [_File(path=path, label=f"{crawl}, {path.name}", crawl=crawl) for path in one.own]
+    out = one.left_out
+    for attempt in one.accepted:
+        said, part = int(attempt.report.get("items") or 0), one.part(attempt)
+        if part is not None and part.is_file():
+            files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said, skip=out.get(attempt.batch, [])))
+        elif part is not None:
+            problems.append(f"{attempt.job}: its part {part} is not there any more ({said:,} items)")
+    copies, warnings = one.feeds()
+    files += [_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip) for path, skip in copies]
+    problems += warnings
+
+
+def _judged(files: Sequence[_File], found: Sequence[FoundItem]) -> list[str]:
+    """Where a file does not have what it should."""
+    wrong = []
+    for file, one in zip(files, found, strict=True):
+        if file.said is not None and one.whole != file.said:
+            wrong.append(f"{file.label}: its worker reported {file.said:,} items, and its part has {one.whole:,}")
+        if one.bad:
+            wrong.append(
+                f"{file.label}: {one.bad:,} lines are no items and were left out, the first is line {one.first_bad:,}"
+            )
+    return wrong
+
+
+def _totals(
+    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[FoundItem], problems: Sequence[str]
+) -> list[str]:
+    """Where all files of a finished crawl do not have as many items as it ended with."""
+    wrong = []
+    for one in () if problems else crawls:
+        said = int(one.crawl.summary.get("items") or 0)
+        have = sum(
+            its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == one.crawl.id
+        )
+        if one.finished and said != have:
+            wrong.append(f"{one.crawl.id}: it ended with {said:,} items, and its files have {have:,}")
+    return wrong
+
+
+def _show(
+    count: int, outputs: Sequence[ItemOutput], found: Sequence[FoundItem], problems: Sequence[str], report: Output
+) -> None:
+    duplicates, torn = sum(one.duplicates for one in found), [one for one in found if one.torn]
+    for one in torn[:_SHOWN]:
+        say(f"{one.path}: a torn last line of {one.torn:,} bytes was left out")
+    if len(torn) > _SHOWN:
+        say(f"and {len(torn) - _SHOWN:,} more torn files")
+    for text in problems[:_SHOWN]:
+        complain(text)
+    if len(problems) > _SHOWN:
+        complain(f"and {len(problems) - _SHOWN:,} more like these; --json lists all.")
+    document = {
+        "items": count,
+        "duplicates": duplicates,
+        "files": len(found),
+        "torn": [str(one.path) for one in torn],
+        "problems": list(problems),
+        "output": [str(one.path) for one in outputs],
+    }
+    if report.document(document):
+        return
+    aside = f", {duplicates:,} duplicates left out" if duplicates else ""
+    say(f"{count:,} items of {len(found):,} files in {', '.join(str(one.path) for one in outputs)}{aside}.")
+
+
+#: items that are shown when nothing else is said
+ITEMS = 10
+#: seconds between two looks at files that grow, and at the producer's process
+LOOK, ALIVE = 1.0, 5.0
+
+
+def tail(
+    context: Context,
+    crawl: Annotated[
+        Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The newest crawl when left out.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the crawl is over.")] = False,
+    items: Annotated[int, typer.Option("--items", "-n", help="How many items, over all nodes.", min=0)] = ITEMS,
+    with_node: Annotated[
+        bool, typer.Option("--with-node", help="Put the node and the job into each item, as _node and _job.")
+    ] = False,
+    timeout: Timeout = TIMEOUT,
+) -> None:
+    """Show the newest items of a crawl over all nodes, as JSON lines, while it runs or later.
+
+    Standard output has the items and nothing else; which node and job they are of
+    goes to standard error. A batch that fails is crawled again, so while a crawl
+    runs an item may come twice; `sdist items merge` has each once.
+
+    Example: sdist items tail -f easy-20260102T030405Z | jq .price
+    """
+    store = context.store
+    row = store.crawl(crawl) if crawl is not None else latest(store)
+    nodes = {node.url: node for node in context.all_nodes}
+    folder = crawl_folder(context.root, row.id)
+    streams = ItemStreams(store=store, crawl=row, folder=folder, sender=context.sender, nodes=nodes, timeout=timeout)
+    show = Show(with_node=with_node)
+    for stream, lines in streams.last(items):
+        show.lines(stream, lines)
+    if follow:
+        _follow(store, row.id, streams, show)
+    elif not show.count and items:
+        say(f"{row.id} has no items yet that could be read here.")
+    raise typer.Exit(3 if streams.broken else 0)
+
+
+class Show:
+    """Prints items, and whose they are where that changes."""
+
+    def __init__(self, *, with_node: bool) -> None:
+        self._with_node = with_node
+        self._last: tuple[str, str] | None = None
+        self.count = 0
+
+    def lines(self, stream: ItemStream, lines: Sequence[bytes]) -> None:
+        """Print items of one job."""
+        if not lines:
+            return
+        self.count += len(lines)
+        if self._with_node:
+            put_values("\n".join(_marked(stream, line) for line in lines))
+            return
+        if self._last != (stream.node, stream.job):
+            self._last = stream.node, stream.job
+            say(f"==> {stream.node} {stream.job} <==")
+        put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
+
+
+def _marked(stream: ItemStream, line: bytes) -> str:
+    item = item_in(line)
+    if item is None:
+        return line.decode("utf-8", "replace")
+    return json.dumps({"_node": stream.node, "_job": stream.job, **item}, ensure_ascii=False)
+
+
+def _follow(store: Store, crawl: str, streams: ItemStreams, show: Show) -> None:
+    """Show what comes, until the crawl is over."""
+    seen_alive = time.monotonic()
+    while True:
+        row = store.crawl(crawl)
+        for stream, lines in streams.news(row):
+            show.lines(stream, lines)
+        if row.state.ended:
+            return
+        if time.monotonic() - seen_alive >= ALIVE:
+            if not lives(row) and not store.crawl(crawl).state.ended:
+                raise DistError(f"The process of the crawl {crawl} is gone: `sdist resume {crawl}` goes on with it.")
+            seen_alive = time.monotonic()
+        time.sleep(LOOK)
+
+
+items = group("Fetch, merge and follow the items of crawls and jobs.", pull=pull, merge=merge, tail=tail)

@@ -1,0 +1,295 @@
+"""`sdist items pull`: fetches the items of jobs as files. What was fetched earlier is not fetched again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.items.delivery import PARTS
+from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
+from scrapyd_dist.items.download import pull as fetch
+from scrapyd_dist.joblogs.verdict import Place
+from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.transports import sweep
+
+from ..context import Context, exit_code
+from ..crawls.producer_process import crawl_folder
+from ..options import Nodes, Timeout, crawls
+from ..output import Output, say
+from .item_sources import stored
+from .job_list import TIMEOUT, Listed, ask_jobs, named
+from .jobs_table import Judge, kept_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scrapyd_dist.batches import Attempt
+    from scrapyd_dist.nodes import Node
+
+    from .item_sources import Stored
+    from .job_list import JobList
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullRequest:
+    """One file that shall come home."""
+
+    job: str
+    node: str
+    bring: Callable[[], DownloadedFile]  #: raises NodeError
+
+
+class ItemPuller:
+    """Finds out what there is to fetch of these crawls into a folder; timeout: seconds that a node may be silent."""
+
+    def __init__(self, context: Context, folder: Path, crawls: Sequence[Stored], timeout: float) -> None:
+        self._context, self._folder, self._crawls, self._timeout = context, folder, crawls, timeout
+        self._judge = Judge(sender=context.sender, timeout=timeout)
+        self._nodes: dict[str, Node] = {}
+        self._rows: tuple[Listed, ...] = ()
+        self._some = False  #: whether only some nodes are meant
+
+    def look(self, names: Sequence[str], patterns: Sequence[str] | None) -> JobList | None:
+        """Ask the nodes for the jobs of these names; None where there is no name to ask for.
+
+        Raises:
+            NothingMatched: a name is none of a job, or a pattern fits no node.
+        """
+        nodes = self._context.nodes(patterns) if names or patterns else self._context.all_nodes
+        self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
+        listed = None
+        if names:
+            listed = ask_jobs(self._context.sender, nodes, timeout=self._timeout)
+            self._rows = named(listed, names, {})
+        rows = filter(None, [self._row(one, attempt) for one in self._crawls for attempt in one.attempts])
+        kept = kept_of(self._context.root, [*rows, *self._rows])
+        self._judge = Judge(sender=self._context.sender, kept=kept, timeout=self._timeout)
+        return listed
+
+    def wishes(self) -> list[PullRequest]:
+        """Return what to fetch: accepted and open parts of crawls, and all items of other jobs."""
+        return [*self._of_crawls(), *(self._of_job(row) for row in self._rows)]
+
+    def _of_crawls(self) -> Iterator[PullRequest]:
+        for one in self._crawls:
+            for path in () if self._some else one.own:
+                target = self._folder / one.crawl.id / path.name
+                yield PullRequest(job=path.stem, node="producer", bring=partial(copy_home, path, target))
+            for attempt in [*one.accepted, *one.open]:
+                if not self._some or attempt.url in self._nodes:
+                    yield self._of_attempt(one, attempt)
+
+    def _of_attempt(self, one: Stored, attempt: Attempt) -> PullRequest:
+        target, part = self._folder / one.crawl.id / f"{attempt.job}.jl", one.part(attempt)
+        row = self._row(one, attempt)
+        bring: Callable[[], DownloadedFile]
+        if part is not None and part.is_file():
+            bring = partial(copy_home, part, target)
+        elif part is None and attempt.state is AttemptState.ACCEPTED:
+            bring = partial(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
+        elif row is None:
+            bring = _absent
+        else:
+            bring = partial(self._bring_ours, row, target, over=attempt.state is AttemptState.ACCEPTED)
+        return PullRequest(job=attempt.job, node=attempt.node, bring=bring)
+
+    def _row(self, one: Stored, attempt: Attempt) -> Listed | None:
+        """The attempt as a job of a node; None where its node is none of those that were chosen."""
+        node = self._nodes.get(attempt.url)
+        if node is None:
+            return None
+        place = Place(node=node, project=one.crawl.project, spider=one.crawl.spider, job=attempt.job)
+        return Listed(place=place, state=JobState.RUNNING)
+
+    def _of_job(self, row: Listed) -> PullRequest:
+        place, over, kept = row.place, row.state is JobState.FINISHED, self._judge.of_store(row)
+        attempt = kept.attempt if kept is not None else None
+        if attempt is not None and place.crawl is not None:
+            target = self._folder / place.crawl / f"{place.job}.jl"
+            home = crawl_folder(self._context.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
+            accepted = attempt.state is AttemptState.ACCEPTED and home.is_file()
+            bring = partial(copy_home, home, target) if accepted else partial(self._bring_ours, row, target, over=over)
+        else:
+            # Names of jobs and nodes are foreign: none of them may lead out of the folder.
+            target = self._folder / file_name(place.node.name) / f"{file_name(place.job)}.jl"
+            bring = partial(self._bring_plain, row, target, over=over)
+        return PullRequest(job=place.job, node=place.node.name, bring=bring)
+
+    def _bring_ours(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+        """The part of a job that carries our worker half."""
+        pulled = self._part_of(row, target, over=over)
+        missed = pulled.state in {DownloadState.NONE, DownloadState.WAITING}
+        return self._part_of(row, target, over=over) if missed else pulled  # it may have got its final name just now
+
+    def _part_of(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+        kept, report = self._judge.of_store(row), self._judge.report(row)
+        if kept is None:
+            return _absent()
+        if report is not None and report.ended and report.part is None:
+            return _elsewhere(report.feeds)
+        path, part = part_path(kept.home, row.place.job), report.part if report is not None else None
+        wanted = WantedFile(
+            node=row.place.node,
+            path=path if part is not None else f"{path}.part",
+            target=target,
+            part=part,
+            over=over or part is not None,
+        )
+        found = fetch(self._context.sender, wanted, silence=self._timeout)
+        return _explained(found, wanted.over, "there is nothing of it there")
+
+    def _bring_plain(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+        """What Scrapyd keeps of any job."""
+        place = row.place
+        path = f"items/{place.project}/{place.spider}/{place.job}.jl"
+        wanted = WantedFile(node=place.node, path=path, target=target, over=over)
+        pulled = fetch(self._context.sender, wanted, silence=self._timeout)
+        why = "no items of it are there: no items_dir in the node's scrapyd.conf, or jobs_to_keep removed them"
+        if place.crawl is not None:
+            why = "its crawl is not in this project's store, which alone knows where its part is"
+        return self._counted(row, _explained(pulled, over, why))
+
+    def _counted(self, row: Listed, pulled: DownloadedFile) -> DownloadedFile:
+        """The same, with what is wrong where the job's log counts other items."""
+        if pulled.state is not DownloadState.WHOLE:
+            return pulled
+        counted = self._judge.judge(row).verdict.items
+        if counted is None or counted == pulled.items:
+            return pulled
+        return replace(pulled, reason=f"its log counts {counted:,} items, and the file has {pulled.items:,}")
+
+
+def file_name(text: str) -> str:
+    """Return a file name for a foreign name; different names stay different."""
+    quoted = quote(text, safe=" ")
+    return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
+
+
+def _explained(pulled: DownloadedFile, over: bool, why: str) -> DownloadedFile:
+    """A file that is not there, with the reason."""
+    if pulled.state is not DownloadState.NONE:
+        return pulled
+    if not over:
+        return replace(pulled, state=DownloadState.WAITING, reason="it has written no items yet")
+    return replace(pulled, reason=why)
+
+
+def _absent() -> DownloadedFile:
+    why = "its node is none of those that were chosen, or of scrapy.cfg"
+    return DownloadedFile(state=DownloadState.LOST, reason=why)
+
+
+def _elsewhere(feeds: Sequence[str]) -> DownloadedFile:
+    told = f"it wrote to {', '.join(feeds)}; `sdist items merge` reads that back"
+    return DownloadedFile(state=DownloadState.NONE, reason=told if feeds else "its worker wrote no part")
+
+
+#: files that are fetched at the same time
+THREADS = 16
+#: seconds between two lines about how far it is
+TELL = 10.0
+FOLDER = Path("items")
+
+
+def pull(
+    context: Context,
+    name: Annotated[
+        list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
+    ],
+    folder: Annotated[Path, typer.Option("--dir", "-d", metavar="FOLDER", help="Where the files go.")] = FOLDER,
+    node: Nodes = None,
+    timeout: Timeout = TIMEOUT,
+    output: Output = Output(),
+) -> None:
+    """Fetch the items of crawls and jobs, a file for each job, whether it runs or is over.
+
+    Of a crawl these are the parts that count, those that grow now, and the
+    producer's own. Of any other job it is what Scrapyd keeps below its items_dir.
+    What was broken off goes on at the next pull; a part is checked by length and
+    hash. The files of jobs that still run end in .part.
+
+    Example: sdist items pull easy-20260102T030405Z -d backup
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file, and -d names a folder.")
+    crawls = stored(context, name)
+    puller = ItemPuller(context, folder, tuple(crawls.values()), timeout)
+    listed = puller.look([one for one in name if one not in crawls], node)
+    results = _bring(puller.wishes())
+    if listed is not None:
+        listed.complain()
+    if not results:
+        raise NothingMatched(f"{', '.join(name)}: no items yet, and no job that writes some.")
+    _show(folder, results, output=output)
+    raise typer.Exit(_exit_code(results, listed.errors if listed is not None else ()))
+
+
+def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedFile]]:
+    """Fetch everything, several files at once; in the order of the wishes."""
+    done: dict[int, DownloadedFile] = {}
+    told = time.monotonic()
+    for answer in sweep(range(len(wishes)), lambda at: _one(wishes[at]), threads=THREADS):
+        if answer.value is not None:
+            done[answer.asked] = answer.value
+        if time.monotonic() - told >= TELL:
+            told = time.monotonic()
+            say(f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched")
+    return [(wish, done[at]) for at, wish in enumerate(wishes)]
+
+
+def _one(wish: PullRequest) -> DownloadedFile:
+    try:
+        return wish.bring()
+    except NodeError as error:
+        return DownloadedFile(state=DownloadState.LOST, reason=str(error), error=error)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
+
+
+def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], output: Output) -> None:
+    items = sum(pulled.items for _, pulled in results)
+    files, rows = [], []
+    for wish, pulled in results:
+        files.append({
+            "job": wish.job,
+            "node": wish.node,
+            "state": pulled.state.value,
+            "file": str(pulled.file.absolute()) if pulled.file is not None else None,
+            "items": pulled.items,
+            "bytes": pulled.bytes,
+            "fetched_bytes": pulled.fetched,
+            "torn_bytes": pulled.torn,
+            "reason": pulled.reason,
+        })  # fmt: skip
+        torn = f"a torn last line of {_size(pulled.torn)} was dropped" if pulled.torn else ""
+        why = "; ".join(text for text in (pulled.reason, torn) if text)
+        sizes = _size(pulled.bytes), _size(pulled.fetched)
+        rows.append((wish.job, wish.node, pulled.state.value, pulled.items, *sizes, why))
+    document = {"folder": str(folder.absolute()), "items": items, "files": files}
+    output.table(document, ("job", "node", "state", "items", "size", "fetched", ""), rows)
+    if not output.as_json:
+        say(f"{items:,} items in {folder}.")
+
+
+def _exit_code(results: Sequence[tuple[PullRequest, DownloadedFile]], unlisted: Sequence[NodeError]) -> int:
+    """0 when all that there is came home, 3 when some did not, 4, 5 or 6 when none did."""
+    good = {DownloadState.GROWING, DownloadState.WAITING}
+    wrong = [pulled for _, pulled in results if pulled.reason and pulled.state not in good]
+    if not wrong:
+        return 3 if unlisted else 0
+    if len(wrong) < len(results):
+        return 3
+    if all(pulled.state is DownloadState.NONE for pulled in wrong):
+        return NothingMatched.exit_code
+    return exit_code(len(wrong), [pulled.error for pulled in wrong]) or 3

@@ -1,0 +1,323 @@
+"""`sdist deploy` and `deploy-all`: one egg, built once, to many nodes at the same time; and how that is shown."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+from scrapyd_dist.deploy import egg as eggs
+from scrapyd_dist.deploy import requirements, rollout
+from scrapyd_dist.deploy.kept_eggs import choose, kept_eggs
+from scrapyd_dist.deploy.project_files import describe, is_dirty
+from scrapyd_dist.deploy.requirements import redis_client
+from scrapyd_dist.deploy.rollout import RollOutRequest
+
+from scrapyd_dist.config import state_dir
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.keys import state_key
+from scrapyd_dist.scrapyd.versions import sanitised
+
+from ..context import Context, exit_code, where
+from ..crawls.wording import counted
+from ..options import Json, Project, Quiet, in_panel, nodes
+from ..output import complain, on_terminal, put_json, say, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from scrapyd_dist.deploy.egg import Egg
+    from scrapyd_dist.deploy.kept_eggs import SavedEgg
+    from scrapyd_dist.deploy.node_versions import NodeVersions
+    from scrapyd_dist.deploy.rollout import NodeResult, RollOut, Step
+
+    from scrapyd_dist.config import ProjectConfig
+    from scrapyd_dist.nodes import Node
+
+_DONE = {"present", "uploaded", "failed"}
+#: names in the line beside the bar
+_SHOWN = 4
+
+
+@contextmanager
+def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
+    """A function to call with each step of each node; without `shown` it draws and says nothing."""
+    if not shown:
+        yield lambda _node, _step: None
+    elif on_terminal():
+        with _drawn(nodes) as note:
+            yield note
+    else:
+        done = count(1)
+
+        def say_step(node: Node, step: Step) -> None:
+            if step.value in _DONE:
+                say(f"{next(done)} of {nodes}: {node.name} {step.value}")
+            elif step.value == "undone":
+                say(f"{node.name} undone")
+
+        yield say_step
+
+
+@contextmanager
+def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task, busy = progress.add_task("", total=nodes), dict[str, str]()
+
+        def note(node: Node, step: Step) -> None:
+            if step.value in _DONE or step.value == "undone":
+                busy.pop(node.name, None)
+            else:
+                busy[node.name] = step.value
+            words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
+            progress.update(task, advance=step.value in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+
+        yield note
+
+
+#: a dry run found something to do
+WOULD_CHANGE = 10
+#: a node's last step -> its meaning after Ctrl-C
+_AT_CTRL_C = {
+    "uploaded": "has it",
+    "present": "has it",
+    "failed": "failed",
+    "undone": "had it, and it was deleted again",
+    "asking": "was not sent it",
+}
+
+
+def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, quiet: bool) -> None:
+    """Print the document, or a table and what has to be known of it."""
+    rows = [_row(entry, project) for entry in result.results]
+    if as_json:
+        put_json({"project": project, "version": result.version, "dry_run": wish.dry_run, "nodes": rows})
+    elif not quiet:
+        names = ("name", "state", "version", "spiders", "url")
+        table(names, [tuple(row[name] for name in names) for row in rows])
+    for reason, failed in result.failures.items():
+        complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
+    if result.failures and result.ready:
+        say("The others have it. Once that is put right, `sdist deploy-all --only-missing` brings it to those without.")
+    if len(result.spider_lists) > 1:
+        lists = [f"{', '.join(on)}: {', '.join(found) or 'none'}" for found, on in result.spider_lists.items()]
+        told = "; ".join(lists)
+        complain(f"The same version has different spiders on different nodes ({told}). Does its code look at its node?")
+    if wish.atomic and result.failed:
+        _say_undone(result)
+    if not quiet and not wish.dry_run:
+        _say_defaults(result)
+
+
+def exit_code_of(result: RollOut) -> int:
+    """0 = all have it; 10 = a dry run would change something; else as for every command that asks all nodes."""
+    if any(entry.planned for entry in result.results):
+        return WOULD_CHANGE
+    errors = [entry.error for entry in result.failed if entry.error is not None]
+    total = len(result.results) if result.ready else len(errors)
+    return exit_code(total, errors) or (3 if len(result.spider_lists) > 1 else 0)
+
+
+def present_document(seen: Sequence[NodeVersions], project: str) -> dict[str, Any]:
+    """The same document as `tell`, of nodes to which nothing was sent."""
+    rows = [
+        {"name": entry.node.name, "url": entry.node.url, "project": entry.project, "state": "present",
+         "version": entry.default, "default": entry.default, "spiders": None, "reason": ""}
+        for entry in seen
+    ]  # fmt: skip
+    names = {entry.default for entry in seen}
+    version = names.pop() if len(names) == 1 else None
+    return {"project": project, "version": version, "dry_run": False, "nodes": rows}
+
+
+def _row(result: NodeResult, project: str) -> dict[str, Any]:
+    known = result.error is None and not result.undone and bool(result.spiders or result.default)
+    states = {"failed": result.error is not None, "undone": result.undone, "missing": result.planned,
+              "uploaded": result.uploaded, "present": True}  # fmt: skip
+    return {
+        "name": result.node.name,
+        "url": result.node.url,
+        "project": result.node.project or project,
+        "state": next(state for state, holds in states.items() if holds),
+        "version": result.version,
+        "default": result.default,
+        "spiders": len(result.spiders) if known else None,
+        "reason": result.reason or result.stays,
+    }
+
+
+def _say_undone(result: RollOut) -> None:
+    names = [entry.node.name for entry in result.results if entry.undone]
+    if names:
+        say(f"Undone, since not every node could have it: {', '.join(names)}.")
+    for entry in result.results:
+        if entry.stays:
+            complain(f"{entry.node.name} was not undone: {entry.stays}.")
+
+
+def _say_defaults(result: RollOut) -> None:
+    """Name the nodes whose default is another version: Scrapyd runs what sorts last."""
+    others: dict[str, list[str]] = {}
+    for entry in result.ready:
+        if entry.default not in {None, entry.version}:
+            others.setdefault(f"{entry.default}", []).append(entry.node.name)
+    for version, names in others.items():
+        say(
+            f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs that name no version "
+            "run that one. What sdist starts names its version."
+        )
+
+
+#: seconds for all that one node is asked
+TIMEOUT = 60.0
+RETRIES = 2
+_HOW, _WHAT = "How it is sent", "What is sent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployOptions:
+    """The options of both commands; a field is a parameter of the command."""
+
+    project: Project = None
+    version: Annotated[
+        Optional[str],
+        in_panel(_WHAT, "Name of the version; GIT or HG puts the commit's name behind time and content hash."),
+    ] = None
+    only_missing: Annotated[
+        bool,
+        in_panel(_WHAT, "Send the egg that was sent last to those that lack it; build nothing.", "--only-missing"),
+    ] = False
+    include_dependencies: Annotated[
+        bool,
+        in_panel(_WHAT, "Put the pure-Python packages of requirements.txt into the egg.", "--include-dependencies"),
+    ] = False
+    use_setup_py: Annotated[
+        bool, in_panel(_WHAT, "Let the project's own setup.py build the egg, in a copy.", "--use-setup-py")
+    ] = False
+    atomic: Annotated[bool, in_panel(_HOW, "All or none: undo it on all nodes when one fails.", "--atomic")] = False
+    dry_run: Annotated[bool, in_panel(_HOW, "Change nothing; exit code 10 if it would.", "--dry-run")] = False
+    timeout: Annotated[float, in_panel(_HOW, "Seconds that each node gets.", min=0.1)] = TIMEOUT
+    retries: Annotated[int, in_panel(_HOW, "How often a node that does not answer is asked again.", min=0, max=20)] = (
+        RETRIES
+    )
+    as_json: Json = False
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress.")] = False
+    quiet: Quiet = False
+
+
+def deploy(
+    context: Context,
+    asked: DeployOptions,
+    targets: Annotated[
+        Optional[list[str]], typer.Argument(metavar="TARGET", autocompletion=nodes, help="Names of targets, or globs.")
+    ] = None,
+) -> None:
+    """Build the project once and upload it to the named nodes at the same time.
+
+    TARGET is the name of a target in scrapy.cfg, or a glob in quotes.
+    For all nodes there is `sdist deploy-all`, which says the rest.
+
+    Example: sdist deploy web1 'eu-*'
+    """
+    if not targets:
+        raise ConfigError("Name the targets to deploy to, or globs like 'eu-*'. For all of them: sdist deploy-all.")
+    _deploy(context, targets, asked)
+
+
+def deploy_all(context: Context, asked: DeployOptions) -> None:
+    """Build the project once and upload it to all nodes at the same time.
+
+    A node that has this code already is left alone; one that cannot import it
+    does not keep it. Exit code 0 when all nodes have it, 3 when some do.
+
+    Example: sdist deploy-all -p properties
+    """
+    _deploy(context, None, asked)
+
+
+def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> None:
+    found = context.project
+    name, nodes = context.project_nodes(targets, asked.project)
+    state = state_dir(found.root)
+    if asked.only_missing:
+        saved = _last_sent(name, state, asked.version)
+        egg, kept_name = saved.read(), saved.version
+    else:
+        egg, kept_name = _built(found, state, asked), None
+    names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
+    kinds = {label for label in names.values() if label in {"GIT", "HG"}}
+    wish = RollOutRequest(
+        label=describe(found.root, min(kinds)) if kinds else "",
+        given={node: sanitised(label) for node, label in names.items() if label and label not in kinds},
+        only_missing=asked.only_missing,
+        atomic=asked.atomic,
+        retries=asked.retries,
+        dry_run=asked.dry_run,
+    )
+    if not asked.quiet:
+        done = "Took the kept egg of" if asked.only_missing else "Built"
+        say(f"{done} {name}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")
+    progress = not (asked.no_progress or asked.quiet)
+    result = roll_out(found, name, nodes, egg, state, asked.timeout, wish, progress=progress)
+    tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
+    raise typer.Exit(exit_code_of(result))
+
+
+def _built(found: ProjectConfig, state: Path, asked: DeployOptions) -> Egg:
+    extra: dict[str, bytes] = {}
+    with suppress(ConfigError):  # an address that the settings compute: the crawl itself brings the code that it needs
+        extra = redis_client(where(found.root))
+    if asked.include_dependencies:
+        extra.update(requirements.read_requirements(found.root))
+    return eggs.build(
+        found.root, found.settings_module, key=state_key(state), requirements=extra, use_setup_py=asked.use_setup_py
+    )
+
+
+def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
+    kept = kept_eggs(state, project)
+    if version is not None:
+        return choose(kept, version, None, folder=state / "eggs")
+    if not kept:
+        raise NothingMatched(
+            f"No egg of the project {project} was sent from here yet, so there is none to send to those that lack it. "
+            "Without --only-missing it is built: sdist deploy-all."
+        )
+    return kept[0]
+
+
+def roll_out(
+    found: ProjectConfig,
+    project: str,
+    nodes: Sequence[Node],
+    egg: Egg,
+    state: Path,
+    timeout: float,
+    wish: RollOutRequest,
+    *,
+    progress: bool,
+) -> RollOut:
+    """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
+    dirty = not wish.only_missing and is_dirty(found.root)
+    try:
+        with bar(len(nodes), shown=progress) as note:
+            return rollout.ensure(
+                nodes, project, egg, state=state, dirty=dirty, timeout=timeout, wish=wish, progress=note
+            )
+    except rollout.RollOutInterrupted as known:
+        groups: dict[str, list[str]] = {}
+        for name, step in known.steps.items():
+            groups.setdefault(_AT_CTRL_C.get(step.value, "not known yet"), []).append(name)
+        told = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items())
+        complain(
+            f"Interrupted. The version {known.version} so far: {told}. A node that was being sent it goes on by itself."
+            " See what they have with `sdist versions`; `sdist deploy-all --only-missing` brings it to the others."
+        )
+        raise

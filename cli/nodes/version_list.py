@@ -1,0 +1,336 @@
+"""`sdist versions`, `spiders`, `prune` and `rollback`: what the nodes have, where they differ, and the way back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+from scrapyd_dist.deploy import node_versions
+from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
+from scrapyd_dist.deploy.node_versions import in_use
+from scrapyd_dist.deploy.rollout import RollOutRequest
+
+from scrapyd_dist.config import state_dir
+from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
+
+from ..context import Context, exit_code, known_times, must_answer, version_lookup
+from ..crawls.wording import counted
+from ..options import DryRun, Nodes, Project, Quiet, Yes
+from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
+from .deploy import RETRIES, exit_code_of, present_document, roll_out, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, SpiderList
+    from scrapyd_dist.deploy.rollout import RollOut
+
+
+#: `--check` found a difference
+DIFFERS = 10
+#: a dry run found something to do
+WOULD_CHANGE = 10
+#: seconds that a node gets for each question, and for one that makes it import the project
+TIMEOUT, SLOW_TIMEOUT = 15.0, 60.0
+#: with more nodes, a table of versions tells numbers and names in place of a column for each node
+_COLUMNS = 8
+Seconds = Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)]
+
+
+def versions(
+    context: Context,
+    project: Project = None,
+    node: Nodes = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit code 10 when the nodes would not run the same newest code.")
+    ] = False,
+    timeout: Seconds = TIMEOUT,
+    output: Output = Output(),
+) -> None:
+    """Show which node has which versions of the project.
+
+    `default` is what a job runs that names no version: Scrapyd takes the one
+    that sorts last. Where that is not the newest deployment, or only what a crawl
+    brought, it is said. Crawls and `sdist schedule` name theirs.
+
+    Example: sdist versions --check
+    """
+    found = context.project
+    name, nodes = context.project_nodes(node, project)
+    seen = node_versions.look(nodes, name, timeout=timeout)
+    uses = version_lookup(found)
+    known = known_times(found.root, nodes, name)
+    differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
+    document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls}
+    if not output.document({**document, "nodes": [_row(entry, uses, known) for entry in seen]}):
+        _show_versions(seen, name, uses)
+    errors = [entry.error for entry in seen]
+    complain_each([*differing, *crawls, *errors])
+    raise typer.Exit(DIFFERS if check and differing else exit_code(len(seen), errors))
+
+
+def _row(seen: NodeVersions, version_of: Callable[[str], str | None], known: Mapping[str, float]) -> dict[str, Any]:
+    use = in_use(seen, version_of)
+    return {
+        "name": seen.node.name,
+        "url": seen.node.url,
+        "project": seen.project,
+        "versions": list(seen.versions),
+        "default": seen.default,
+        "newest": current(seen.versions, known),
+        "jobs": use.jobs,
+        "jobs_of_unknown_version": use.unknown,
+        "reason": str(seen.error or ""),
+    }
+
+
+def _show_versions(seen: Sequence[NodeVersions], project: str, version_of: Callable[[str], str | None]) -> None:
+    answered = [entry for entry in seen if entry.error is None]
+
+    def order(name: str) -> tuple[int, str]:  # what Scrapyd sorts last, as far as one node tells it, stands first
+        places = [len(one.versions) - one.versions.index(name) for one in answered if name in one.versions]
+        return min(places), name
+
+    names = sorted({name for entry in answered for name in entry.versions}, key=order)
+    if not names and answered:
+        say(f"No node that answered has a version of the project {project}. Send one: sdist deploy-all.")
+    if not names:
+        return
+    if len(answered) <= _COLUMNS:
+        rows = [(name, *(_cell(entry, name, version_of) for entry in answered)) for name in names]
+        table(("version", *(entry.node.name for entry in answered)), rows)
+    else:
+        table(("version", "nodes", "default on", "missing on"), [_counts(name, answered) for name in names])
+    for entry in answered:
+        if unknown := in_use(entry, version_of).unknown:
+            put(f"{entry.node.name}: {len(unknown)} running, of a version that Scrapyd does not tell")
+
+
+def _cell(seen: NodeVersions, name: str, version_of: Callable[[str], str | None]) -> str:
+    if name not in seen.versions:
+        return "-"
+    jobs = len(in_use(seen, version_of).jobs.get(name, ()))
+    return ("default" if name == seen.default else "has it") + (f", {jobs} jobs" if jobs else "")
+
+
+def _counts(name: str, seen: Sequence[NodeVersions]) -> tuple[str, int, int, str]:
+    missing = [entry.node.name for entry in seen if name not in entry.versions]
+    on = sum(entry.default == name for entry in seen)
+    return name, len(seen) - len(missing), on, some_of(missing, _COLUMNS) or "-"
+
+
+def spiders(
+    context: Context,
+    project: Project = None,
+    node: Nodes = None,
+    version: Annotated[
+        Optional[str], typer.Option(help="Of this version; otherwise of each node's newest deployment.")
+    ] = None,
+    timeout: Seconds = SLOW_TIMEOUT,
+    output: Output = Output(),
+) -> None:
+    """List the spiders of the project on the nodes, and where one is missing.
+
+    Example: sdist spiders --json
+    """
+    found = context.project
+    name, nodes = context.project_nodes(node, project)
+    known = known_times(found.root, nodes, name)
+    lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
+    good = [entry for entry in lists if entry.error is None]
+    rows = [
+        {
+            "spider": spider,
+            "nodes": [entry.node.name for entry in good if spider in entry.spiders],
+            "missing": [entry.node.name for entry in good if spider not in entry.spiders],
+        }
+        for spider in sorted({spider for entry in good for spider in entry.spiders})
+    ]
+    told = [
+        {"name": entry.node.name, "url": entry.node.url, "version": entry.version, "spiders": entry.spiders,
+         "reason": str(entry.error or "")}
+        for entry in lists
+    ]  # fmt: skip
+    if not output.document({"project": name, "spiders": rows, "nodes": told}) and good:
+        cells = [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows]
+        table(("spider", "nodes", "missing on"), cells)
+        for one in dict.fromkeys(entry.version for entry in good):
+            say(f"{one}: {', '.join(entry.node.name for entry in good if entry.version == one)}")
+    errors = [entry.error for entry in lists]
+    complain_each(errors)
+    raise typer.Exit(exit_code(len(lists), errors))
+
+
+def _spider(name: str, lists: Sequence[SpiderList]) -> dict[str, Any]:
+    return {
+        "spider": name,
+        "nodes": [entry.node.name for entry in lists if name in entry.spiders],
+        "missing": [entry.node.name for entry in lists if name not in entry.spiders],
+    }
+
+
+def _spider_row(entry: SpiderList) -> dict[str, Any]:
+    row = {"name": entry.node.name, "url": entry.node.url, "version": entry.version}
+    return {**row, "spiders": list(entry.spiders), "reason": str(entry.error or "")}
+
+
+def _show_spiders(rows: Sequence[dict[str, Any]], good: Sequence[SpiderList]) -> None:
+    if not good:
+        return
+    table(
+        ("spider", "nodes", "missing on"),
+        [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows],
+    )
+    where: dict[str | None, list[str]] = {}
+    for entry in good:
+        where.setdefault(entry.version, []).append(entry.node.name)
+    for version, names in where.items():
+        say(f"{version}: {', '.join(names)}")
+
+
+def rollback(
+    context: Context,
+    version: Annotated[
+        Optional[str], typer.Argument(metavar="VERSION", help="Its name or how it begins; otherwise the one before.")
+    ] = None,
+    project: Project = None,
+    dry_run: DryRun = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
+    output: Output = Output(),
+    quiet: Quiet = False,
+) -> None:
+    """Make an earlier version current on all nodes.
+
+    Its kept egg is sent again under a new name, since Scrapyd runs what sorts
+    last. The last ten eggs that were deployed from here are kept. Twice in a row
+    comes back to where it was. A crawl takes the code that is here all the same,
+    and says so; `sdist crawl --version` takes another one.
+
+    Example: sdist rollback
+    """
+    found = context.project
+    name, nodes = context.project_nodes(None, project)
+    state = state_dir(found.root)
+    seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
+    must_answer(len(seen), [entry.error for entry in seen])
+    known = known_times(found.root, nodes, name)
+    kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
+    saved = choose(kept, version, _current(seen, known), folder=state / "eggs")
+    egg = saved.read()
+    if all(_runs(entry, egg.content_hash, known) for entry in seen):
+        say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
+        output.document(present_document(seen, name))
+        raise typer.Exit
+    there = [name for entry in seen for name in entry.versions]
+    again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), there))
+    wish = RollOutRequest(given={node.name: again for node in nodes}, retries=RETRIES, dry_run=dry_run)
+    if not quiet:
+        say(f"Sending {saved.version} again as {again} …")
+    result = roll_out(found, name, nodes, egg, state, timeout, wish, progress=not quiet)
+    tell(result, name, wish, as_json=output.as_json, quiet=quiet)
+    raise typer.Exit(exit_code_of(result) or _not_current(result))
+
+
+def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
+    """The newest deployment of most nodes."""
+    found = [name for entry in seen if (name := current(entry.versions, known)) is not None]
+    return max(found, key=lambda name: (found.count(name), name)) if found else None
+
+
+def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> bool:
+    """Whether this code was deployed last on a node, and runs there by default."""
+    names = (seen.default, current(seen.versions, known))
+    return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
+
+
+def _not_current(result: RollOut) -> int:
+    """Return 3 if jobs that name no version would still run another one, else 0."""
+    wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
+    if wrong:
+        complain(
+            f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
+            f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
+        )
+    return 3 if wrong else 0
+
+
+def prune(
+    context: Context,
+    keep: Annotated[
+        int, typer.Option("--keep", help="How many versions stay on each node.", min=1, show_default=False)
+    ],
+    project: Project = None,
+    node: Nodes = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    timeout: Seconds = TIMEOUT,
+    output: Output = Output(),
+) -> None:
+    """Delete old versions of the project from the nodes.
+
+    The oldest by time go first, deployments and what crawls brought alike. What a
+    job runs or waits for stays, and so do the newest deployment and the default.
+    Where a job runs whose version Scrapyd does not tell, nothing is deleted.
+
+    Example: sdist prune --keep 5
+    """
+    found = context.project
+    name, nodes = context.project_nodes(node, project)
+    version_of = version_lookup(found)
+    seen = node_versions.look(nodes, name, timeout=timeout)
+    known = known_times(found.root, nodes, name)
+    plans = [node_versions.plan(entry, keep, version_of, known) for entry in seen]
+    doomed = sum(len(entry.versions) for entry in plans)
+    if doomed and not dry_run:
+        if not yes:
+            _confirm(plans, doomed)
+        plans = list(node_versions.delete(plans, version_of, timeout=timeout))
+    _tell(plans, name, output=output, dry_run=dry_run)
+    if dry_run and doomed:
+        raise typer.Exit(WOULD_CHANGE)
+    raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans]))
+
+
+def _confirm(plans: Sequence[Pruning], doomed: int) -> None:
+    what = f"{counted(doomed, 'version')} from {counted(sum(bool(entry.versions) for entry in plans), 'node')}"
+    lines = [f"{entry.node.name}: {', '.join(entry.versions)}" for entry in plans if entry.versions]
+    try:
+        confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
+    except typer.Exit:  # a no is no failure here
+        say("Nothing was deleted.")
+        raise typer.Exit from None
+
+
+def _tell(plans: Sequence[Pruning], project: str, *, output: Output, dry_run: bool) -> None:
+    nodes = [
+        {
+            "name": entry.node.name,
+            "url": entry.node.url,
+            "project": entry.project,
+            "deleted": entry.versions,
+            "in_use": entry.use.jobs,
+            "jobs_of_unknown_version": entry.use.unknown,
+            "reason": str(entry.error or ""),
+        }
+        for entry in plans
+    ]
+    if not output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
+        rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
+        if rows:
+            table(("node", "would be deleted" if dry_run else "deleted"), rows)
+        elif not any(entry.error for entry in plans):
+            say("There is nothing to delete.")
+        for entry in plans:
+            _say_held(entry)
+    complain_each(entry.error for entry in plans)
+
+
+def _say_held(entry: Pruning) -> None:
+    for version, jobs in entry.use.jobs.items():
+        say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
+    if entry.use.unknown:
+        say(
+            f"{entry.node.name}: everything stays; of {', '.join(entry.use.unknown)}, which runs there, Scrapyd does "
+            "not tell the version. Run this again when it has ended."
+        )

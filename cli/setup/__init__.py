@@ -1,1 +1,0 @@
-"""Commands about a project's own configuration, and about what runs sdist at given times."""

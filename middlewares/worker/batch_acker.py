@@ -1,0 +1,273 @@
+"""How a leasing worker's batches end and are reported: acked with their part, given back, or lost with their lease.
+
+And how parts leave their node once their batch is done: a frontier may never finish, and its files would grow for ever.
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import BatchState, meaning, not_made
+
+from ..classifier import count_found
+from .base import plain_stats, report_head
+from .lease_client import StoreLost
+from .lease_renewer import LeaseLoss
+from .work_unit import LeasedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from pathlib import Path
+
+    from scrapy.crawler import Crawler
+
+    from scrapyd_dist.batches import Batch
+
+    from ..assignment import PullAssignment
+    from .lease_client import LeaseClient, Notifier
+    from .lease_renewer import HeldLease
+    from .request_tracker import RequestTracker
+    from .work_unit import WorkUnit
+
+logger = logging.getLogger(__name__)
+#: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
+ANSWERS = ("downloader/response_status_count/", "downloader/request_count", "downloader/exception_count", "retry/count")
+#: what a report counts, and starts from
+NOTHING = {"requests": 0, "done": 0, "missed": 0, "errors": 0, "pages": 0, "items": 0}
+#: seconds between two sweeps, and files that are looked at in one
+EVERY, MOST = 300.0, 1_000
+_PART = re.compile(r"\.b(?P<batch>\d+)\.a(?P<attempt>\d+)\.jl")
+
+
+class PullReport:
+    """The reports of one worker, and of each of its batches."""
+
+    def __init__(self, job: PullAssignment) -> None:
+        self._job = job
+        self._started = time.time()
+        self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
+        self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
+        self._answers: Counter[str] = Counter()  #: that reports of batches have told
+        self.trouble = ""  #: of a batch that could not be ended
+        self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
+        self.unreached = False  #: the store cannot be used from here, and that will stay so
+
+    def fate(self, batch: LeasedBatch, fate: str) -> None:
+        """What became of a batch; only an acked one counts in the worker's totals from now on."""
+        self._batches[fate] += 1
+        if fate == "acked":
+            self._ended.update(batch.ledger.progress())
+
+    def of_batch(
+        self, batch: LeasedBatch, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The final report of an attempt, as a job that was sent one batch would write it.
+
+        What the sites answered is that since the report before, of whichever batch a page was: the sum is right.
+        """
+        number, attempt = batch.key
+        now = Counter({name: value for name, value in stats.items() if name.startswith(ANSWERS)})
+        answers, self._answers = now - self._answers, now
+        return {
+            **self._head("ended", batch.started, batch=number, attempt=attempt),
+            **batch.ledger.close(),
+            "finish_reason": reason,
+            "problem": batch.problem,
+            "part": part,
+            "feeds": [],
+            "feeds_failed": 0,
+            "stats": dict(answers),
+        }
+
+    def progress(self, held: Collection[LeasedBatch]) -> dict[str, Any]:
+        """How far the worker is."""
+        sums = Counter(self._ended)
+        for batch in held:
+            sums.update(batch.ledger.progress())
+        counts = {name: sums[name] for name in NOTHING}
+        return {**self._head("running", self._started), **counts, "batches": {**self._batches, "held": len(held)}}
+
+    def final(self, reason: str, problem: str, limit: str, stats: dict[str, Any]) -> dict[str, Any]:
+        """How it ended."""
+        return {
+            **self.progress(()),
+            "state": "ended",
+            "finish_reason": reason,
+            "problem": problem or self.trouble,
+            "limit": limit,
+            "unreached": self.unreached,
+            **({} if self.public is None else {"public": self.public}),
+            "part": None,
+            "stats": plain_stats(stats),
+        }
+
+    def _head(self, state: str, started: float, **more: int) -> dict[str, Any]:
+        return report_head(state, self._job.crawl, self._job.version, started, worker=self._job.name, **more)
+
+
+class BatchAcker:
+    """The batches that this worker has, and their ends.
+
+    Args:
+        crawler: the worker's.
+        report: counts what becomes of them.
+        lease_client: the store.
+        tracker: what counts the requests.
+        notifier: tells that a batch has ended.
+        store_lost: is told, once, why the store can be told nothing any more.
+    """
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        report: PullReport,
+        *,
+        lease_client: LeaseClient,
+        tracker: RequestTracker,
+        notifier: Notifier,
+        store_lost: Callable[[str], object],
+    ) -> None:
+        self._crawler, self._report, self._notifier = crawler, report, notifier
+        self._lease_client, self._tracker, self._store_lost = lease_client, tracker, store_lost
+        self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._away = False  #: the store is lost: nothing can be told to it
+        self.held: dict[tuple[int, int], LeasedBatch] = {}
+
+    def changed(self, begun: WorkUnit) -> None:
+        """Something of it has ended."""
+        if begun.over and isinstance(begun, LeasedBatch):
+            # Not at once: what a middleware makes of an exception comes right after the callback's own output.
+            asyncio.get_running_loop().call_soon(self._end_if_over, begun)
+
+    def _end_if_over(self, batch: LeasedBatch) -> None:
+        if batch.over and batch.key in self.held and batch.key not in self._ending:
+            self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
+
+    async def _end(self, batch: LeasedBatch, reason: str) -> None:
+        self._tracker.leave(batch)
+        fate = "failed"
+        try:
+            part = None
+            try:
+                part = await asyncio.to_thread(batch.part.close)
+            except OSError as error:
+                batch.problem = batch.problem or f"Its items could not be kept in this node's logs: {error}."
+            report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
+            finds = batch.finds
+            good = reason == "finished" and not batch.problem
+            if good:  # before the ack: better twice than never; as the batch's own, which no walk forgets
+                await self._lease_client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
+            kept = await self._lease_client.ack(batch.key, report, finds.found, finds.take_counts())
+            if kept is None:
+                fate = "lost"
+            else:
+                count_found(self._crawler, kept)
+                fate = "acked" if good else fate
+        except StoreLost as error:
+            self._lose_store(str(error))
+        except Exception as error:  # a batch that never ends would keep the worker for ever
+            logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
+            self._report.trouble = f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
+            self._lease_client.release(batch.key)  # else its lease would be renewed for as long as this worker lives
+        self._part_from(batch, fate)
+
+    def _part_from(self, batch: LeasedBatch, fate: str) -> None:
+        """The batch is not this worker's any more."""
+        self._ending.pop(batch.key, None)
+        self._tracker.leave(batch)
+        if fate != "acked":
+            batch.part.discard()
+        self._report.fate(batch, fate)
+        self._crawler.stats.inc_value(f"distributed/batches_{fate}")
+        self._crawler.stats.inc_value("distributed/requests_left", batch.left)
+        self.held.pop(batch.key, None)
+        self._notifier.tell()
+
+    def lost(self, held: HeldLease, loss: LeaseLoss) -> None:
+        """A lease is lost: no request of its batch is made any more, and nothing is told of it."""
+        batch = self.held.get((held.batch, held.attempt))
+        if batch is None or batch.key in self._ending:  # the ack itself will tell
+            return
+        self._part_from(batch, "lost")
+        if loss is LeaseLoss.AWAY:
+            self._lose_store("it has not answered for as long as a lease lasts")
+
+    def _lose_store(self, why: str) -> None:
+        if not self._away:
+            self._away = True
+            self._store_lost(why)
+
+    async def finish(self, reason: str) -> None:
+        """The worker ends: ack complete batches, give back those not begun, and report how far the rest came."""
+        while self._ending:
+            await asyncio.wait(list(self._ending.values()))
+        for batch in list(self.held.values()):
+            if batch.key not in self.held:  # its lease was lost meanwhile
+                continue
+            if self._away:
+                self._part_from(batch, "lost")
+            elif batch.touched:
+                # Under its key, as any other: the lease that ends with the ack is not one that was lost.
+                work = self._end(batch, "finished" if batch.over else self._cut_short(batch, reason))
+                self._ending[batch.key] = task = asyncio.ensure_future(work)
+                await task
+            else:
+                batch.part.discard()  # before: the next worker of it on this node writes a part of the same name
+                self._part_from(batch, "given_back" if await self._give_back(batch.key, reason) else "lost")
+        try:
+            for one in await self._lease_client.unclaimed():
+                await self._give_back((one.batch.number, one.attempt), reason)
+        except StoreLost as error:
+            self._lose_store(str(error))
+
+    @staticmethod
+    def _cut_short(batch: LeasedBatch, reason: str) -> str:
+        """The finish reason of a batch that is not over; what the settings ended is done as far as that was wanted.
+
+        Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
+        """
+        if meaning(reason).by_settings:
+            batch.ledger.rest = not_made(reason)
+            return "finished"
+        return "shutdown" if reason == "finished" else reason
+
+    async def _give_back(self, key: tuple[int, int], reason: str) -> bool:
+        try:
+            return await self._lease_client.give_back(key, f"its worker has ended ({reason})")
+        except StoreLost as error:
+            self._lose_store(str(error))
+            return False
+
+
+async def keep_sweeping(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> None:
+    """Sweep now, and then from time to time, until it is cancelled.
+
+    Args:
+        folder: the frontier's own, in the node's logs.
+        crawl: the frontier.
+        batch: gives the batch of a number as the store has it; None where it cannot tell.
+    """
+    while True:
+        removed = await sweep(folder, crawl, batch)
+        if removed:
+            logger.info("%d files whose items are home were removed from %s", removed, folder)
+        await asyncio.sleep(EVERY)
+
+
+async def sweep(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> int:
+    """Remove the parts whose batch is done in the store, of this attempt or a later one; how many."""
+    removed = 0
+    for path in (await asyncio.to_thread(lambda: sorted(folder.glob(f"{crawl}.b*.jl"))))[:MOST]:
+        found = _PART.fullmatch(path.name.removeprefix(crawl))
+        row = await batch(int(found["batch"])) if found else None
+        if found and row is not None and row.state is BatchState.DONE and int(found["attempt"]) <= row.attempts:
+            path.unlink(missing_ok=True)  # another worker of this node may sweep as well
+            removed += 1
+    return removed

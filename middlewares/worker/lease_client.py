@@ -1,0 +1,278 @@
+"""A leasing worker's calls to the store: the next batches, acks, and whether more will come.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
+from scrapyd_dist.frontier.backlog import SeenBefore
+from scrapyd_dist.frontier.intake import add_unseen
+from scrapyd_dist.store.worker_thread import StoreThread
+
+from .lease_renewer import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from scrapyd_dist.batches import Batch, Crawl, Miss
+    from scrapyd_dist.frontier.backlog import Leased, NewBatch
+    from scrapyd_dist.frontier.intake import FrontierIntake
+    from scrapyd_dist.store.base import Store
+
+    from ..assignment import PullAssignment
+    from .lease_renewer import LeaseRenewer
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+#: seconds between two calls to a store that does not answer
+AGAIN = 1.0
+#: seconds for which a worker that ends waits for the store
+HURRY = 10.0
+#: seconds that a worker waits for batches that may come back: from a worker that died, or whose part may be lost
+MAY_RETURN = 5.0
+#: seconds for which a worker that writes what its own pages led to counts as a producer
+PRODUCING = 60.0
+
+
+class Notifier:
+    """Wakes all waiting tasks, each time."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def tell(self) -> None:
+        """Something has changed."""
+        waiting, self._waiting = self._waiting, set()
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Until something has changed, or until `timeout` seconds have passed."""
+        one = asyncio.get_running_loop().create_future()
+        self._waiting.add(one)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(one, timeout)
+
+
+def is_suspect(leased: Leased) -> bool:
+    """Whether workers died on this batch, or on the one that it was cut from."""
+    return leased.attempt - leased.batch.forgiven > 1 or leased.batch.parent > 0
+
+
+class StoreLost(Exception):
+    """The store has not answered for as long as a lease lasts, or has forgotten the crawl; the text says more."""
+
+
+class LeaseClient:
+    """One worker's batches, as the store has them."""
+
+    def __init__(self, job: PullAssignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
+        self._job = job
+        self._thread = StoreThread(store)
+        self._db = store
+        self._renewer = renewer
+        self._key = key
+        self._asking: asyncio.Task[list[Leased]] | None = None
+        self._drained: float | None = None  #: since when nothing is left but what may return
+        self._began = time.monotonic()
+        self._patience = job.lease  #: seconds
+        self._ends = False
+        self.batches = 0  #: leased so far
+        self.requests = 0  #: in them
+
+    async def crawl(self) -> Crawl:
+        """The crawl's row."""
+        return await self._ask(self._db.crawl, self._job.crawl)
+
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        """The next batches, at most `limit`; if they are shared fairly, none of the slots of which there is enough.
+
+        Raises:
+            StoreLost: as all of these.
+        """
+        self._asking = asyncio.ensure_future(self._next(limit, enough))
+        leased = await asyncio.shield(self._asking)
+        if self._ends:
+            return []
+        self._asking = None
+        # A lease may be lost already, before its batch has begun.
+        return [one for one in leased if self._renewer.holds(one.batch.number, one.attempt)]
+
+    async def unclaimed(self) -> list[Leased]:
+        """Batches that the store gave while the worker was told to end."""
+        return [] if self._asking is None else await self._asking
+
+    async def _next(self, limit: int, enough: Collection[str]) -> list[Leased]:
+        leased = await self._ask(self._lease, min(limit, self._left()), enough)
+        first = next((at for at, one in enumerate(leased) if is_suspect(one)), len(leased))
+        for one in leased[first + 1 :]:  # a batch that kills its worker should take no other with it
+            await self.give_back((one.batch.number, one.attempt), "one before it is worked on alone")
+        leased = leased[: first + 1]
+        if leased:
+            self._drained = None
+        self.batches += len(leased)
+        self.requests += sum(one.batch.size for one in leased)
+        return leased
+
+    def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
+        since = clock()
+        leased = self._db.lease_next(
+            self._job.crawl,
+            self._job.lessee,
+            slots=self._job.slots,
+            seconds=self._job.lease,
+            limit=limit,
+            fair=self._job.fair,
+            enough=enough,
+            now=time.time(),
+        )
+        for one in leased:
+            self._renewer.hold(one.batch.number, one.attempt, since)
+        return leased
+
+    @property
+    def limit(self) -> str:
+        """The limit of this worker that is reached, in words; empty while it may lease more."""
+        job = self._job
+        if job.max_batches and self.batches >= job.max_batches:
+            return f"{job.max_batches} batches"
+        if job.max_requests and self.requests >= job.max_requests:
+            return f"{job.max_requests} requests"
+        if job.max_time and time.monotonic() - self._began >= job.max_time:
+            return f"{job.max_time:g} s"
+        return ""
+
+    def _left(self) -> int:
+        """How many batches one call may bring."""
+        if self._job.max_requests:
+            return 1
+        return self._job.max_batches - self.batches if self._job.max_batches else 1_000
+
+    async def no_more(self) -> bool:
+        """Whether an idle worker that was just given nothing will get no more work."""
+        backlog = await self._ask(self._db.backlog, self._job.crawl)
+        if backlog.finished:
+            return True
+        if backlog.producers or backlog.standing or (backlog.leased and not self._job.slots):
+            self._drained = None
+            return False
+        if self._job.slots or not (backlog.expired or backlog.acked):
+            return True
+        self._drained = self._drained or time.monotonic()
+        return time.monotonic() - self._drained > MAY_RETURN
+
+    async def ack(
+        self,
+        key: tuple[int, int],
+        report: Mapping[str, Any],
+        found: Sequence[FrontierIntake],
+        counts: Mapping[str, int],
+    ) -> dict[str, int] | None:
+        """Ack a batch that has led to these requests: their counts as kept; None when its lease was lost."""
+        kept: dict[str, int] = {}
+
+        def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+            kept.clear()
+            kept.update(told)  # before: it may be only the answer that is lost, and the next time says no
+            self._db.ack(self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told)
+
+        if await self._let_go(key, self._add, keep, found, counts) or await self._was_acked(*key):
+            return kept
+        return None
+
+    async def _was_acked(self, batch: int, attempt: int) -> bool:
+        """Whether the store took the ack all the same: its answer was lost, and the second time it said no."""
+        acked = await self._ask(self._db.attempts, self._job.crawl, {AttemptState.ACKED})
+        if any((one.batch, one.number) == (batch, attempt) for one in acked):
+            return True
+        row = await self._ask(self._db.batch, self._job.crawl, batch)
+        return row.state is BatchState.DONE and row.attempts == attempt
+
+    async def batch(self, number: int) -> Batch | None:
+        """The batch as the store has it; None when that is not to be had now."""
+        with suppress(DistError):
+            return await self._thread(self._db.batch, self._job.crawl, number)
+        return None
+
+    def release(self, key: tuple[int, int]) -> None:
+        """Renew its lease no more."""
+        self._renewer.release(*key)
+
+    async def give_back(self, key: tuple[int, int], reason: str) -> bool:
+        """No request of it was made."""
+        return await self._let_go(
+            key, self._db.give_back, self._job.crawl, *key, self._job.name, reason=reason, now=time.time()
+        )
+
+    async def _let_go(self, key: tuple[int, int], verb: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        try:
+            await self._ask(verb, *args, **kwargs)
+        except StepRefused as error:
+            logger.warning("the store refused the end of batch %d, attempt %d: %s", *key, error)
+            return False
+        finally:
+            self._renewer.release(*key)
+        return True
+
+    async def add(self, found: Sequence[FrontierIntake], counts: Mapping[str, int]) -> dict[str, int]:
+        """Add requests that the worker's own pages have led to; their counts as the store kept them."""
+
+        def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+            self._db.add_batches(self._job.crawl, new, now=time.time(), counts=told)
+
+        await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
+        try:
+            return await self._ask(self._add, keep, found, counts)
+        finally:
+            await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
+
+    def _add(
+        self,
+        keep: Callable[[Sequence[NewBatch], Mapping[str, int]], None],
+        found: Sequence[FrontierIntake],
+        counts: Mapping[str, int],
+    ) -> dict[str, int]:
+        if found or counts:
+            return add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)[1]
+        keep((), {})
+        return {}
+
+    async def missed(self, misses: Sequence[Miss]) -> None:
+        """Tell of found requests that no worker can make."""
+        if misses:
+            await self._ask(self._db.add_misses, self._job.crawl, misses)
+
+    async def _ask(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        since: float | None = None
+        while True:
+            try:
+                return await self._thread(verb, *args, **kwargs)
+            except (StepRefused, SeenBefore):
+                raise
+            except NothingMatched as error:
+                raise StoreLost(str(error)) from None
+            except StoreError as error:
+                if since is None:
+                    since = time.monotonic()
+                    logger.warning("the store does not answer, asking again: %s", error)
+                elif time.monotonic() - since > self._patience:
+                    raise StoreLost(str(error)) from None
+            await asyncio.sleep(AGAIN)
+
+    def end(self) -> None:
+        """The worker ends: nothing more is leased, and calls to the store are given up soon."""
+        self._ends = True
+        self._patience = min(self._patience, HURRY)
+
+    def close(self) -> None:
+        """Wait for the call that is under way, and close the connection."""
+        self._thread.close()

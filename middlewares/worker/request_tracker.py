@@ -1,0 +1,326 @@
+"""Passes each batch's mark from its requests on to all that follows from them, and notes how every one ends.
+
+Whatever Scrapy does with a request of a batch (fetches it, redirects it, filters it, fails it, drops it without a
+word), it counts as open until then and no longer. Items have no mark: theirs is that of the response. Part of the
+worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from scrapy import Request, signals
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.utils.misc import build_from_crawler, load_object
+from twisted.python.failure import Failure
+
+from scrapyd_dist.errors import SessionExpired
+
+from ..classifier import Disposition
+from ..codec import WatchedDict, own_errback
+from ..engine_compat import each
+from ..targets import MARK, Target
+from .base import SAME_PAGE, follows_rule, in_callback
+from .work_unit import BATCH, OURS, LeasedBatch, UnitMark, attempt_over, judge, mark_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from scrapy.settings import BaseSettings
+
+    from .work_unit import WorkUnit
+
+
+def use_batch_filter(settings: BaseSettings) -> None:
+    """Called before the crawl's components are made."""
+    usual = load_object(settings["DUPEFILTER_CLASS"])
+    if not issubclass(usual, BatchDupeFilter):
+        settings.set(
+            "DUPEFILTER_CLASS", type("BatchDupeFilter", (BatchDupeFilter,), {"usual": usual}), priority="cmdline"
+        )
+    # What is left of a crawl is in the store; a queue on disk would be this job's alone, and never be read.
+    settings.set("JOBDIR", None, priority="cmdline")
+
+
+class BatchDupeFilter(BaseDupeFilter):
+    """As many of the project's own filters as there are attempts in this process.
+
+    As if each were a process of its own: what follows from one batch is fetched for it, whatever the worker has
+    fetched before, and a worker that runs for days does not grow.
+    """
+
+    usual: type[BaseDupeFilter]  #: the project's own
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._filters: dict[tuple[int, int] | None, BaseDupeFilter] = {}
+        crawler.signals.connect(self._over, attempt_over)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> BatchDupeFilter:
+        return cls(crawler)
+
+    def _filter(self, request: Request) -> BaseDupeFilter:
+        mark = mark_of(request)
+        key = None if mark is None else mark.key
+        if key not in self._filters:
+            self._filters[key] = build_from_crawler(self.usual, self._crawler)
+            self._filters[key].open()
+        return self._filters[key]
+
+    def request_seen(self, request: Request) -> bool:
+        return self._filter(request).request_seen(request)
+
+    def log(self, request: Request, spider: Spider) -> None:
+        self._filter(request).log(request, spider)
+
+    def _over(self, key: tuple[int, int]) -> None:
+        gone = self._filters.pop(key, None)
+        if gone is not None:
+            gone.close("finished")
+
+    def close(self, reason: str) -> None:
+        while self._filters:
+            self._filters.popitem()[1].close(reason)
+
+
+logger = logging.getLogger(__name__)
+
+
+class RequestTracker:
+    """All that a worker has begun, by batch and attempt."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        *,
+        crawl: str,
+        target: Target,
+        rules_lead_away: bool,
+        changed: Callable[[WorkUnit], None],
+        again: Callable[[WorkUnit, UnitMark, Request], bool],
+    ) -> None:
+        """Nothing is begun yet.
+
+        Args:
+            crawler: the worker's; its engine is there by now.
+            crawl: its crawl.
+            target: which requests go to the frontier.
+            rules_lead_away: what a CrawlSpider's rule follows belongs to the producer.
+            changed: is called whenever something of a unit has ended.
+            again: repeats a request whose session has expired; False when it will not.
+        """
+        self._crawler = crawler
+        self.crawl = crawl
+        self._target = target
+        self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
+        self._changed = changed
+        self._again = again
+        self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
+        self._repeated: set[UnitMark] = set()
+        self._offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
+        self._rules_lead_away = rules_lead_away
+        self.begun: dict[tuple[int, int], WorkUnit] = {}
+        connect = crawler.signals.connect
+        connect(self._scheduled, signals.request_scheduled)
+        connect(self._dropped, signals.request_dropped)
+        connect(self._item, signals.item_scraped)
+        connect(self._no_item, signals.item_dropped)
+        connect(self._no_item, signals.item_error)
+
+    def enter(self, begun: WorkUnit) -> None:
+        self.begun[begun.key] = begun
+
+    def leave(self, begun: WorkUnit) -> None:
+        """Nothing more is counted of it; its requests that are still waiting are not made."""
+        if self.begun.pop(begun.key, None) is not None:
+            self._crawler.signals.send_catch_log(attempt_over, key=begun.key)
+
+    def _of(self, page: Any) -> tuple[WorkUnit | None, UnitMark | None]:
+        mark = mark_of(page)
+        return (None if mark is None else self.begun.get(mark.key)), mark
+
+    # requests
+
+    def watched(
+        self, request: Request, begun: WorkUnit, index: int | None = None, source: int | None = None
+    ) -> Request:
+        """The request with its mark, and with an errback that notes its failure."""
+        errback = own_errback(request)
+        if BATCH in request.meta:  # it is handed over a second time, or has the whole meta of its response
+            request = request.replace()
+        mark = begun.begin(index, source)
+        request.meta[BATCH] = mark
+        request.errback = WatchedDict(self._failed, mark, errback)
+        return request
+
+    def _sorted(self, request: Request, begun: WorkUnit, source: int | None) -> Request | None:
+        """The request as this worker crawls it, or None when it is for the frontier, or dropped."""
+        for name in OURS:
+            request.meta.pop(name, None)
+        spider = self._crawler.spider
+        assert spider
+        if self._rules_lead_away and not request.meta.get(MARK) and follows_rule(self._crawler, request):
+            self._count("links_not_followed")
+            return None
+        if self._target.takes(request, spider):
+            if self._limited and self._rules_lead_away:  # the producer alone counts how many there are
+                self._count("links_beyond_limit")
+                return None
+            fate = begun.finds.take(request)
+            if fate is not Disposition.LOCAL:
+                return None
+        return self.watched(request, begun, source=source)
+
+    def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
+        begun = self.begun.get(mark.key)
+        if begun is None:
+            return None
+        try:
+            output = failure if errback is None else errback(failure)
+        except Exception as error:
+            if not self._expired(error, begun, mark, failure):
+                begun.missed(mark, *judge(failure))
+                self._ended(begun, mark)
+                raise
+            return None
+        begun.missed(mark, *judge(failure))
+        if output is None or isinstance(output, Failure):
+            self._ended(begun, mark)
+            return output
+        following = self._from_errback(begun, mark, output)
+        # Scrapy 2.13 throws the output away when it was the download that failed.
+        finalize(following, self._ended, begun, mark).atexit = False
+        return following
+
+    async def _from_errback(self, begun: WorkUnit, mark: UnitMark, output: Any) -> AsyncIterator[Any]:
+        if mark in self._in_output:  # a response was refused: `outputs` is around this
+            async for one in each(output):
+                yield one
+            return
+        try:
+            async for one in each(output):
+                if (kept := self._carried(begun, mark, one)) is not None:
+                    yield kept
+        finally:
+            self._ended(begun, mark)
+
+    # what pages lead to
+
+    async def outputs(self, response: Response, result: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """A callback's output, marked."""
+        begun, mark = self._of(response)
+        if begun is None or mark is None:
+            async for output in result:
+                if mark is None or not isinstance(output, Request):  # of a lost batch nothing more is fetched
+                    yield output
+            return
+        begun.begin_again(mark)
+        begun.page()
+        self._in_output.add(mark)
+        try:
+            async for output in result:
+                if (kept := self._carried(begun, mark, output)) is not None:
+                    yield kept
+        except Exception as error:
+            begun.missed(mark, "failed", in_callback(error))
+            raise
+        else:
+            if mark not in self._repeated:
+                begun.done(mark)
+        finally:
+            self._repeated.discard(mark)
+            self._in_output.discard(mark)
+            self._ended(begun, mark)
+
+    def raised(self, response: Response, error: Exception) -> Iterable[Any] | None:
+        """A callback has raised this; an iterable says that it was taken care of."""
+        begun, mark = self._of(response)
+        if begun is None or mark is None:
+            return None
+        if self._expired(error, begun, mark, response):
+            return ()
+        if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
+            begun.missed(mark, "failed", in_callback(error))
+        self._ended(begun, mark)
+        return None
+
+    def _carried(self, begun: WorkUnit, mark: UnitMark, output: Any) -> Any:
+        if isinstance(output, Request):
+            return self._sorted(output, begun, mark.source)
+        if output is not None:
+            begun.item_in()
+        return output
+
+    def _expired(self, error: Exception, begun: WorkUnit, mark: UnitMark, page: Response | Failure) -> bool:
+        """Whether a request is repeated because its session has expired."""
+        request = getattr(page, "request", None)
+        if not isinstance(error, SessionExpired) or request is None or not self._again(begun, mark, request):
+            return False
+        if mark in self._in_output:
+            self._repeated.add(mark)
+        self._ended(begun, mark)
+        return True
+
+    def _ended(self, begun: WorkUnit, mark: UnitMark) -> None:
+        begun.end(mark)
+        self._changed(begun)
+
+    # signals
+
+    def _scheduled(self, request: Request) -> None:
+        begun, mark = self._of(request)
+        if begun is None or mark is None:
+            return
+        if "redirect_urls" in request.meta:
+            begun.redirected(mark, request.url)
+        # Scrapy filters a request that leaves the site without a word: no signal, no failure.
+        if self._is_offsite(request):
+            if "redirect_urls" in request.meta:
+                begun.missed(mark, "gone", f"redirected to {request.url}, which was filtered")
+            else:
+                begun.missed(mark, "gone", "it leads to another site than those of the spider's allowed_domains")
+            self._ended(begun, mark)
+
+    def _is_offsite(self, request: Request) -> bool:
+        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
+            return False
+        assert self._crawler.spider
+        return not self._offsite.should_follow(request, self._crawler.spider)
+
+    def _dropped(self, request: Request) -> None:
+        begun, mark = self._of(request)
+        if begun is not None and mark is not None:
+            begun.missed(mark, "gone", SAME_PAGE)
+            self._ended(begun, mark)
+
+    def _item(self, item: Any, response: Response | None) -> None:
+        begun, mark = self._of(response)
+        if begun is None or mark is None:
+            self._homeless(mark)
+        elif isinstance(begun, LeasedBatch):
+            begun.item(item, mark)
+        self._no_item(response)
+
+    def _homeless(self, mark: UnitMark | None) -> None:
+        if mark is None:
+            self._count("items_of_no_batch")
+        else:
+            self._count("items_too_late")
+            logger.warning("an item of batch %d came after its attempt was over; it is not collected", mark.batch)
+
+    def _no_item(self, response: Response | None) -> None:
+        begun, _ = self._of(response)
+        if begun is not None:
+            begun.item_out()
+            self._changed(begun)
+
+    def _count(self, name: str) -> None:
+        self._crawler.stats.inc_value(f"distributed/{name}")

@@ -1,0 +1,313 @@
+"""The units of a worker's work, and the account of a batch: which requests are done, gone, failed or dead.
+
+A request is open from its start in Scrapy until its page, its failure or its disappearance was noted, and an item until
+it has left the pipelines. Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scrapy.spidermiddlewares.httperror import HttpError
+
+from scrapyd_dist.payload import REPLACES
+
+from ..codec import PagesUsedUp
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from scrapyd_dist.frontier.backlog import Leased
+    from scrapyd_dist.payload import RequestValue
+
+    from ..classifier import FoundRequests
+    from .base import PartFile
+
+logger = logging.getLogger(__name__)
+#: 4xx that say "not now" instead of "not there"
+NOT_NOW = frozenset({408, 429})
+
+
+class RequestLedger:
+    """What became of each request of the batch."""
+
+    def __init__(self, urls: list[str], *, again: bool = False) -> None:
+        """Nothing has ended.
+
+        Args:
+            urls: of the requests.
+            again: whether some of them were made in an earlier batch, and failed there.
+        """
+        self._urls = urls
+        self._again = again
+        self._items: dict[int, array[int]] = {}  #: request -> first, end, first, end, … of its items
+        self.located = True  #: whether the items are where they are counted, one behind the other
+        self._done: set[int] = set()
+        self._missed: dict[int, tuple[str, str]] = {}
+        self._redirected: dict[int, str] = {}
+        self.pages = 0
+        self.items = 0
+        self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
+
+    def done(self, index: int) -> None:
+        if index not in self._missed:
+            self._done.add(index)
+
+    def missed(self, index: int, kind: str, reason: str) -> None:
+        self._done.discard(index)
+        self._missed.setdefault(index, (kind, reason))
+
+    def redirected(self, index: int, url: str) -> None:
+        self._redirected[index] = url
+
+    def item(self, index: int | None) -> None:
+        """One more item was written; it came of this request, or of one that followed from it."""
+        place = self.items
+        self.items += 1
+        if index is None:
+            return
+        places = self._items.get(index)
+        if places is None:
+            self._items[index] = array("Q", (place, place + 1))
+        elif places[-1] == place:
+            places[-1] += 1
+        else:
+            places.extend((place, place + 1))
+
+    def lost_item(self, index: int | None, error: Exception) -> str:
+        """Note an item without a JSON form: its request has failed, or else the batch has a problem."""
+        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+        logger.error(reason)
+        if index is None:
+            return f"An item was lost: {reason}."
+        self.missed(index, "failed", reason)
+        return ""
+
+    def progress(self) -> dict[str, int]:
+        return {
+            "requests": len(self._urls),
+            "done": len(self._done),
+            "missed": len(self._missed),
+            "errors": sum(kind != "gone" for kind, _ in list(self._missed.values())),  # a thread reports
+            "pages": self.pages,
+            "items": self.items,
+        }
+
+    def close(self) -> dict[str, Any]:
+        """The account at the end; `unended` are requests that nothing was heard of."""
+        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": []}
+        for index, (kind, reason) in sorted(self._missed.items()):
+            kinds[kind].append({"url": self._urls[index], "reason": reason})
+        unended: list[int] = []
+        for index, url in enumerate(self._urls):
+            if index in self._done or index in self._missed:
+                continue
+            if index in self._redirected:
+                reason = f"redirected to {self._redirected[index]}, which was filtered"
+                kinds["gone"].append({"url": url, "reason": reason})
+            else:
+                kind, reason = self.rest
+                kinds[kind].append({"url": url, "reason": reason})
+                if kind != "gone":
+                    unended.append(index)
+        found = [[index, kind, self._places(index)] for index, (kind, _) in self._missed.items() if kind != "gone"]
+        found += [[index, "failed", self._places(index)] for index in unended]
+        return {**self.progress(), **kinds, "missed_requests": sorted(found, key=_first), "replaces": self._again}
+
+    def _places(self, index: int) -> list[list[int]] | None:
+        """Where the items of a request are: the number of the first, from 0, and how many follow without a gap."""
+        places = self._items.get(index, ())
+        if places and not self.located:
+            return None
+        return [[first, end - first] for first, end in zip(places[::2], places[1::2], strict=True)]
+
+
+def _first(row: list[Any]) -> int:
+    index: int = row[0]
+    return index
+
+
+def judge(failure: Failure) -> tuple[str, str]:
+    """Whether a failed request is gone (the site said so, or it was not wanted) or failed, and why in one line."""
+    error = failure.value
+    if isinstance(error, PagesUsedUp):
+        return "gone", str(error)
+    if isinstance(error, HttpError):
+        status = error.response.status
+        gone = 400 <= status < 500 and status not in NOT_NOW
+        return ("gone" if gone else "failed"), f"HTTP {status}"
+    text = str(error).strip().splitlines()
+    return "failed", f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+
+
+#: request meta: the `UnitMark` of a request that was leased, or followed from one
+BATCH = "distributed_batch"
+#: request meta: how often it was made again for want of a session
+REPEATED = "distributed_repeated"
+#: request meta: the number of the session in which it was made
+SESSION = "distributed_session"
+#: request meta that a callback may have passed on with all of its response's, and that is not for the next request
+OURS = (BATCH, REPEATED, SESSION)
+#: Scrapy signal, with `key`: nothing of this attempt is in the process any more
+attempt_over = object()
+
+
+class UnitMark(NamedTuple):
+    """Which request this is."""
+
+    crawl: str
+    batch: int  #: 0 for pages of the worker's own
+    attempt: int
+    position: int | None  #: which request of the batch; None for one that followed
+    serial: int  #: one for each request that was handed to Scrapy
+    source: int | None = None  #: which request of the batch it is, or has followed from
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.batch, self.attempt
+
+
+def mark_of(page: Any) -> UnitMark | None:
+    """The mark of a request, of a response, or of a failure that Scrapy told an errback of."""
+    meta = getattr(getattr(page, "request", page), "meta", None)
+    return meta.get(BATCH) if meta else None
+
+
+class WorkUnit:
+    """Requests that belong together, with all that follows from them."""
+
+    def __init__(self, crawl: str, batch: int, attempt: int, finds: FoundRequests) -> None:
+        self.crawl = crawl
+        self.key = (batch, attempt)
+        self.finds = finds  #: target requests that it led to
+        self.making = False  #: more of its requests are about to be made
+        self.touched = False  #: a request of it may have left this process
+        self._open: set[int] = set()
+        self._items = 0
+        self._serials = count()
+
+    def begin(self, index: int | None = None, source: int | None = None) -> UnitMark:
+        """One more request is open; one that is none of the batch's own has followed from the `source`."""
+        mark = UnitMark(self.crawl, *self.key, index, next(self._serials), source if index is None else index)
+        self._open.add(mark.serial)
+        return mark
+
+    def begin_again(self, mark: UnitMark) -> None:
+        """It has ended, and something more comes of it."""
+        self._open.add(mark.serial)
+
+    def end(self, mark: UnitMark) -> None:
+        """Its page or its failure was handled, or it is gone."""
+        self.touched = True
+        self._open.discard(mark.serial)
+
+    def forget(self) -> None:
+        """Scrapy has nothing of it any more: what is open was lost on the way."""
+        self._open.clear()
+        self._items = 0
+
+    def item_in(self) -> None:
+        """An item enters the pipelines."""
+        self._items += 1
+
+    def item_out(self) -> None:
+        """An item has left them."""
+        self._items = max(0, self._items - 1)
+
+    @property
+    def requests(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is open, or an item in the pipelines."""
+        return bool(self._open or self._items)
+
+    @property
+    def over(self) -> bool:
+        return not self.busy
+
+    def done(self, mark: UnitMark) -> None:
+        """Its callback has run to the end."""
+
+    def missed(self, mark: UnitMark, kind: str, reason: str) -> None:
+        """It gave no result."""
+
+    def redirected(self, mark: UnitMark, url: str) -> None:
+        """It goes on elsewhere."""
+
+    def page(self) -> None:
+        """A response has come."""
+
+
+class OwnPages(WorkUnit):
+    """Pages that the worker asks for on its own account: the spider's start requests, or a login."""
+
+    def __init__(self, crawl: str, number: int, finds: FoundRequests) -> None:
+        super().__init__(crawl, 0, number, finds)
+        self.making = True
+        self.failed = ""  #: why the first of them that failed did
+
+    @property
+    def over(self) -> bool:
+        return not self.making and super().over
+
+    def missed(self, mark: UnitMark, kind: str, reason: str) -> None:
+        self.failed = self.failed or reason
+
+
+class LeasedBatch(WorkUnit):
+    """A batch that this worker has a lease on."""
+
+    def __init__(
+        self, leased: Leased, crawl: str, values: list[RequestValue], finds: FoundRequests, part: PartFile
+    ) -> None:
+        super().__init__(crawl, leased.batch.number, leased.attempt, finds)
+        self.slot = leased.batch.slot
+        self._size = leased.batch.size
+        self.values = values
+        again = any(REPLACES in value for value in values)
+        self.ledger = RequestLedger([value["url"] for value in values], again=again)
+        self.part = part
+        self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
+        self.problem = ""  #: what makes its result useless
+        self.started = time.time()
+
+    @property
+    def left(self) -> int:
+        """How many of its requests never had their turn; of a batch that cannot be read, all."""
+        return self._size - len(self.values) + len(self.todo)
+
+    @property
+    def over(self) -> bool:
+        return not self.todo and super().over
+
+    def done(self, mark: UnitMark) -> None:
+        if mark.position is not None:
+            self.ledger.done(mark.position)
+
+    def missed(self, mark: UnitMark, kind: str, reason: str) -> None:
+        if mark.position is not None:
+            self.ledger.missed(mark.position, kind, reason)
+
+    def redirected(self, mark: UnitMark, url: str) -> None:
+        if mark.position is not None:
+            self.ledger.redirected(mark.position, url)
+
+    def page(self) -> None:
+        self.ledger.pages += 1
+
+    def item(self, item: Any, mark: UnitMark) -> None:
+        """Write an item to the part; one that has no JSON form is lost, and the report says so."""
+        try:
+            self.part.add(item)
+        except (TypeError, ValueError) as error:
+            self.problem = self.problem or self.ledger.lost_item(mark.position, error)
+        else:
+            self.ledger.item(mark.source)

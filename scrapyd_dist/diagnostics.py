@@ -1,0 +1,324 @@
+"""Findings about one node and about a whole fleet, each with its remedy. Values and rules, no IO."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
+
+from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NotFound, NotJson, TlsRefused
+from scrapyd_dist.scheduling.node_state import SKEW, NodeHealth, state_of
+from scrapyd_dist.scrapyd.versions import behind, is_crawls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scrapyd.api import Load
+
+
+#: response time in seconds from which a node is reported as slow
+SLOW = 1.0
+#: clock skew in seconds that network latency cannot explain
+WRONG_CLOCK = 60.0
+#: time before a certificate's expiry from which it is a warning, and a danger
+SOON, TOO_SOON = timedelta(days=21), timedelta(days=3)
+
+
+class Severity(str, Enum):
+    """The severity of a finding."""
+
+    DANGER = "danger"  #: work is lost, stalls, or cannot be fetched
+    WARNING = "warning"  #: a problem that does not lose work
+    NOTE = "note"  #: for information
+
+    @property
+    def order(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A finding about a node."""
+
+    severity: Severity
+    node: str  #: name of the node, or names
+    topic: str  #: one word
+    text: str
+    remedy: str  #: a command, a line of scrapyd.conf or scrapy.cfg, or other advice
+
+
+#: severity, topic, text and remedy of a finding about the examined node
+_Row: TypeAlias = tuple[Severity, str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptLogs:
+    """Which logs of a node's remembered finished jobs still exist."""
+
+    kept: int = 0
+    lost: int = 0
+    most: int = 0  #: the largest number of kept logs of one spider
+    in_order: bool = True  #: whether, for each spider, all lost logs are older than all kept ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDiagnosis:
+    """The examined state of a node. None means unknown."""
+
+    node: Node
+    error: NodeError | None = None
+    load: Load | None = None
+    latency: float | None = None  #: seconds
+    skew: float | None = None  #: its clock minus ours, seconds
+    #: only if the node did not answer like Scrapyd: whether its port speaks TLS or plain HTTP
+    speaks_tls: bool | None = None
+    speaks_http: bool | None = None
+    found_at: str = ""  #: another base address at which Scrapyd answers
+    certificate_ends: datetime | None = None  #: UTC
+    knows_status: bool | None = None  #: whether it has status.json
+    logs: bool | None = None  #: whether it serves a log folder
+    ranges: bool | None = None  #: whether it supports Range requests
+    items: bool | None = None  #: whether it has an items_dir
+    kept_logs: KeptLogs = KeptLogs()
+    project: str | None = None  #: the examined project
+    versions: tuple[str, ...] | None = None
+    known: Mapping[str, float] = field(default_factory=dict)  #: upload times of versions whose names have no time
+    eggs: str = ""  #: its error on reading its default version; empty if it can
+    draining: bool = False
+    wedged: bool = False
+
+    @property
+    def state(self) -> NodeHealth:
+        return state_of(self.error, wedged=self.wedged, draining=self.draining)
+
+
+def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
+    """Return the findings about a node; `now` is UTC."""
+    if exam.error is not None:
+        said = str(exam.error).removeprefix(f"{exam.node}: ").split(". ")[0].rstrip(".")
+        topic, remedy = _why_not(exam, exam.error)
+        rows = [(Severity.DANGER, topic, said, remedy)]
+    else:
+        rows = [row for rule in (_entry, _clock, _files, _logs_lost, _code, _work) for row in rule(exam)]
+        rows += _certificate(exam, now)
+    return [
+        Finding(severity=severity, node=exam.node.name, topic=topic, text=text, remedy=remedy)
+        for severity, topic, text, remedy in rows
+    ]
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is a loopback address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _entry(exam: NodeDiagnosis) -> Iterator[_Row]:
+    """Check authentication and encryption."""
+    node, near = exam.node, is_local(exam.node.host)
+    if node.username is None and not near:
+        text = "it asks for no password: whoever reaches the port can run code there"
+        remedy = "scrapyd.conf: username = …, password = … (or SCRAPYD_USERNAME, SCRAPYD_PASSWORD in its environment)"
+        yield Severity.WARNING, "auth", text, remedy
+    if node.username is not None and node.url.startswith("http:") and not near:
+        text = "the password travels readable, since the url is http://"
+        yield Severity.WARNING, "auth", text, "Put a proxy with TLS before it, or a tunnel."
+    if node.url.startswith("https:") and not node.verify:
+        text = "its certificate is not checked (verify = no), so anybody can pretend to be this node"
+        yield Severity.WARNING, "tls", text, _in_target(node, "ca = FILE, in place of verify = no")
+
+
+def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[_Row]:
+    ends = exam.certificate_ends
+    if ends is not None and ends - now <= SOON:
+        severity = Severity.DANGER if ends - now < TOO_SOON else Severity.WARNING
+        text = f"its certificate ends in {max(0, (ends - now).days)} days, on {ends:%Y-%m-%d %H:%M} UTC"
+        yield severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd."
+
+
+def _clock(exam: NodeDiagnosis) -> Iterator[_Row]:
+    if exam.skew is not None and abs(exam.skew) >= SKEW:
+        severity = Severity.WARNING if abs(exam.skew) >= WRONG_CLOCK else Severity.NOTE
+        text = f"its clock is {abs(exam.skew):.0f} s {'ahead of' if exam.skew > 0 else 'behind'} ours"
+        text += "; start times are corrected for that, the order of merged logs is not"
+        yield severity, "clock", text, "On the node: timedatectl set-ntp true (or run chrony)."
+    if exam.latency is not None and exam.latency > SLOW:
+        remedy = "Look at its load: max_proc above its number of cores, or a project that takes long to import."
+        yield Severity.WARNING, "latency", f"it took {exam.latency:.1f} s to answer", remedy
+
+
+def _files(exam: NodeDiagnosis) -> Iterator[_Row]:
+    """Check whether items and logs can be fetched."""
+    if exam.knows_status is False:
+        text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer nobody can ask for a job"
+        yield Severity.DANGER, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'"
+    if exam.logs is False:
+        text = "it serves no /logs/: a crawl's items cannot be fetched from there, and nobody can tell how jobs ended"
+        yield Severity.DANGER, "logs", text, "scrapyd.conf: logs_dir = logs (or --feed URL for each crawl)"
+    if exam.ranges is False:
+        text = "it sends whole files where a piece is asked for: following logs costs their whole length each time"
+        remedy = "Look at the proxy before it: it has to pass the Range header on, and not compress."
+        yield Severity.WARNING, "logs", text, remedy
+    if exam.items:
+        text = "items_dir is set: Scrapyd then replaces the FEEDS that a plain job is given"
+        yield Severity.WARNING, "items", text, "scrapyd.conf: items_dir = (empty)"
+
+
+def _logs_lost(exam: NodeDiagnosis) -> Iterator[_Row]:
+    logs = exam.kept_logs
+    if logs.lost:
+        sure = (
+            f"most likely jobs_to_keep = {max(1, logs.most - 1)} or {logs.most}" if logs.in_order else "perhaps by hand"
+        )
+        text = (
+            f"{logs.lost} of the {logs.kept + logs.lost} finished jobs that it remembers have no log any more: {sure}"
+        )
+        text += "; Scrapyd deletes logs even while their job runs"
+        text += ", and with items_dir the items of these jobs too" if exam.items else ""
+        severity = Severity.DANGER if exam.items else Severity.WARNING
+        yield severity, "jobs_to_keep", text, "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd"
+    elif logs.most <= 5:
+        text = "jobs_to_keep cannot be seen from outside until more than 5 jobs of a spider have run; its default is 5"
+        remedy = "scrapyd.conf: jobs_to_keep = 1000000, if plain jobs run there (crawls do not depend on it)"
+        yield Severity.NOTE, "jobs_to_keep", text, remedy
+
+
+def _code(exam: NodeDiagnosis) -> Iterator[_Row]:
+    if exam.eggs:
+        text = f"it cannot read the version that it runs by default: {exam.eggs.rstrip('.')}"
+        remedy = "Mend the code and deploy again: sdist deploy-all"
+        if "pkg_resources" in exam.eggs:
+            remedy = "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart Scrapyd"
+        elif "No module named" in exam.eggs:
+            remedy = "Install the module on the node, or: sdist deploy-all --include-dependencies"
+        yield Severity.DANGER, "eggs", text, remedy
+    elif exam.project is not None and exam.versions == ():
+        text = f"it has no version of the project {exam.project}, so whether it can read eggs is not known"
+        yield Severity.NOTE, "versions", text, "sdist deploy-all --only-missing"
+    elif exam.versions:
+        # Jobs that name no version should run the newest deployment.
+        default = exam.versions[-1]
+        if is_crawls(default):
+            text = f"jobs that name no version run {default}, which a crawl brought: nothing was deployed there"
+            yield Severity.WARNING, "versions", text, "sdist deploy-all"
+        elif newer := behind(exam.versions, exam.known):
+            text = f"jobs that name no version run {default}, which Scrapyd sorts behind {newer}"
+            deletes = f"sdist api {_shell(exam.node.name)} delversion project={exam.project} version={default}"
+            yield Severity.WARNING, "versions", text, f"When no job needs it any more: {deletes}"
+
+
+def _work(exam: NodeDiagnosis) -> Iterator[_Row]:
+    pending = exam.load.pending if exam.load else 0
+    if exam.wedged:
+        text = f"{pending} jobs wait, and none was started in three looks: its process slots are lost"
+        remedy = "Restart its Scrapyd: jobs that wait are kept. Oversized arguments and job ids with a slash do that."
+        yield Severity.DANGER, "slots", text, remedy
+    if exam.draining:
+        remedy = f"sdist nodes resume {_shell(exam.node.name)}"
+        yield Severity.NOTE, "draining", "it is draining: it gets no new work", remedy
+
+
+def _shell(name: str) -> str:
+    return f"'{name}'" if " " in name else name
+
+
+def _in_target(node: Node, line: str) -> str:
+    """Return a remedy: a line for the node's section of scrapy.cfg."""
+    return f"scrapy.cfg, [deploy:{node.name}]: {line}"
+
+
+def host_of(url: str) -> str:
+    """Return scheme, host and port of a url, where Scrapyd would be without a path prefix."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _why_not(exam: NodeDiagnosis, error: NodeError) -> tuple[str, str]:
+    """Return why a node does not answer like Scrapyd, in a word or two, and the remedy."""
+    node = exam.node
+    scheme, rest = node.url.split("://", 1)
+    if scheme == "https" and exam.speaks_tls is False and exam.speaks_http:
+        found = "tls", _in_target(node, f"url = http://{rest}/ (this port speaks no TLS)")
+    elif scheme == "http" and exam.speaks_tls:
+        found = "tls", _in_target(node, f"url = https://{rest}/ (this port speaks TLS)")
+    elif isinstance(error, TlsRefused):
+        found = "tls", _tls_remedy(node, str(error))
+    elif error.exit_code == 6:
+        line = "username = …, password = $SOME_VARIABLE; or an entry for the host in ~/.netrc"
+        found = "auth", _in_target(node, line)
+    elif isinstance(error, (NotFound, NotJson)):
+        line = f"Is that a Scrapyd? {node.url} has to be its base address, with the path that a proxy puts before it."
+        there = _in_target(node, f"url = {exam.found_at}/ (Scrapyd answers there)")
+        found = "base path", there if exam.found_at else line
+    elif isinstance(error, ConnectionRefused):
+        line = "Start Scrapyd there; scrapyd.conf: bind_address = 0.0.0.0, if it listens on 127.0.0.1 only."
+        found = "reach", line
+    elif isinstance(error, HostNotFound):
+        found = "reach", _in_target(node, "url = …, with a name that this machine can look up")
+    else:
+        found = "reach", error.hint or "Look into its log."
+    return found
+
+
+def _tls_remedy(node: Node, text: str) -> str:
+    if "expired" in text:
+        return "Renew the certificate of the proxy before this Scrapyd."
+    if "mismatch" in text or "doesn't match" in text:
+        return _in_target(node, "url = https://…, with a name that stands in the certificate")
+    if node.ca is not None:
+        return _in_target(node, "ca = …, the file with the certificates that signed the server's own (this did not)")
+    return _in_target(node, "ca = FILE, with the CA certificate, if it is of your own making")
+
+
+def fleet_findings(
+    exams: Sequence[NodeDiagnosis],
+    targets: Iterable[Node],
+    newest: Mapping[str, str | None],
+    same: Callable[[str, str], bool],
+) -> list[Finding]:
+    """Return findings that need all nodes to be compared.
+
+    Args:
+        exams: the exams of all nodes.
+        targets: all targets of scrapy.cfg.
+        newest: node name -> newest version of the project; None if the node has none.
+        same: returns whether two versions are the same code.
+    """
+    by_code: dict[str, list[str]] = {}
+    for node, version in newest.items():
+        if version is not None:
+            by_code.setdefault(next((one for one in by_code if same(one, version)), version), []).append(node)
+    found = []
+    if len(by_code) > 1:
+        shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
+        text = f"the newest versions of the project differ: {shown}"
+        remedy = "sdist deploy-all --only-missing (the egg that was sent last), or: sdist deploy-all"
+        found.append((Severity.WARNING, min(by_code.values(), key=len), "versions", text, remedy))
+    for name, nodes in _twice((exam.load.node_name, exam.node.name) for exam in exams if exam.load is not None):
+        text = f"all of them say that they are {name!r}; if that is one Scrapyd, its slots are counted twice"
+        remedy = "Remove all but one [deploy:…] of it from scrapy.cfg; else scrapyd.conf: node_name = …"
+        found.append((Severity.NOTE, nodes, "names", text, remedy))
+    for url, nodes in _twice((node.url, node.name) for node in targets):
+        text = f"these targets have the same url, {url}; only {nodes[0]} is used"
+        found.append((Severity.NOTE, nodes, "names", text, f"scrapy.cfg: remove [deploy:{nodes[1]}]"))
+    return [
+        Finding(severity=severity, node=", ".join(nodes), topic=topic, text=text, remedy=remedy)
+        for severity, nodes, topic, text, remedy in found
+    ]
+
+
+def _twice(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return each key that stands with several names, and these names."""
+    found: dict[str, list[str]] = {}
+    for key, name in pairs:
+        found.setdefault(key, []).append(name)
+    return [(key, names) for key, names in found.items() if len(names) > 1]

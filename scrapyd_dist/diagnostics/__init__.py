@@ -1,1 +1,0 @@
-"""What is told of a fleet's condition: findings about nodes, and numbers for Prometheus."""

@@ -1,0 +1,122 @@
+"""The keys of a project: one encrypts its batches and signs rows of the store; others are derived from it for sealing.
+
+The Fernet key is kept only in the state folder and inside eggs. Sealing encrypts a crawl's key for workers of another
+project: a worker publishes the public key of a key pair derived from the Fernet key in its egg, and the crawl's key is
+encrypted for it. Part of the worker half: imports `cryptography` (a dependency of Scrapy) only when it is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+_FILE = "key"
+#: HKDF info strings that separate these keys from others derived from the same secret
+_OF_AN_EGG, _OF_A_SEAL = b"scrapyd-dist: code of a project", b"scrapyd-dist: sealed for a project"
+
+
+class SealError(ValueError):
+    """A public key is invalid, or a token was not sealed for this code; the message says which."""
+
+
+def state_key(state: Path) -> bytes:
+    """Return the project's Fernet key, created on first use in a file that only its owner can read."""
+    path = state / _FILE
+    if not path.exists():
+        from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
+
+        handle, name = tempfile.mkstemp(dir=state, prefix=".key-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(Fernet.generate_key())
+        # Linking is atomic: of two processes, the later one uses the earlier one's key.
+        with suppress(FileExistsError):
+            os.link(name, path)
+        Path(name).unlink()
+    return path.read_bytes().strip()
+
+
+def known_key(state: Path) -> bytes | None:
+    """Return the project's Fernet key, or None if there is none yet."""
+    try:
+        return (state / _FILE).read_bytes().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def public_half(key: bytes) -> str:
+    """Return the public key that belongs to a project's Fernet key, as text."""
+    return _text(_public(_pair(key)))
+
+
+def seal(secret: bytes, public: str) -> str:
+    """Encrypt a secret for the owner of a public key; returns a token.
+
+    Raises:
+        SealError: the public key is invalid.
+    """
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
+
+    once = X25519PrivateKey.generate()
+    try:
+        theirs = base64.b64decode(public, altchars=b"-_", validate=True)
+        box = _box(once, theirs, _public(once) + theirs)
+    except ValueError:
+        raise SealError("that is no public half of a key") from None
+    return f"{_text(_public(once))}.{box.encrypt(secret).decode()}"
+
+
+def unseal(token: str, key: bytes) -> bytes:
+    """Decrypt a token that was sealed for this project's Fernet key.
+
+    Raises:
+        SealError: the token is invalid or was sealed for another key.
+    """
+    from cryptography.fernet import InvalidToken  # noqa: PLC0415 - see the module
+
+    once, _, sealed = token.partition(".")
+    pair = _pair(key)
+    try:
+        theirs = base64.b64decode(once, altchars=b"-_", validate=True)
+        return _box(pair, theirs, theirs + _public(pair)).decrypt(sealed)
+    except (ValueError, InvalidToken):
+        raise SealError("it was sealed for other code than this") from None
+
+
+def _box(pair: X25519PrivateKey, theirs: bytes, publics: bytes) -> Fernet:
+    """Return what encrypts between two key pairs; `publics` is the public key of the sealing pair, then the other."""
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415
+
+    shared = pair.exchange(X25519PublicKey.from_public_bytes(theirs))
+    return Fernet(base64.urlsafe_b64encode(_derived(shared, _OF_A_SEAL + publics)))
+
+
+def _pair(key: bytes) -> X25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
+
+    return X25519PrivateKey.from_private_bytes(_derived(key, _OF_AN_EGG))
+
+
+def _public(pair: X25519PrivateKey) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - see the module
+
+    return pair.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def _derived(secret: bytes, what_for: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=what_for).derive(secret)
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()
