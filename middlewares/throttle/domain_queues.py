@@ -162,12 +162,6 @@ class DomainQueue:
             stale.append(self.permits.pop(0).permit)
         return stale
 
-    def take_distant(self, now: float) -> list[Permit]:
-        """Give up the permits that are far off: one went unused, and its moment may be had again."""
-        distant = [held.permit for held in self.permits if held.due > now + AHEAD]
-        self.permits = [held for held in self.permits if held.due <= now + AHEAD]
-        return distant
-
     def take_surplus(self) -> list[Permit]:
         """Give up the permits that no request waits for."""
         return [self.permits.pop().permit for _ in range(len(self.permits) - self.demand)]
@@ -314,13 +308,6 @@ class DomainQueues:
         """Whether a request of this slot could leave at once; without a limit, that is left to the downloader."""
         return queue.standing is not DomainStatus.LIMITED or self._capacity.free(slot) > 0
 
-    def unused(self, key: QueueKey) -> None:
-        """A permit of this key was returned after its moment: ask for that moment again, not for one far off."""
-        queue = self._queues.get(key)
-        if queue is not None:
-            self._owner.give_back(queue.take_distant(self._clock()))
-            self.settle(queue)
-
     def join(self, queue: DomainQueue, guest: Waiter) -> None:
         """A request waits outside the scheduler."""
         queue.guests.append(guest)
@@ -404,9 +391,7 @@ class DomainQueues:
         """After any change of a queue: serve its guests, and see whether its requests may leave."""
         now = self._clock()
         stale = queue.take_stale(now)
-        if stale:
-            queue.cramped = True
-            stale += queue.take_distant(now)
+        queue.cramped = queue.cramped or bool(stale)
         self._serve_guests(queue, now)
         self._owner.give_back([*stale, *queue.take_surplus()])
         self._place(queue, now)

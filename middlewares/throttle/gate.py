@@ -280,14 +280,12 @@ class Gate:
         if mine.number == OVER:
             raise PagesUsedUp(kind.domain, kind.pages or 0)
         held = self.capacity.take(mine.number)
-        if held is None and not self.capacity.was_lost(mine.number):
-            return None
-        if held is not None and held.fresh(self._clock()) and held.permit.key == self._charge(kind):
+        if held is None:
+            return False if self.capacity.was_lost(mine.number) else None
+        if held.fresh(self._clock()) and held.permit.key == self._charge(kind):
             self.count("permits")
             return True
-        if held is not None:
-            self.give_back([held.permit])
-        self.queues.unused(kind)
+        self.give_back([held.permit])
         return False
 
     def forget(self, request: Request) -> None:

@@ -137,19 +137,28 @@ class SqliteThrottle(SqlitePort):
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         with self._file.step():
-            for permit in permits:
-                self._return(permit)
+            now = self._now()
+            self._note({domain_of(permit.key) for permit in permits if self._return(permit, now)})
 
-    def _return(self, permit: Permit) -> None:
+    def _return(self, permit: Permit, now: int) -> bool:
+        """Take back a grant; whether a far one of its key may be had earlier now."""
         given = (permit.key, micros(permit.at))
         query = "DELETE FROM grants WHERE key = (SELECT number FROM throttle_keys WHERE key = ?) AND at = ?"
-        if self._db.execute(query, given).rowcount:
-            domain = domain_of(permit.key)
-            query = "UPDATE throttle_keys SET full = 0 WHERE key = ? OR (domain = ? AND apart > 0)"
-            self._db.execute(query, (permit.key, domain))
-            if permit.page_of:  # a budget that was forgotten meanwhile stays so: with -1 it would be one page larger
-                query = "UPDATE pages SET used = used - 1 WHERE domain = ? AND budget = ?"
-                self._db.execute(query, (domain, permit.page_of))
+        if not self._db.execute(query, given).rowcount:
+            return False
+        domain = domain_of(permit.key)
+        query = "UPDATE throttle_keys SET full = 0 WHERE key = ? OR (domain = ? AND apart > 0)"
+        self._db.execute(query, (permit.key, domain))
+        if permit.page_of:  # a budget that was forgotten meanwhile stays so: with -1 it would be one page larger
+            query = "UPDATE pages SET used = used - 1 WHERE domain = ? AND budget = ?"
+            self._db.execute(query, (domain, permit.page_of))
+        query = (
+            "SELECT hits, window, gap, apart, (SELECT max(at) FROM grants WHERE key = number) FROM throttle_keys"
+            " WHERE key = ?"
+        )
+        hits, window, gap, apart, latest = self._db.execute(query, (permit.key,)).fetchone()
+        terms = WindowTerms(hits=hits, window=window, gap=gap, apart=apart)
+        return latest is not None and terms.is_freed_by(given[1], latest, now)
 
     # pages
 

@@ -37,7 +37,7 @@ class Rule:
 class Rules:
     """All rules at one moment."""
 
-    version: int = 0  #: increases with each change of a rule and each slow-down of a domain
+    version: int = 0  #: increases with each change of a rule, slow-down of a domain, and moment that is free again
     rules: Mapping[str, Rule]  #: by domain
 
 
@@ -88,7 +88,8 @@ class DomainLook:
     """The version of the rules, and what has changed."""
 
     version: int
-    #: domains whose rule or pace has changed since the version that the caller knows; `ALL` means any domain may have
+    #: domains whose rule or pace has changed, or that have a moment free again, since the version that the caller
+    #: knows; `ALL` means any domain may have
     changed: frozenset[str] = frozenset()
 
 
@@ -125,6 +126,8 @@ class DomainState:
 SECOND = 1_000_000
 #: minimum time for which a grant is kept; a page returned later is not credited
 REMEMBERED = 60 * SECOND
+#: a later grant than this from now is worth requesting anew once one that has passed was returned
+FAR_OFF = 5 * SECOND
 #: earlier than any time
 NEVER = -(1 << 62)
 
@@ -142,6 +145,19 @@ class WindowTerms:
     def memory(self) -> int:
         """How long grants are kept: longer than they count, so that stricter terms can still be applied to them."""
         return max(2 * self.window, 2 * self.gap, REMEMBERED)
+
+    def is_freed_by(self, returned: int, latest: int, now: int) -> bool:
+        """Return whether the return of a grant lets a far one of its key be had earlier, if it is requested anew.
+
+        A grant returned before its time is requested again by its own worker, and a short wait is not worth it.
+
+        Args:
+            returned: time of the returned grant.
+            latest: the latest time granted under the key, of those left.
+            now: the present time.
+        """
+        wait = self.window if self.hits else self.gap
+        return wait >= FAR_OFF and returned <= now and latest > now + FAR_OFF
 
     def counted(self, count: int) -> tuple[int, int]:
         """Return how many earlier grants bound the next `count`, and how many of the latest to skip before them."""

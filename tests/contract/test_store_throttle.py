@@ -122,6 +122,29 @@ def test_one_of_a_burst_that_is_handed_back_leaves_room(store: Store) -> None:
     assert [round(permit.at - taken.now, 0) for permit in again.answers[0].permits] == [1000, 1000]
 
 
+def test_a_place_that_is_free_again_in_a_window_is_told_to_those_that_wait_for_the_next(
+    store: Store, opened: Callable[[], Store]
+) -> None:
+    other = opened()
+    burst = take(store, count=3, limit=BURST).permits
+    waiting = other.take_permits([ask(limit=BURST)], 0)
+    assert (offsets(waiting)[0] > 900, waiting.changed) == (True, frozenset())
+    store.return_permits(burst[1:2])
+    look = other.tell_sites([], waiting.version)
+    assert look.changed == {"a.com"}
+    other.return_permits(waiting.answers[0].permits)  # as each worker does when it sees a new version
+    assert offsets(other.take_permits([ask(limit=BURST)])) == [0.0]
+    assert other.tell_sites([]).version == look.version  # what is returned before its moment is no news
+
+
+def test_a_permit_that_is_handed_back_is_no_news_where_no_wait_becomes_shorter(store: Store) -> None:
+    store.return_permits(take(store, count=2, limit=BURST).permits)
+    permits = take(store, "b.com", count=100, limit=Limit(hits=10, window=10.0)).permits
+    store.return_permits(permits[:1])  # the next is a second away, however long the last one has to wait
+    store.return_permits(take(store, "c.com", count=3).permits[2:])  # before its moment
+    assert store.tell_sites([]).version == 0
+
+
 def test_many_are_taken_in_one_step(store: Store) -> None:
     taken = store.take_permits([ask(count=5000, limit=Limit(hits=1000, window=10.0))])
     assert offsets(taken) == [round(number * 0.01, 5) for number in range(5000)]

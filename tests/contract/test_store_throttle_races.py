@@ -25,6 +25,7 @@ from scrapyd_dist.throttle.permits import (
     Rule,
     SiteNews,
     TakenPermits,
+    WindowTerms,
     moments,
 )
 
@@ -136,6 +137,7 @@ class Model:
         self.rules: dict[str, Rule] = {}
         self.standing: dict[str, DomainRules] = defaultdict(DomainRules)
         self.grants: dict[str, list[int]] = {}
+        self.terms: dict[str, WindowTerms] = {}
         self.version = self.begun = store.change_rules({}, replace=True)
         self.changed: set[str] = set()
 
@@ -150,6 +152,7 @@ class Model:
         terms = terms_of(asked, self.rules, standing, now)
         if isinstance(terms, PermitReply):
             return terms
+        self.terms[asked.key] = terms
         grants, start = self.grants.setdefault(asked.key, []), max(now, standing.rest_until)
         some, skipped = terms.counted(asked.count)
         back = grants[::-1][skipped : skipped + some][::-1]
@@ -161,7 +164,11 @@ class Model:
     def give_back(self, key: str, place: int) -> None:
         grants = self.grants.get(key)
         if grants:
-            self.store.return_permits([Permit(key=key, at=grants.pop(place % len(grants)) / 1e6)])
+            at, now = grants.pop(place % len(grants)), micros(self.store.take_permits([]).now)
+            self.store.return_permits([Permit(key=key, at=at / 1e6)])
+            if grants and self.terms[key].is_freed_by(at, grants[-1], now):
+                self.version += 1
+                self.changed.add(key.rpartition("|")[2])
 
     def change(self, domain: str, rule: Rule | None) -> None:
         after = {name: one for name, one in {**self.rules, domain: rule}.items() if one}

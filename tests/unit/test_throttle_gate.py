@@ -248,21 +248,6 @@ async def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
         assert [permit.at for permit in it.store.back] == [100.0]
 
 
-@pytest.mark.parametrize("held_up", [False, True], ids=["in the queue", "on its way"])
-async def test_where_a_permit_went_unused_the_one_far_off_is_exchanged(held_up: bool) -> None:
-    """The store may give the moment of the first one again: nothing is to wait for the second one meanwhile."""
-    async with scene() as it:
-        it.push(*[SLOW] * 3)
-        await it.said()
-        request = it.popped() if held_up else None
-        await it.turn(2 * STALE)
-        if request is not None:
-            it.queue.push(as_any(it.charging.process_request(request)))
-        await it.said()
-        assert sorted(permit.at for permit in it.store.back) == [100.0, 160.0]
-        assert len(it.store.asked) == 2
-
-
 async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then() -> None:
     async with scene() as it:
         it.push("a.example")

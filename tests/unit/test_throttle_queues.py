@@ -72,16 +72,6 @@ def test_a_permit_is_good_from_its_moment_on_and_not_for_long() -> None:
     assert [held.due for held in it.permits] == [2.0]
 
 
-def test_when_a_permit_went_unused_those_far_off_are_given_up_and_asked_for_anew() -> None:
-    it = line()
-    it.receive(given(1.0, 3600.0), ours, 0.9)
-    assert it.missing(1.1, 9) == 0
-    assert [permit.at for permit in it.take_distant(1.1)] == [3600.0]
-    assert [held.due for held in it.permits] == [1.0]
-    it.permits.clear()
-    assert it.missing(1.1, 9) == 1
-
-
 def test_where_nothing_can_leave_nothing_is_taken_ahead() -> None:
     it = line()
     it.cramped = True

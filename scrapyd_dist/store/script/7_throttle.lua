@@ -8,6 +8,8 @@
 local DOMAIN_STAYS = 90 * 86400
 -- The same for what has neither pages nor a delay, unless it counts still; and how many are looked at with a new one.
 local IDLE_STAYS, LOOKED_AT = 3600, 4
+-- A later grant than this from now is worth requesting anew: as permits.py has it.
+local FAR_OFF = 5 * SECOND
 
 -- Changes that are remembered, and for how many seconds: as throttle_rows.py has it.
 local CHANGES, CHANGES_STAY = 1000, 86400
@@ -172,15 +174,27 @@ local function make_room(keys, key)
   end
 end
 
+-- Whether the return of a grant lets a far one of its key be had earlier, if it is requested anew.
+local function frees(permit, moment)
+  local known = redis.call('HGET', base .. 'k:' .. permit.domain, permit.key) or ''
+  local hits, window, gap = string.match(known, '^%d+ %d+ (%d+) (%d+) (%d+)')
+  local wait = tonumber((hits == '0' and gap or window) or 0)
+  if wait < FAR_OFF or tonumber(permit.at) > moment then return false end
+  return redis.call('ZCOUNT', base .. 'g:' .. permit.key, '(' .. whole(moment + FAR_OFF), '+inf') > 0
+end
+
 function verbs.returned()
+  local moment, freed = micros(), {}
   for _, permit in ipairs(argument.permits) do
     local keys, pages = base .. 'k:' .. permit.domain, base .. 'p:' .. permit.domain
     if redis.call('ZREM', base .. 'g:' .. permit.key, permit.at) == 1 then
       make_room(keys, permit.key)
       -- A budget that was forgotten meanwhile stays so: with -1 it would be one page larger.
       if redis.call('HEXISTS', pages, permit.budget) == 1 then redis.call('HINCRBY', pages, permit.budget, -1) end
+      if frees(permit, moment) then freed[#freed + 1] = permit.domain end
     end
   end
+  note(freed)
   return {}
 end
 
