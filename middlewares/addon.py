@@ -22,7 +22,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.settings import SETTINGS, complaints
 
-from .assignment import Assignment, is_filler, is_producer, is_pulling, is_worker, looks_only
+from .assignment import Assignment, is_filler, is_producer, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 
@@ -109,12 +109,10 @@ class Addon:
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
-        if is_pulling(settings):
+        if is_worker(settings):
             from .worker.request_tracker import use_batch_filter
 
             use_batch_filter(settings)
-            return
-        if is_worker(settings):
             _give_feed(settings)
             return
         from .producer.crawl_request import put_aside
@@ -141,14 +139,10 @@ class Distributed:
             if is_worker(crawler.settings) or is_producer(crawler.settings):
                 apply_late(crawler)
             put_in_throttle_late(crawler)
-        if is_pulling(crawler.settings):
-            from .worker.pull_worker import PullWorker
-
-            return PullWorker.from_crawler(crawler)
         if is_worker(crawler.settings):
-            from .worker.push_worker import PushWorker
+            from .worker.worker import Worker
 
-            return PushWorker.from_crawler(crawler)
+            return Worker.from_crawler(crawler)
         if is_filler(crawler.settings):
             from .producer.filler import Filler
 

@@ -18,7 +18,7 @@ from scrapyd_dist.keys import SealError, unseal
 from scrapyd_dist.payload import START_URLS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from scrapy.settings import BaseSettings
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})
 #: the setting of a process that only fills this frontier
 FRONTIER = "DISTRIBUTED_FRONTIER"
-#: the setting of a worker that leases its batches itself
-PULL = "DISTRIBUTED_PULL"
+#: the settings with what a job was told: one that is sent a batch, and one that leases its batches
+JOB, PULL = "DISTRIBUTED_JOB", "DISTRIBUTED_PULL"
 
 
 def is_worker(settings: BaseSettings) -> bool:
@@ -106,53 +106,34 @@ def crawl_key(told: Mapping[str, Any]) -> bytes | None:
     return unseal(sealed, own)
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What the coordinator says about this attempt (the setting `DISTRIBUTED_JOB`, JSON)."""
-
-    crawl: str
-    batch: int
-    attempt: int
-    home: str = ""  #: the crawl's folder of files in this node's logs
-    start_by: float = 0.0  #: seconds since the epoch after which it must not start; 0 for no limit
-    feed: bool = False  #: items go to the project's feed URL instead of the log folder
-    collected: list[str] = field(default_factory=list)  #: folders of other crawls, which may go
-    version: str = ""
-    row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
-    lease: float = 0.0  #: seconds of its lease; 0 for none
-    store: str = ""  #: the address of the crawl's store, where it has no secret
-    store_sealed: str = ""  #: the same, encrypted with the egg's key
-
-    @property
-    def name(self) -> str:
-        """The job's id, which names its files as well."""
-        return f"{self.crawl}.b{self.batch}.a{self.attempt}"
-
-    @classmethod
-    def from_settings(cls, settings: BaseSettings) -> Assignment | None:
-        """None when the batch was typed by hand, as in the book."""
-        text = settings.get("DISTRIBUTED_JOB")
-        if not text:
-            return None
-        said, known = json.loads(text), {one.name for one in fields(cls)}
-        # The coordinator may be newer than this code, which a crawl keeps to its end.
-        return cls(**{name: value for name, value in said.items() if name in known})
-
-
 @dataclass(frozen=True, kw_only=True)
-class PullAssignment:
-    """What a worker that leases its batches was told (the setting `DISTRIBUTED_PULL`, JSON); of limits, 0 is none."""
+class Assignment:
+    """What a job on a node was told, as JSON: it is sent a batch (`DISTRIBUTED_JOB`), or leases its batches.
+
+    Of limits, 0 is none. The scheduler may be newer than this code, which a crawl keeps to its end: names that are not
+    known here are left out.
+    """
 
     crawl: str
-    worker: int
-    home: str  #: the crawl's folder of files in this node's logs
-    node: str  #: the node's name
-    url: str = ""  #: the node's base address, without secrets
-    slots: tuple[str, ...] = ()  #: none: all but those of other spiders
-    lease: float = 60.0  #: seconds for which a batch is this worker's without a word from it
+    home: str = ""  #: the crawl's folder of files in this node's logs
     version: str = ""
-    collected: tuple[str, ...] = ()  #: folders of other crawls, which may go
+    collected: Sequence[str] = ()  #: folders of other crawls, which may go
     start_by: float = 0.0  #: seconds since the epoch after which it must not start
+    lease: float = 0.0  #: seconds for which a batch is this job's without a word from it
+    told: dict[str, Any] = field(default_factory=dict)  #: of the store, and of the crawl's key
+
+    # a job that is sent a batch
+    batch: int = 0
+    attempt: int = 0
+    feed: bool = False  #: items go to the project's feed URL instead of the log folder
+    row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
+
+    # a job that leases its batches
+    leases: bool = False
+    worker: int = 0
+    node: str = ""  #: the node's name
+    url: str = ""  #: the node's base address, without secrets
+    slots: Sequence[str] = ()  #: none: all but those of other spiders
     start: str = "skip"  #: the spider's own start requests: not made, or made `first`
     ahead: int = 1  #: further rounds of requests that are kept ready while one is being made
     max_batches: int = 0
@@ -163,12 +144,11 @@ class PullAssignment:
     fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
     introduce: bool = False  #: only say who it is: the crawl is another project's, and does not know this code yet
     needs_client: bool = False  #: the crawl's store is a Redis server
-    told: dict[str, Any] = field(default_factory=dict)  #: of the store, and of the crawl's key
 
     @property
     def name(self) -> str:
-        """The job's id, which names its report and holds its leases."""
-        return f"{self.crawl}.w{self.worker}.a1"
+        """The job's id, which names its files and holds its leases."""
+        return f"{self.crawl}.w{self.worker}.a1" if self.leases else f"{self.crawl}.b{self.batch}.a{self.attempt}"
 
     @property
     def lessee(self) -> Lessee:
@@ -180,10 +160,12 @@ class PullAssignment:
         return next((slot for slot in self.slots if slot.startswith(OTHER_SPIDER)), "")
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings) -> PullAssignment:
-        said = json.loads(settings[PULL])
-        known = {one.name for one in fields(cls)} - {"told"}
-        of_store = {name: said[name] for name in TOLD if name in said}
+    def from_settings(cls, settings: BaseSettings) -> Assignment | None:
+        """None for a process that is no worker, and when the batch was typed by hand, as in the book."""
+        text = settings.get(PULL) or settings.get(JOB)
+        if not text or not is_worker(settings):
+            return None
+        said, known = json.loads(text), {one.name for one in fields(cls)} - {"told"}
         given = {name: value for name, value in said.items() if name in known}
-        given |= {name: tuple(given[name]) for name in ("slots", "collected") if name in given}
-        return cls(**given, told=of_store)
+        told = {name: said[name] for name in TOLD if name in said}
+        return cls(**{**given, "leases": is_pulling(settings), "told": told})

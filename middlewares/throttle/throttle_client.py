@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from ..assignment import Assignment, PullAssignment, is_pulling, is_worker
+from ..assignment import Assignment
 from ..store_access import OutOfReach, reach
 from .throttle_options import ThrottleOptions
 
@@ -138,8 +138,7 @@ def find_for(crawler: Crawler) -> PermitStore:
     """The store whose rules hold for a process without settings of the throttle. Makes none; may block."""
     settings = crawler.settings
     try:
-        told = is_pulling(settings) or (is_worker(settings) and Assignment.from_settings(settings))
-        where = "" if told else _own(settings)
+        where = "" if Assignment.from_settings(settings) is not None else _own(settings)
         if where and not is_url(where) and not Path(where).exists():
             return PermitStore()
         return PermitStore(store=_open(settings))
@@ -162,12 +161,9 @@ def warn_of_rules(crawler: Crawler, problem: str) -> None:
 
 
 def _open(settings: BaseSettings) -> Store:
-    if is_pulling(settings):
-        job = PullAssignment.from_settings(settings)
+    job = Assignment.from_settings(settings)
+    if job is not None:
         return reach(job.told, crawl=job.crawl, home=job.home)
-    pushed = Assignment.from_settings(settings) if is_worker(settings) else None
-    if pushed is not None:
-        return reach(asdict(pushed), crawl=pushed.crawl, home=pushed.home)
     return open_store(_own(settings), durable=False)
 
 

@@ -22,7 +22,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS, SettingReader, Travels, travelling
 from scrapyd_dist.throttle.permits import Limit
 
-from ..assignment import FRONTIER, Assignment, PullAssignment, is_filler, is_pulling, is_worker
+from ..assignment import FRONTIER, Assignment, is_filler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,9 +174,7 @@ class PageBudget:
         The producer sets it (`charge_pages_to`), as it knows only after its checks which crawl it runs.
         """
         settings = self._crawler.settings
-        if is_pulling(settings):
-            return PullAssignment.from_settings(settings).home
-        job = Assignment.from_settings(settings) if is_worker(settings) else None
+        job = Assignment.from_settings(settings)
         if job is not None:
             return job.home or job.crawl
         named = settings.get(FRONTIER) if is_filler(settings) else settings.get("DISTRIBUTED_CRAWL")

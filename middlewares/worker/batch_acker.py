@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import BatchState, meaning, not_made
 
 from ..classifier import count_found
-from .base import plain_stats, report_head
+from .files import plain_stats, report_head
 from .lease_client import StoreLost
 from .lease_renewer import LeaseLoss
-from .work_unit import LeasedBatch
+from .work_unit import BatchUnit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Batch
 
-    from ..assignment import PullAssignment
+    from ..assignment import Assignment
     from .lease_client import LeaseClient, Notifier
     from .lease_renewer import HeldLease
     from .request_tracker import RequestTracker
@@ -46,10 +46,10 @@ EVERY, MOST = 300.0, 1_000
 _PART = re.compile(r"\.b(?P<batch>\d+)\.a(?P<attempt>\d+)\.jl")
 
 
-class PullReport:
+class LeaseReport:
     """The reports of one worker, and of each of its batches."""
 
-    def __init__(self, job: PullAssignment) -> None:
+    def __init__(self, job: Assignment) -> None:
         self._job = job
         self._started = time.time()
         self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
@@ -59,14 +59,14 @@ class PullReport:
         self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
         self.unreached = False  #: the store cannot be used from here, and that will stay so
 
-    def fate(self, batch: LeasedBatch, fate: str) -> None:
+    def fate(self, batch: BatchUnit, fate: str) -> None:
         """What became of a batch; only an acked one counts in the worker's totals from now on."""
         self._batches[fate] += 1
         if fate == "acked":
             self._ended.update(batch.ledger.progress())
 
     def of_batch(
-        self, batch: LeasedBatch, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
+        self, batch: BatchUnit, part: dict[str, Any] | None, reason: str, stats: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The final report of an attempt, as a job that was sent one batch would write it.
 
@@ -86,7 +86,7 @@ class PullReport:
             "stats": dict(answers),
         }
 
-    def progress(self, held: Collection[LeasedBatch]) -> dict[str, Any]:
+    def progress(self, held: Collection[BatchUnit]) -> dict[str, Any]:
         """How far the worker is."""
         sums = Counter(self._ended)
         for batch in held:
@@ -127,7 +127,7 @@ class BatchAcker:
     def __init__(
         self,
         crawler: Crawler,
-        report: PullReport,
+        report: LeaseReport,
         *,
         lease_client: LeaseClient,
         tracker: RequestTracker,
@@ -138,29 +138,26 @@ class BatchAcker:
         self._lease_client, self._tracker, self._store_lost = lease_client, tracker, store_lost
         self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._away = False  #: the store is lost: nothing can be told to it
-        self.held: dict[tuple[int, int], LeasedBatch] = {}
+        self.held: dict[tuple[int, int], BatchUnit] = {}
 
     def changed(self, begun: WorkUnit) -> None:
         """Something of it has ended."""
-        if begun.over and isinstance(begun, LeasedBatch):
+        if begun.over and isinstance(begun, BatchUnit):
             # Not at once: what a middleware makes of an exception comes right after the callback's own output.
             asyncio.get_running_loop().call_soon(self._end_if_over, begun)
 
-    def _end_if_over(self, batch: LeasedBatch) -> None:
+    def _end_if_over(self, batch: BatchUnit) -> None:
         if batch.over and batch.key in self.held and batch.key not in self._ending:
             self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
 
-    async def _end(self, batch: LeasedBatch, reason: str) -> None:
+    async def _end(self, batch: BatchUnit, reason: str) -> None:
         self._tracker.leave(batch)
         fate = "failed"
         try:
-            part = None
-            try:
-                part = await asyncio.to_thread(batch.part.close)
-            except OSError as error:
-                batch.problem = batch.problem or f"Its items could not be kept in this node's logs: {error}."
+            part = await asyncio.to_thread(batch.close_part)
             report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
             finds = batch.finds
+            assert finds is not None
             good = reason == "finished" and not batch.problem
             if good:  # before the ack: better twice than never; as the batch's own, which no walk forgets
                 await self._lease_client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
@@ -178,12 +175,12 @@ class BatchAcker:
             self._lease_client.release(batch.key)  # else its lease would be renewed for as long as this worker lives
         self._part_from(batch, fate)
 
-    def _part_from(self, batch: LeasedBatch, fate: str) -> None:
+    def _part_from(self, batch: BatchUnit, fate: str) -> None:
         """The batch is not this worker's any more."""
         self._ending.pop(batch.key, None)
         self._tracker.leave(batch)
         if fate != "acked":
-            batch.part.discard()
+            batch.discard_part()
         self._report.fate(batch, fate)
         self._crawler.stats.inc_value(f"distributed/batches_{fate}")
         self._crawler.stats.inc_value("distributed/requests_left", batch.left)
@@ -219,7 +216,7 @@ class BatchAcker:
                 self._ending[batch.key] = task = asyncio.ensure_future(work)
                 await task
             else:
-                batch.part.discard()  # before: the next worker of it on this node writes a part of the same name
+                batch.discard_part()  # before: the next worker of it on this node writes a part of the same name
                 self._part_from(batch, "given_back" if await self._give_back(batch.key, reason) else "lost")
         try:
             for one in await self._lease_client.unclaimed():
@@ -228,7 +225,7 @@ class BatchAcker:
             self._lose_store(str(error))
 
     @staticmethod
-    def _cut_short(batch: LeasedBatch, reason: str) -> str:
+    def _cut_short(batch: BatchUnit, reason: str) -> str:
         """The finish reason of a batch that is not over; what the settings ended is done as far as that was wanted.
 
         Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.

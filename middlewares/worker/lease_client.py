@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.intake import FrontierIntake
     from scrapyd_dist.store.base import Store
 
-    from ..assignment import PullAssignment
+    from ..assignment import Assignment
     from .lease_renewer import LeaseRenewer
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class StoreLost(Exception):
 class LeaseClient:
     """One worker's batches, as the store has them."""
 
-    def __init__(self, job: PullAssignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
+    def __init__(self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
         self._job = job
         self._thread = StoreThread(store)
         self._db = store

@@ -60,7 +60,8 @@ class OwnRequests:
     async def __call__(self, make: Callable[[], Any]) -> str:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
-        own = OwnPages(self._tracker.crawl, self._times, self._finds(f"{self._name}:{self._times}:"))
+        finds = self._finds(f"{self._name}:{self._times}:")
+        own = OwnPages(self._tracker.crawl, self._times, finds)
         self._tracker.enter(own)
         try:
             async for output in each(make()):
@@ -73,10 +74,10 @@ class OwnRequests:
         while not own.over:
             await self._notifier.wait()
         self._tracker.leave(own)
-        await self._lease_client.missed(own.finds.take_misses())
-        counts = own.finds.take_counts()
-        if own.finds.found or counts:
-            count_found(self._crawler, await self._lease_client.add(own.finds.found, counts))
+        await self._lease_client.missed(finds.take_misses())
+        counts = finds.take_counts()
+        if finds.found or counts:
+            count_found(self._crawler, await self._lease_client.add(finds.found, counts))
         return own.failed
 
 

@@ -1,7 +1,6 @@
-"""From leased batches to requests: the next batch is leased while requests of the last one are still being made.
+"""From leases to batches: the next batch is leased while requests of the last one are still being made.
 
-A request that cannot be made here fails alone, with its reason. Part of the worker half: imports Scrapy and the
-standard library only.
+Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -10,30 +9,26 @@ import logging
 import sys
 import time
 from collections import Counter
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from scrapy import Request
+from typing import TYPE_CHECKING
 
 from scrapyd_dist.payload import PayloadError, decode
 
-from ..codec import ATTRIBUTES, from_value, set_attributes
-from ..engine_compat import spider_method
-from ..targets import with_target
-from .base import PartFile
+from .files import PartFile
 from .lease_client import is_suspect
-from .work_unit import LeasedBatch
+from .request_builder import RequestBuilder
+from .work_unit import BatchUnit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapyd_dist.frontier.backlog import Leased
     from scrapyd_dist.payload import RequestValue
 
-    from ..assignment import PullAssignment
+    from ..assignment import Assignment
     from ..classifier import FoundRequests
     from .batch_acker import BatchAcker
     from .lease_client import LeaseClient, Notifier
@@ -50,14 +45,6 @@ MOST_HELD = 400
 UNLIMITED = 100
 
 
-class UnbuiltRequests(NamedTuple):
-    """A leased request that cannot be made, and how the ledger counts it."""
-
-    kind: str
-    reason: str
-    stat: str = "requests_not_made"
-
-
 class RequestFeeder:
     """Gives Scrapy the requests of one batch after the other.
 
@@ -71,7 +58,7 @@ class RequestFeeder:
     def __init__(
         self,
         crawler: Crawler,
-        job: PullAssignment,
+        job: Assignment,
         folder: Path,
         *,
         key: bytes | None,
@@ -83,13 +70,12 @@ class RequestFeeder:
         broken: Callable[[str], object],
     ) -> None:
         self._crawler, self._job, self._folder, self._key = crawler, job, folder, key
+        self._builder = RequestBuilder(crawler, key, tracker=tracker, notifier=notifier)
         self._lease_client, self._tracker, self._acker, self._notifier = lease_client, tracker, acker, notifier
         self._finds, self._broken = finds, broken
         self._ready = (crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED) * (1 + max(0, job.ahead))
         self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
-        self._hook = spider_method(crawler, "DISTRIBUTED_REQUEST_HOOK")
-        self._attributes: Any = None
         self._worked, self._pause = time.monotonic(), SOON
         #: requests that a batch is thought to have, as far as they can be made
         self._size = min(self._ready, job.batch_size, self._of_a_site) if job.fair else self._ready
@@ -121,7 +107,7 @@ class RequestFeeder:
             for one, batch in [(one, self._open(one)) for one in leased]:
                 if is_suspect(one):
                     await self._until_settled(besides=batch)
-                async for request in self._of(batch):
+                async for request in self._builder.requests(batch):
                     yield request
                 if is_suspect(one):
                     await self._until_settled()
@@ -129,7 +115,7 @@ class RequestFeeder:
                 break
         await self._until_settled()
 
-    async def _until_settled(self, besides: LeasedBatch | None = None) -> None:
+    async def _until_settled(self, besides: BatchUnit | None = None) -> None:
         """Wait until this worker has no other batch."""
         while not self.stopped and any(batch is not besides for batch in self._acker.held.values()):
             await self._notifier.wait()
@@ -147,14 +133,17 @@ class RequestFeeder:
     def _idled(self) -> bool:
         return bool(self._job.idle) and time.monotonic() - self._worked >= self._job.idle
 
-    def _open(self, leased: Leased) -> LeasedBatch:
+    def _open(self, leased: Leased) -> BatchUnit:
         self._worked, self._pause = time.monotonic(), SOON
         number = leased.batch.number
         values, problem = _values(leased, self._key)
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{self._job.crawl}.b{number}.a{leased.attempt}")
-        batch = LeasedBatch(leased, self._job.crawl, values, self._finds(f"b{number}:"), part)
+        batch = BatchUnit(
+            self._job.crawl, number, leased.attempt, values, part, finds=self._finds(f"b{number}:"),
+            slot=leased.batch.slot, size=leased.batch.size,
+        )  # fmt: skip
         self._acker.held[batch.key] = batch
         self._tracker.enter(batch)
         self._count("batches_leased")
@@ -173,61 +162,6 @@ class RequestFeeder:
             self._unread += 1
             if self._unread >= UNREADABLE:
                 self._broken(f"Batch {number} cannot be crawled, and none before it could be: {problem}.")
-
-    async def _of(self, batch: LeasedBatch) -> AsyncIterator[Request]:
-        while batch.todo:
-            index = batch.todo[0]
-            await self._take_attributes(batch.values[index])
-            made = await self._made(batch.values[index])
-            if batch.key not in self._tracker.begun:  # its lease was lost meanwhile
-                return
-            batch.todo.popleft()
-            if isinstance(made, Request):
-                self._count("requests_returned")
-                yield self._tracker.watched(made, batch, index)
-            else:
-                self._count(made.stat)
-                batch.ledger.missed(index, made.kind, made.reason)
-        self._acker.changed(batch)  # it may have been nothing but requests that cannot be made
-
-    async def _made(self, value: RequestValue) -> Request | UnbuiltRequests:
-        spider = self._crawler.spider
-        assert spider
-        if self._key is None and (why := _unproven(value)):
-            return UnbuiltRequests("dead", why)
-        try:
-            request = from_value(with_target(value, self._crawler), spider)
-        except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
-            return UnbuiltRequests("dead", f"it cannot be made here: {error}")
-        return request if self._hook is None else await self._hooked(request)
-
-    async def _hooked(self, request: Request) -> Request | UnbuiltRequests:
-        assert self._hook
-        try:
-            answer = self._hook(request)
-            kept = await answer if isawaitable(answer) else answer
-        except Exception as error:
-            logger.exception("the hook for requests failed at %s", request)
-            return UnbuiltRequests("failed", f"the hook for requests failed: {type(error).__name__}: {error}")
-        if kept is None:
-            return UnbuiltRequests("gone", "dropped by the hook", "requests_dropped_by_hook")
-        if not isinstance(kept, Request):
-            return UnbuiltRequests("failed", f"the hook for requests returned a {type(kept).__name__}")
-        return kept
-
-    async def _take_attributes(self, value: RequestValue) -> None:
-        """Give the spider the attributes that travel with a request, once all earlier requests have ended.
-
-        A spider has one value of each: an earlier request's callback would get the wrong one without a word.
-        """
-        wanted = value.get(ATTRIBUTES)
-        if wanted is None or wanted == self._attributes:
-            return
-        while any(begun.busy for begun in self._tracker.begun.values()):
-            await self._notifier.wait()
-        assert self._crawler.spider
-        set_attributes(value, self._crawler.spider)
-        self._attributes = wanted
 
     def _count(self, name: str, number: int = 1) -> None:
         self._crawler.stats.inc_value(f"distributed/{name}", number)
@@ -249,17 +183,6 @@ def most_of_a_site(crawler: Crawler) -> int:
     """How many requests of one site may be under way in this process."""
     most = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
     return most if most > 0 else UNLIMITED
-
-
-def _unproven(value: RequestValue) -> str:
-    """Why a request is not made without a key that proves it is this project's own."""
-    scheme = value["url"].partition(":")[0].lower()
-    if scheme in {"http", "https"} and "proxy" not in str(value.get("meta", "")):
-        return ""
-    return (
-        f"it is a request of the kind {scheme}:, or by a proxy, and this code carries no key by which it could be known"
-        " whose it is; deploy it with sdist"
-    )
 
 
 def _values(leased: Leased, key: bytes | None) -> tuple[list[RequestValue], str]:

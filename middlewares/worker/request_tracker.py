@@ -15,6 +15,7 @@ from scrapy import Request, signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.spiders import CrawlSpider
 from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.python.failure import Failure
 
@@ -24,8 +25,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each
 from ..targets import MARK, Target
-from .base import SAME_PAGE, follows_rule, in_callback
-from .work_unit import BATCH, OURS, LeasedBatch, UnitMark, attempt_over, judge, mark_of
+from .work_unit import BATCH, OURS, BatchUnit, UnitMark, attempt_over, judge, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -92,6 +92,8 @@ class BatchDupeFilter(BaseDupeFilter):
 
 
 logger = logging.getLogger(__name__)
+#: why a request of a batch is gone that Scrapy's filter of duplicates dropped
+SAME_PAGE = "the same page as another request of this batch"
 
 
 class RequestTracker:
@@ -102,32 +104,32 @@ class RequestTracker:
         crawler: Crawler,
         *,
         crawl: str,
-        target: Target,
         rules_lead_away: bool,
         changed: Callable[[WorkUnit], None],
-        again: Callable[[WorkUnit, UnitMark, Request], bool],
+        target: Target | None = None,
+        again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
     ) -> None:
         """Nothing is begun yet.
 
         Args:
             crawler: the worker's; its engine is there by now.
             crawl: its crawl.
-            target: which requests go to the frontier.
             rules_lead_away: what a CrawlSpider's rule follows belongs to the producer.
             changed: is called whenever something of a unit has ended.
+            target: which requests go to the frontier; None: there is none.
             again: repeats a request whose session has expired; False when it will not.
         """
         self._crawler = crawler
         self.crawl = crawl
         self._target = target
         self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
-        self._changed = changed
+        self.changed = changed
         self._again = again
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
         self._repeated: set[UnitMark] = set()
-        self._offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
         self._rules_lead_away = rules_lead_away
         self.begun: dict[tuple[int, int], WorkUnit] = {}
+        self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
         connect = crawler.signals.connect
         connect(self._scheduled, signals.request_scheduled)
         connect(self._dropped, signals.request_dropped)
@@ -135,8 +137,11 @@ class RequestTracker:
         connect(self._no_item, signals.item_dropped)
         connect(self._no_item, signals.item_error)
 
-    def enter(self, begun: WorkUnit) -> None:
+    def enter(self, begun: WorkUnit, *, unmarked: bool = False) -> None:
+        """Count what becomes of its requests; `unmarked`: of all pages without a mark, too: there is no other work."""
         self.begun[begun.key] = begun
+        if unmarked:
+            self._unmarked = begun, begun.begin()
 
     def leave(self, begun: WorkUnit) -> None:
         """Nothing more is counted of it; its requests that are still waiting are not made."""
@@ -145,7 +150,7 @@ class RequestTracker:
 
     def _of(self, page: Any) -> tuple[WorkUnit | None, UnitMark | None]:
         mark = mark_of(page)
-        return (None if mark is None else self.begun.get(mark.key)), mark
+        return self._unmarked if mark is None else (self.begun.get(mark.key), mark)
 
     # requests
 
@@ -167,10 +172,10 @@ class RequestTracker:
             request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
-        if self._rules_lead_away and not request.meta.get(MARK) and follows_rule(self._crawler, request):
+        if self._rules_lead_away and not request.meta.get(MARK) and _follows_rule(spider, request):
             self._count("links_not_followed")
             return None
-        if self._target.takes(request, spider):
+        if self._target is not None and begun.finds is not None and self._target.takes(request, spider):
             if self._limited and self._rules_lead_away:  # the producer alone counts how many there are
                 self._count("links_beyond_limit")
                 return None
@@ -230,7 +235,7 @@ class RequestTracker:
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
-            begun.missed(mark, "failed", in_callback(error))
+            begun.missed(mark, "failed", _in_callback(error))
             raise
         else:
             if mark not in self._repeated:
@@ -248,7 +253,7 @@ class RequestTracker:
         if self._expired(error, begun, mark, response):
             return ()
         if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
-            begun.missed(mark, "failed", in_callback(error))
+            begun.missed(mark, "failed", _in_callback(error))
         self._ended(begun, mark)
         return None
 
@@ -271,7 +276,7 @@ class RequestTracker:
 
     def _ended(self, begun: WorkUnit, mark: UnitMark) -> None:
         begun.end(mark)
-        self._changed(begun)
+        self.changed(begun)
 
     # signals
 
@@ -290,10 +295,11 @@ class RequestTracker:
             self._ended(begun, mark)
 
     def _is_offsite(self, request: Request) -> bool:
-        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
+        if request.dont_filter or request.meta.get("allow_offsite"):
             return False
+        offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
         assert self._crawler.spider
-        return not self._offsite.should_follow(request, self._crawler.spider)
+        return offsite is not None and not offsite.should_follow(request, self._crawler.spider)
 
     def _dropped(self, request: Request) -> None:
         begun, mark = self._of(request)
@@ -305,7 +311,7 @@ class RequestTracker:
         begun, mark = self._of(response)
         if begun is None or mark is None:
             self._homeless(mark)
-        elif isinstance(begun, LeasedBatch):
+        elif isinstance(begun, BatchUnit):
             begun.item(item, mark)
         self._no_item(response)
 
@@ -320,7 +326,17 @@ class RequestTracker:
         begun, _ = self._of(response)
         if begun is not None:
             begun.item_out()
-            self._changed(begun)
+            self.changed(begun)
 
     def _count(self, name: str) -> None:
         self._crawler.stats.inc_value(f"distributed/{name}")
+
+
+def _in_callback(error: Exception) -> str:
+    """Why a request failed whose callback has raised this."""
+    return f"{type(error).__name__} in the callback: {str(error)[:200]}"
+
+
+def _follows_rule(spider: Spider, request: Request) -> bool:
+    """Whether a rule of a CrawlSpider follows this link: that is the producer's, or each worker would crawl on."""
+    return isinstance(spider, CrawlSpider) and request.callback == spider._callback  # noqa: SLF001 - how Scrapy marks its own

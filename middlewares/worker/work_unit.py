@@ -22,11 +22,10 @@ from ..codec import PagesUsedUp
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from scrapyd_dist.frontier.backlog import Leased
     from scrapyd_dist.payload import RequestValue
 
     from ..classifier import FoundRequests
-    from .base import PartFile
+    from .files import PartFile
 
 logger = logging.getLogger(__name__)
 #: 4xx that say "not now" instead of "not there"
@@ -157,6 +156,10 @@ OURS = (BATCH, REPEATED, SESSION)
 attempt_over = object()
 
 
+class WorkRefused(Exception):
+    """This worker cannot do its work; the text says why."""
+
+
 class UnitMark(NamedTuple):
     """Which request this is."""
 
@@ -181,10 +184,10 @@ def mark_of(page: Any) -> UnitMark | None:
 class WorkUnit:
     """Requests that belong together, with all that follows from them."""
 
-    def __init__(self, crawl: str, batch: int, attempt: int, finds: FoundRequests) -> None:
+    def __init__(self, crawl: str, batch: int, attempt: int, finds: FoundRequests | None) -> None:
         self.crawl = crawl
         self.key = (batch, attempt)
-        self.finds = finds  #: target requests that it led to
+        self.finds = finds  #: target requests that it led to; None where they are crawled here
         self.making = False  #: more of its requests are about to be made
         self.touched = False  #: a request of it may have left this process
         self._open: set[int] = set()
@@ -262,18 +265,32 @@ class OwnPages(WorkUnit):
         self.failed = self.failed or reason
 
 
-class LeasedBatch(WorkUnit):
-    """A batch that this worker has a lease on."""
+class BatchUnit(WorkUnit):
+    """A batch that this worker was sent, or has a lease on.
+
+    Args:
+        crawl: its crawl.
+        batch: its number.
+        attempt: which attempt at it this is.
+        values: its requests, as far as they can be read.
+        part: its items; None where they go to the project's own feed.
+        finds: target requests that it led to; None where they are crawled here.
+        slot: its slot of the frontier.
+        size: its requests as the store has them; None: those of `values`.
+        row: in words, the arguments of the spider that is run instead of requests.
+        sent: it came with the job, from the crawl's own scheduler.
+    """
 
     def __init__(
-        self, leased: Leased, crawl: str, values: list[RequestValue], finds: FoundRequests, part: PartFile
-    ) -> None:
-        super().__init__(crawl, leased.batch.number, leased.attempt, finds)
-        self.slot = leased.batch.slot
-        self._size = leased.batch.size
+        self, crawl: str, batch: int, attempt: int, values: list[RequestValue], part: PartFile | None, *,
+        finds: FoundRequests | None = None, slot: str = "", size: int | None = None, row: str = "", sent: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(crawl, batch, attempt, finds)
+        self.slot, self.row, self.sent = slot, row, sent
+        self._size = len(values) if size is None else size
         self.values = values
         again = any(REPLACES in value for value in values)
-        self.ledger = RequestLedger([value["url"] for value in values], again=again)
+        self.ledger = RequestLedger([row] if row else [value["url"] for value in values], again=again)
         self.part = part
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
         self.problem = ""  #: what makes its result useless
@@ -306,8 +323,22 @@ class LeasedBatch(WorkUnit):
     def item(self, item: Any, mark: UnitMark) -> None:
         """Write an item to the part; one that has no JSON form is lost, and the report says so."""
         try:
-            self.part.add(item)
+            if self.part is not None:
+                self.part.add(item)
         except (TypeError, ValueError) as error:
             self.problem = self.problem or self.ledger.lost_item(mark.position, error)
         else:
             self.ledger.item(mark.source)
+
+    def close_part(self) -> dict[str, Any] | None:
+        """Make the part whole; what the report says about it, None where there is none."""
+        try:
+            return None if self.part is None else self.part.close()
+        except OSError as error:
+            self.problem = self.problem or f"Its items could not be kept in this node's logs: {error}."
+            return None
+
+    def discard_part(self) -> None:
+        """It counts for nothing: leave no file."""
+        if self.part is not None:
+            self.part.discard()

@@ -18,7 +18,7 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
-from scrapyd_dist.middlewares.assignment import PullAssignment
+from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.producer.crawl_request import worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
@@ -312,7 +312,7 @@ def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
     """What a worker has of each site when it wants nothing more."""
     crawler = get_crawler(Spider, settings)
     crawler.spider = crawler._create_spider("any")
-    job = PullAssignment(crawl="c", worker=1, home="c.0", node="one", fair=SPREAD, batch_size=frontier.size)
+    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", fair=SPREAD, batch_size=frontier.size)
     parts: Any = SimpleNamespace(it=frontier)
     news = _Full()
     news.frontier = frontier

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import PullAssignment
+from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.worker.lease_client import Notifier
 from scrapyd_dist.middlewares.worker.request_feeder import POLL, SOON, RequestFeeder
 
@@ -18,7 +18,7 @@ from scrapyd_dist.batches import Batch
 from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.payload import encode
 
-JOB = PullAssignment(crawl="c", worker=1, home="c.0", node="one", url="http://one")
+JOB = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", url="http://one")
 
 
 class Frontier:

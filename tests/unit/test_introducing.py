@@ -6,9 +6,9 @@ import pytest
 from cryptography.fernet import Fernet
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import PullAssignment
-from scrapyd_dist.middlewares.worker import pull_worker
-from scrapyd_dist.middlewares.worker.pull_worker import introduce
+from scrapyd_dist.middlewares.assignment import Assignment
+from scrapyd_dist.middlewares.worker import lease_session
+from scrapyd_dist.middlewares.worker.lease_session import introduce
 
 from scrapyd_dist.keys import public_half
 
@@ -32,9 +32,9 @@ class Naming(Spider):
 def said(
     spider: type[Spider] = Plain, *, key: bytes | None = KEY, uploads: tuple[str, ...] = (), **fields: Any
 ) -> tuple[str, str]:
-    job = PullAssignment(crawl="c", worker=1, home="c.0", node="here", introduce=True, **fields)
+    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="here", introduce=True, **fields)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pull_worker, "egg_key", lambda: key)
+        patch.setattr(lease_session, "egg_key", lambda: key)
         return introduce(get_crawler(spider), job, uploads)
 
 
@@ -51,6 +51,6 @@ def test_what_stands_in_the_way_is_said_with_what_to_do() -> None:
 
 
 def test_only_a_crawl_whose_store_is_a_server_asks_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_worker, "find_spec", lambda name: None)
+    monkeypatch.setattr(lease_session, "find_spec", lambda name: None)
     assert said()[1] == ""
     assert "has the client" in said(needs_client=True)[1]

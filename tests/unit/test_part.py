@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rig.waiting import wait_for
 from scrapyd_dist.middlewares.producer.discovery import OwnItems
-from scrapyd_dist.middlewares.worker import base as part_module
-from scrapyd_dist.middlewares.worker.base import PartFile, ReportFile, crawl_folder, free_bytes, remove_old
+from scrapyd_dist.middlewares.worker import files as part_module
+from scrapyd_dist.middlewares.worker.files import PartFile, ReportFile, crawl_folder, free_bytes, remove_old
 
 from scrapyd_dist.joblogs.worker_report import FOLDER, part_path
 

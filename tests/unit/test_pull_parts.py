@@ -17,13 +17,13 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import PullAssignment, is_producer, is_worker
+from scrapyd_dist.middlewares.assignment import Assignment, is_producer, is_worker
 from scrapyd_dist.middlewares.engine_compat import spider_method
-from scrapyd_dist.middlewares.worker.base import PartFile
-from scrapyd_dist.middlewares.worker.batch_acker import PullReport
+from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport
+from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
 from scrapyd_dist.middlewares.worker.request_tracker import BatchDupeFilter, use_batch_filter
-from scrapyd_dist.middlewares.worker.work_unit import BATCH, LeasedBatch, OwnPages, UnitMark, attempt_over, mark_of
+from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages, UnitMark, attempt_over, mark_of
 from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
@@ -32,31 +32,29 @@ from scrapyd_dist.frontier.backlog import Backlog, Leased
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
 from scrapyd_dist.settings import uploading_feeds
 
-JOB = PullAssignment(crawl="c", worker=3, home="c.0", node="one", url="http://one")
+JOB = Assignment(leases=True, lease=60.0, crawl="c", worker=3, home="c.0", node="one", url="http://one")
 ORDER = {"crawl": "c", "worker": 3, "home": "c.0", "node": "one"}
 
 
 @pytest.fixture
-def leased(tmp_path: Path) -> Iterator[Callable[[int], LeasedBatch]]:
+def leased(tmp_path: Path) -> Iterator[Callable[[int], BatchUnit]]:
     """`leased(3)`: batch 7, attempt 2, of so many requests."""
-    made: list[LeasedBatch] = []
+    made: list[BatchUnit] = []
 
-    def make(size: int) -> LeasedBatch:
+    def make(size: int) -> BatchUnit:
         values = [{"url": f"http://web/{n}"} for n in range(size)]
-        one = Leased(batch=Batch(number=7, size=size), attempt=2, payload={})
-        part = PartFile(tmp_path, f"c.b7.a2-{len(made)}")
-        made.append(LeasedBatch(one, "c", values, None, part))  # type: ignore[arg-type]  # nothing is found
+        made.append(BatchUnit("c", 7, 2, values, PartFile(tmp_path, f"c.b7.a2-{len(made)}")))
         return made[-1]
 
     yield make
     for batch in made:
-        batch.part.discard()
+        batch.discard_part()
 
 
 # what is open
 
 
-def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Callable[[int], LeasedBatch]) -> None:
+def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Callable[[int], BatchUnit]) -> None:
     batch = leased(1)
     assert not batch.over
     first = batch.begin(batch.todo.popleft())
@@ -72,7 +70,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     assert batch.over
 
 
-def test_what_comes_of_a_page_after_its_end_opens_it_again(leased: Callable[[int], LeasedBatch]) -> None:
+def test_what_comes_of_a_page_after_its_end_opens_it_again(leased: Callable[[int], BatchUnit]) -> None:
     batch = leased(1)
     mark = batch.begin(batch.todo.popleft())
     batch.end(mark)
@@ -139,14 +137,14 @@ def test_the_mark_is_found_on_requests_responses_and_failures() -> None:
 # what it reports
 
 
-def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Callable[[int], LeasedBatch]) -> None:
-    batch, report = leased(2), PullReport(JOB)
+def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Callable[[int], BatchUnit]) -> None:
+    batch, report = leased(2), LeaseReport(JOB)
     for index in (0, 1):
         batch.todo.popleft()
         mark = batch.begin(index)
         batch.item({"n": index}, mark)
         batch.done(mark)
-    part = batch.part.close()
+    part = batch.close_part()
     stats = {"downloader/response_status_count/200": 2, "retry/count": 1, "item_scraped_count": 2}
     told = read_report(json.dumps(report.of_batch(batch, part, "finished", stats)).encode())
     assert told.stats == {"downloader/response_status_count/200": 2, "retry/count": 1}
@@ -157,8 +155,8 @@ def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Call
     assert refusal(early, 2, feed=False) == "the worker ended early (shutdown)"
 
 
-def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], LeasedBatch]) -> None:
-    report = PullReport(JOB)
+def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], BatchUnit]) -> None:
+    report = LeaseReport(JOB)
     acked, lost, held = (leased(size) for size in (2, 3, 4))
     acked.ledger.done(0)
     report.fate(acked, "acked")
@@ -183,10 +181,11 @@ def test_a_part_that_counts_for_nothing_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
-    order = {**ORDER, "slots": ["@login", "p0"], "store_sealed": "x", "newer": 1}
+    order = {**ORDER, "slots": ["@login", "p0"], "lease": 60.0, "store_sealed": "x", "newer": 1}
     settings = Settings({"DISTRIBUTED_PULL": json.dumps(order)})
-    job = PullAssignment.from_settings(settings)
-    assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ("@login", "p0"), "@login")
+    job = Assignment.from_settings(settings)
+    assert job is not None
+    assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ["@login", "p0"], "@login")
     assert (job.told, job.lease, job.ahead) == ({"store_sealed": "x"}, 60.0, 1)
     assert is_worker(settings)
     assert not is_producer(settings)
@@ -298,7 +297,7 @@ class FakeLeases:
         self.held.discard((batch, attempt))
 
 
-def leasing(job: PullAssignment = JOB, **answers: list[Any]) -> LeaseClient:
+def leasing(job: Assignment = JOB, **answers: list[Any]) -> LeaseClient:
     return LeaseClient(job, FakeStore(**answers), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
 
 
@@ -311,7 +310,7 @@ def leasing(job: PullAssignment = JOB, **answers: list[Any]) -> LeaseClient:
 )  # fmt: skip
 async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
     told = Backlog(**{"waiting": 0, "leased": 0, "expired": 0, "acked": 0, **backlog})
-    job = PullAssignment(crawl="c", worker=1, home="c.0", node="one", slots=slots)
+    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", slots=slots)
     assert (await leasing(job, backlog=[told]).no_more()) is over
 
 
@@ -401,7 +400,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
     ],
 )
 async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
-    job = PullAssignment(crawl="c", worker=1, home="c.0", node="one", **order)
+    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", **order)
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
     asked = leasing(job, lease_next=[two])
     await asked.next(9)

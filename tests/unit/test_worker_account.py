@@ -18,8 +18,9 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
-from scrapyd_dist.middlewares.worker.push_worker import INDEX, PushWorker
-from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge
+from scrapyd_dist.middlewares.worker.sent_session import SentSession
+from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge, mark_of
+from scrapyd_dist.middlewares.worker.worker import Worker
 from twisted.python.failure import Failure
 
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
@@ -122,16 +123,27 @@ class Ruled(CrawlSpider):
 
 def worker_of(
     batch: Any = tuple(URLS), spider: type[Spider] = Plain, job: dict[str, Any] | None = None, **settings: Any
-) -> PushWorker:
+) -> Worker:
     values = {START_URLS: batch if isinstance(batch, str) else json.dumps(list(batch)), **settings}
     if job is not None:
         values["DISTRIBUTED_JOB"] = json.dumps({"crawl": "c", "home": "c.0", "batch": 1, "attempt": 1, **job})
     crawler = get_crawler(spider, values)
     crawler.spider = spider.from_crawler(crawler)
-    return PushWorker.from_crawler(crawler)
+    worker = Worker.from_crawler(crawler)
+    worker._opened()
+    return worker
 
 
-async def _started(worker: PushWorker) -> list[Request]:
+def session_of(worker: Worker) -> SentSession:
+    assert isinstance(worker._session, SentSession)
+    return worker._session
+
+
+def account(worker: Worker) -> dict[str, Any]:
+    return session_of(worker)._batch.ledger.close()
+
+
+async def _started(worker: Worker) -> list[Request]:
     async def own() -> AsyncIterator[Request]:
         pytest.fail("the spider's own start was entered")
         yield Request("http://own/")
@@ -139,12 +151,12 @@ async def _started(worker: PushWorker) -> list[Request]:
     return [request async for request in worker.process_start(own())]
 
 
-def start(worker: PushWorker) -> list[Request]:
+def start(worker: Worker) -> list[Request]:
     found: list[Request] = run(_started(worker))
     return found
 
 
-async def _through(worker: PushWorker, response: Response, outputs: list[Any]) -> list[Any]:
+async def _through(worker: Worker, response: Response, outputs: list[Any]) -> list[Any]:
     async def result() -> AsyncIterator[Any]:
         for output in outputs:
             if isinstance(output, Exception):
@@ -154,7 +166,7 @@ async def _through(worker: PushWorker, response: Response, outputs: list[Any]) -
     return [output async for output in worker.process_spider_output(response, result())]
 
 
-def through(worker: PushWorker, request: Request, *outputs: Any) -> list[Any]:
+def through(worker: Worker, request: Request, *outputs: Any) -> list[Any]:
     found: list[Any] = run(_through(worker, Response(request.url, request=request), list(outputs)))
     return found
 
@@ -162,7 +174,8 @@ def through(worker: PushWorker, request: Request, *outputs: Any) -> list[Any]:
 def test_the_batch_is_crawled_in_place_of_the_spiders_start() -> None:
     requests = start(worker_of())
     assert [request.url for request in requests] == URLS
-    assert [request.meta[INDEX] for request in requests] == [0, 1, 2]
+    marks = [mark_of(request) for request in requests]
+    assert [mark and mark.position for mark in marks] == [0, 1, 2]
 
 
 def test_a_page_is_done_when_its_callback_ran_to_the_end() -> None:
@@ -172,7 +185,7 @@ def test_a_page_is_done_when_its_callback_ran_to_the_end() -> None:
     with pytest.raises(ZeroDivisionError):
         through(worker, second, {"a": 1}, ZeroDivisionError("by zero"))
     worker.process_spider_exception(Response(third.url, request=third), ValueError("bad"))
-    closed = worker.ledger.close()
+    closed = account(worker)
     assert closed["done"] == 1
     assert [row["reason"] for row in closed["failed"]] == [
         "ZeroDivisionError in the callback: by zero", "ValueError in the callback: bad",
@@ -184,7 +197,7 @@ def test_a_callback_that_closes_the_spider_has_not_ended() -> None:
     worker = worker_of()
     with pytest.raises(CloseSpider):
         through(worker, start(worker)[0], CloseSpider("enough"))
-    assert worker.ledger.close()["done"] == 0
+    assert account(worker)["done"] == 0
 
 
 def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() -> None:
@@ -202,7 +215,7 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     failure = failed(TimeoutError("slow"))
     assert none.errback(failure) is failure
     worker.process_spider_exception(Response(own.url, request=own), error)
-    closed = worker.ledger.close()
+    closed = account(worker)
     assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
 
@@ -211,10 +224,12 @@ def test_what_a_page_leads_to_is_crawled_and_is_not_taken_for_the_page() -> None
     worker = worker_of()
     first = start(worker)[0]
     (more,) = through(worker, first, Request("http://web/more", meta=dict(first.meta)))
-    assert INDEX not in more.meta
+    mark = mark_of(more)
+    assert mark is not None
+    assert (mark.position, mark.source) == (None, 0)
     with pytest.raises(ValueError, match="deeper"):
         through(worker, more, ValueError("deeper"))
-    assert worker.ledger.close()["done"] == 1
+    assert account(worker)["done"] == 1
 
 
 def test_links_that_rules_follow_belong_to_the_producer() -> None:
@@ -229,17 +244,19 @@ def test_links_that_rules_follow_belong_to_the_producer() -> None:
 def test_a_page_that_is_another_ones_page_is_told() -> None:
     worker = worker_of()
     requests = start(worker)
-    worker._dropped(requests[1])
-    worker._dropped(Request("http://web/more"))
-    assert worker.ledger.close()["gone"][0]["reason"] == "the same page as another request of this batch"
+    session_of(worker).tracker._dropped(requests[1])
+    session_of(worker).tracker._dropped(Request("http://web/more"))
+    assert account(worker)["gone"][0]["reason"] == "the same page as another request of this batch"
 
 
-def test_a_redirect_that_is_filtered_is_told_with_where_it_led() -> None:
+def test_a_redirect_that_is_filtered_is_told_with_where_it_led(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = worker_of()
     first = start(worker)[0]
-    worker._scheduled(first)
-    worker._scheduled(first.replace(url="http://else/", meta={**first.meta, "redirect_urls": [first.url]}))
-    assert "redirected to http://else/" in worker.ledger.close()["gone"][0]["reason"]
+    monkeypatch.setattr(worker._crawler, "get_downloader_middleware", lambda _: None)
+    tracker = session_of(worker).tracker
+    tracker._scheduled(first)
+    tracker._scheduled(first.replace(url="http://else/", meta={**first.meta, "redirect_urls": [first.url]}))
+    assert "redirected to http://else/" in account(worker)["gone"][0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +284,7 @@ def test_a_request_that_cannot_be_made_is_dead_alone_and_says_why(value: str) ->
     worker = worker_of(f'["http://web/0", {value}, "http://web/2"]')
     assert [request.url for request in start(worker)] == ["http://web/0", "http://web/2"]
     assert worker._problem == ""
-    closed = worker.ledger.close()
+    closed = account(worker)
     assert (closed["requests"], closed["missed"], len(closed["dead"])) == (3, 1, 1)
     assert closed["dead"][0]["reason"].startswith("it cannot be made here: ")
 
@@ -286,15 +303,13 @@ def settings_in(folder: Path) -> dict[str, Any]:
     return {"LOG_FILE": str(folder / "logs/p/plain/c.b1.a1.log")}
 
 
-def opened(folder: Path, **options: Any) -> PushWorker:
-    worker = worker_of(job=options.pop("job", {}), **{**settings_in(folder), **options})
-    worker._opened()
-    return worker
+def opened(folder: Path, **options: Any) -> Worker:
+    return worker_of(job=options.pop("job", {}), **{**settings_in(folder), **options})
 
 
-def ended(worker: PushWorker, folder: Path, reason: str = "finished") -> Any:
+def ended(worker: Worker, folder: Path, reason: str = "finished") -> Any:
     worker._closed(reason)
-    worker._stopped()
+    run(worker._stopped())
     return read_report((folder / "logs/_sdist/c.0/c.b1.a1.json").read_bytes())
 
 
@@ -302,7 +317,7 @@ def test_a_good_batch_ends_with_a_report_that_is_accepted(tmp_path: Path) -> Non
     worker = opened(tmp_path)
     for request in start(worker):
         (item,) = through(worker, request, {"url": request.url})
-        worker._item(item, Response(request.url, request=request))
+        session_of(worker).tracker._item(item, Response(request.url, request=request))
     report = ended(worker, tmp_path)
     assert refusal(report, 3, feed=False) == ""
     assert (report.items, report.part.items, report.done) == (3, 3, 3)
@@ -320,7 +335,7 @@ def test_an_item_without_json_form_fails_its_url_and_the_other_items_stay(tmp_pa
     worker = opened(tmp_path)
     for number, request in enumerate(start(worker)):
         (item,) = through(worker, request, {"a": object() if number == 1 else number})
-        worker._item(item, Response(request.url, request=request))
+        session_of(worker).tracker._item(item, Response(request.url, request=request))
     report = ended(worker, tmp_path)
     assert refusal(report, 3, feed=False) == ""
     assert [url for url, _ in report.failed] == [URLS[1]]
@@ -330,7 +345,7 @@ def test_an_item_without_json_form_fails_its_url_and_the_other_items_stay(tmp_pa
 
 def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: Path) -> None:
     worker = opened(tmp_path)
-    worker._item({"a": object()}, Response("http://web/more", request=Request("http://web/more")))
+    session_of(worker).tracker._item({"a": object()}, Response("http://web/more", request=Request("http://web/more")))
     assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
 
 
@@ -355,30 +370,26 @@ def test_an_interrupted_batch_is_not_accepted_and_lists_what_did_not_end(tmp_pat
 def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = opened(tmp_path, DISTRIBUTED_MIN_FREE=1 << 60)
     closed: list[str] = []
-    monkeypatch.setattr(
-        "scrapyd_dist.middlewares.worker.push_worker.close_spider", lambda _, reason: closed.append(reason)
-    )
-    worker._item({"a": 1}, None)
-    worker._item({"a": 2}, None)  # the disk is not looked at for every item
+    monkeypatch.setattr("scrapyd_dist.middlewares.worker.worker.close_spider", lambda _, reason: closed.append(reason))
+    worker._look_around()
     assert closed == ["disk-full"]
     ended(worker, tmp_path, "disk-full")
 
 
 def test_a_node_without_log_files_makes_no_request() -> None:
     worker = worker_of(job={}, LOG_FILE=None)
-    worker._opened()
     assert start(worker) == []
     assert "no way home" in worker._problem
 
 
-def test_a_password_of_a_feed_is_not_in_the_report() -> None:
-    worker = worker_of(job={"feed": True})
+def test_a_password_of_a_feed_is_not_in_the_report(tmp_path: Path) -> None:
+    session = session_of(opened(tmp_path, job={"feed": True}))
 
     class Slot:
         uri, itemcount = "ftp://me:secret@host:21/1.jl", 0
 
-    worker._feed_closed(Slot())
-    assert worker._feeds == ["ftp://host:21/1.jl"]
+    session._feed_closed(Slot())
+    assert session._feeds == ["ftp://host:21/1.jl"]
 
 
 def test_a_batch_by_hand_is_no_job() -> None:

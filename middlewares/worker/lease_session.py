@@ -1,7 +1,7 @@
-"""The worker that leases its batches: makes their requests, acks each when its part is whole, until no more will come.
+"""The work of a job that leases its batches, until none will come: each is acked when its part is whole.
 
 The spider's own start is entered only when that was asked for; a worker that loses its store makes no more requests.
-Imports Scrapy and the standard library only, because it travels in the egg.
+Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -11,35 +11,33 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from scrapy import signals
-
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 
-from ..assignment import PullAssignment, crawl_key, egg_key
+from ..assignment import Assignment, crawl_key, egg_key
 from ..classifier import Disposition, FoundRequests, RequestClassifier
-from ..engine_compat import close_spider, spider_method, under_way
+from ..engine_compat import spider_method, under_way
 from ..slot_routing import SlotHome, SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
-from .base import LOOK, BaseWorker, FilesFolder
-from .batch_acker import BatchAcker, PullReport, keep_sweeping
+from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
+from .files import LOOK
 from .lease_client import LeaseClient, Notifier, StoreLost
 from .lease_renewer import LeaseRenewer, guard
 from .login import Login, OwnRequests
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
-from .work_unit import SESSION, mark_of
+from .work_unit import SESSION, WorkRefused, mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
 
-    from scrapy import Request, Spider
+    from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
     from scrapyd_dist.batches import Crawl
 
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     Fail = Callable[[str, FinishReason], None]  # a problem, and why the worker ends before its work is done
 
 
-def introduce(crawler: Crawler, job: PullAssignment, uploads: Sequence[str]) -> tuple[str, str]:
+def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tuple[str, str]:
     """The public half of this egg's key ("" without one), and why this code cannot work for the crawl ("" if it can).
 
     Args:
@@ -61,7 +59,7 @@ def introduce(crawler: Crawler, job: PullAssignment, uploads: Sequence[str]) -> 
     return ("" if key is None else public_half(key)), _why_not(crawler, job, uploads, key)
 
 
-def _why_not(crawler: Crawler, job: PullAssignment, uploads: Sequence[str], key: bytes | None) -> str:
+def _why_not(crawler: Crawler, job: Assignment, uploads: Sequence[str], key: bytes | None) -> str:
     if hides_addon(crawler.spidercls.custom_settings or {}):
         return (
             f"the custom_settings of the spider {crawler.spidercls.name} set ADDONS, which hides the add-on that its"
@@ -85,13 +83,13 @@ def _why_not(crawler: Crawler, job: PullAssignment, uploads: Sequence[str], key:
 logger = logging.getLogger(__name__)
 
 
-class PullSession:
-    """The parts of a worker whose store is open, and what they tell each other.
+class LeasedWork:
+    """The parts of a worker that leases its batches, once its store is open, and what they tell each other.
 
     Args:
         crawler: the worker's.
         job: what it was told.
-        folder: for parts and the report.
+        folder: for parts.
         report: counts what becomes of batches.
         renewer: of leases.
         client: the store.
@@ -100,21 +98,23 @@ class PullSession:
 
     Attributes:
         client: the store.
+        tracker: counts the requests.
+        acker: has the batches that are held.
         feeder: gives the requests.
     """
 
     def __init__(
-        self, crawler: Crawler, job: PullAssignment, folder: FilesFolder, report: PullReport, *,
+        self, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, *,
         renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
     ) -> None:  # fmt: skip
-        self._crawler, self._job, self._folder, self._fail = crawler, job, folder, fail
+        self._crawler, self._job, self._fail = crawler, job, fail
         self._renewer, self.client, self._notifier = renewer, client, Notifier()
         self._key = crawl_key(job.told)
         home = SlotHome(project=crawl.project, spider=crawl.spider)
         self._slotting = SlotRouting.from_settings(crawler.settings, home=home, own=job.other_slot)
         self.tracker = RequestTracker(
-            crawler, crawl=job.crawl, target=_target(crawler), rules_lead_away=crawl.kind == "crawl",
-            changed=self._changed, again=self._again,
+            crawler, crawl=job.crawl, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
+            target=_target(crawler), again=self._again,
         )  # fmt: skip
         self.acker = BatchAcker(
             crawler, report, lease_client=client, tracker=self.tracker, notifier=self._notifier,
@@ -128,18 +128,17 @@ class PullSession:
             failed=lambda reason: fail(reason, FinishReason.LOGIN_FAILED),
         )  # fmt: skip
         self.feeder = RequestFeeder(
-            crawler, job, folder.path, key=self._key, lease_client=client, tracker=self.tracker, acker=self.acker,
-            notifier=self._notifier, finds=self._finds, broken=lambda problem: fail(problem, FinishReason.REFUSED),
+            crawler, job, folder, key=self._key,
+            lease_client=client, tracker=self.tracker, acker=self.acker, notifier=self._notifier, finds=self._finds,
+            broken=lambda problem: fail(problem, FinishReason.REFUSED),
         )  # fmt: skip
-        self._tasks = [asyncio.ensure_future(self._look_around())]
+        self._tasks = [asyncio.ensure_future(self._keep_forgetting())]
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
-            self._tasks.append(asyncio.ensure_future(keep_sweeping(folder.path, job.crawl, client.batch)))
+            self._tasks.append(asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch)))
         guard(crawler, self._why_not)
 
     @classmethod
-    async def open(
-        cls, crawler: Crawler, job: PullAssignment, folder: FilesFolder, report: PullReport, fail: Fail
-    ) -> PullSession:
+    async def open(cls, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, fail: Fail) -> LeasedWork:
         """Open the store.
 
         Raises:
@@ -208,14 +207,10 @@ class PullSession:
         if begun.over or self.feeder.room > 0:
             self._notifier.tell()
 
-    async def _look_around(self) -> None:
+    async def _keep_forgetting(self) -> None:
         quiet = 0
         while True:
             await asyncio.sleep(LOOK)
-            trouble = self._folder.trouble()
-            if trouble:
-                reason, problem = trouble
-                self._fail(problem, reason)
             quiet = 0 if self._login.busy or under_way(self._crawler) else quiet + 1
             if quiet > 1:
                 self._forget()
@@ -248,104 +243,83 @@ class PullSession:
         self._renewer.stop()
 
 
-class PullWorker(BaseWorker):
-    """The spider middleware of a worker that leases its batches."""
+class LeaseSession:
+    """The work of a job that leases its batches, from its own start requests and the login to the last ack.
 
-    def __init__(self, crawler: Crawler, job: PullAssignment) -> None:
-        super().__init__(crawler, "worker")
-        self._job, self._report = job, PullReport(job)
-        self._folder: FilesFolder | None = None
-        self._session: PullSession | None = None  #: while the store is open
+    Args:
+        crawler: the worker's.
+        job: what it was told.
+        folder: for parts.
+        fail: ends the worker.
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> PullWorker:
-        worker = cls(crawler, PullAssignment.from_settings(crawler.settings))
-        connect = crawler.signals.connect
-        connect(worker._opened, signals.spider_opened)
-        connect(worker._closed, signals.spider_closed)
-        connect(worker._stopped, signals.engine_stopped)
-        return worker
+    Attributes:
+        problem: why it cannot work; empty when it can.
+    """
 
-    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The leased requests instead of the spider's own start."""
-        if not self._problem and not self._job.introduce and self._folder is not None:
-            await self._open_session(self._folder)
-        session = self._session
-        if self._problem or session is None:
-            if self._problem:
-                logger.error(self._problem)
-            return
-        try:
-            if not await session.begin(start):
-                return
-            async for request in session.feeder.requests():
-                yield request
-        except StoreLost as error:
-            session.lose_store(str(error))
-        except Exception as error:  # Scrapy would only log it, and end as if all were done
-            logger.exception("this worker cannot go on")
-            self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
-
-    async def process_spider_output(
-        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
-    ) -> AsyncIterator[Any]:
-        async for output in self._session.tracker.outputs(response, result) if self._session else result:
-            yield output
-
-    def process_spider_exception(
-        self, response: Response, exception: Exception, spider: Spider | None = None
-    ) -> Iterable[Any] | None:
-        return self._session.tracker.raised(response, exception) if self._session else None
-
-    def _opened(self) -> None:
-        job = self._job
-        folder, uploads = self._find_folder(job), uploading_feeds(self._crawler.settings)
-        if folder is None:
-            return
-        self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
-        if not self._problem and job.introduce:
-            self._report.public, self._problem = introduce(self._crawler, job, uploads)
-        elif not self._problem and uploads:
-            self._problem = (
+    def __init__(self, crawler: Crawler, job: Assignment, folder: Path, fail: Fail) -> None:
+        self._crawler, self._job, self._folder, self._fail = crawler, job, folder, fail
+        self._report = LeaseReport(job)
+        self._work: LeasedWork | None = None  #: while the store is open
+        uploads, self.problem = uploading_feeds(crawler.settings), ""
+        if job.introduce:
+            self._report.public, self.problem = introduce(crawler, job, uploads)
+        elif uploads:
+            self.problem = (
                 f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches may end before"
                 " that, and its items would be lost or twice there."
             )
-        self._start_report(folder, job, self._progress)
 
-    def _progress(self) -> dict[str, Any]:
-        return self._report.progress(list(self._session.acker.held.values()) if self._session else ())
+    @property
+    def tracker(self) -> RequestTracker | None:
+        """What counts the requests; None as long as the store is not open."""
+        return None if self._work is None else self._work.tracker
 
-    async def _open_session(self, folder: FilesFolder) -> None:
+    async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
+        """The leased requests instead of the spider's own start, which comes first where that was asked for.
+
+        Raises:
+            WorkRefused: the store or the key cannot be opened, or the throttle cannot work here.
+            ConfigError: a setting makes no sense.
+        """
+        if self._job.introduce:
+            return
+        self._work = work = await self._open()
+        if problem := throttle_problem(self._crawler):
+            raise WorkRefused(problem)
         try:
-            self._session = await PullSession.open(self._crawler, self._job, folder, self._report, self._fail)
+            if await work.begin(start):
+                async for request in work.feeder.requests():
+                    yield request
+        except StoreLost as error:
+            work.lose_store(str(error))
+
+    async def _open(self) -> LeasedWork:
+        try:
+            return await LeasedWork.open(self._crawler, self._job, self._folder, self._report, self._fail)
         except OutOfReach as why:
-            self._problem = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             self._report.unreached = why.lasting
-        except (ConfigError, StoreLost) as error:
-            self._problem = str(error)
+            raise WorkRefused(f"The store is out of this worker's reach: {str(why).rstrip('.')}.") from None
+        except StoreLost as error:
+            raise WorkRefused(str(error)) from None
         except SealError as error:
-            self._problem = f"The key of this crawl cannot be opened: {error}."
-        else:
-            self._problem = throttle_problem(self._crawler)
+            raise WorkRefused(f"The key of this crawl cannot be opened: {error}.") from None
 
-    def _fail(self, problem: str, reason: FinishReason) -> None:
-        """End before the work is done."""
-        self._problem = self._problem or problem
-        self._reason = self._reason or reason.value
-        if problem:
-            logger.error(problem)
-        if self._session is not None:
-            self._session.stop()
-        close_spider(self._crawler, reason)
+    def progress(self) -> dict[str, Any]:
+        """How far the worker is."""
+        return self._report.progress(list(self._work.acker.held.values()) if self._work else ())
 
-    async def _stopped(self) -> None:
+    def stop(self) -> None:
+        """Lease nothing more."""
+        if self._work is not None:
+            self._work.stop()
+
+    async def close(self, reason: str, problem: str) -> dict[str, Any]:
+        """End all batches, and leave the store; the worker's last report."""
         limit = ""
-        if self._session is not None:
-            await self._session.close(self._reason or FinishReason.SHUTDOWN.value)
-            limit = self._session.client.limit
-        if self._report_file is not None:
-            stats = self._crawler.stats.get_stats()
-            self._report_file.finish(self._report.final(self._reason or "unknown", self._problem, limit, stats))
+        if self._work is not None:
+            await self._work.close(reason)
+            limit = self._work.client.limit
+        return self._report.final(reason, problem, limit, self._crawler.stats.get_stats())
 
 
 def _target(crawler: Crawler) -> Target:

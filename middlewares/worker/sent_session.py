@@ -1,0 +1,193 @@
+"""The work of a job that was sent one batch, or the arguments of a whole run: all that the job does belongs to it.
+
+Each request of the batch ends as done, gone, failed or dead, or the report says that it did not end. Part of the worker
+half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scrapy import Request, signals
+
+from scrapyd_dist.batches import FinishReason, meaning, not_made
+from scrapyd_dist.errors import DistError
+from scrapyd_dist.payload import PayloadError, decode
+
+from ..assignment import Assignment, egg_key
+from ..store_access import OutOfReach, reach
+from ..throttle.install import problem_of as throttle_problem
+from .files import PartFile, plain_stats, report_head
+from .lease_client import Notifier
+from .lease_renewer import LeaseRenewer, clock, guard
+from .request_builder import RequestBuilder
+from .request_tracker import RequestTracker
+from .work_unit import BatchUnit, WorkRefused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from scrapy.crawler import Crawler
+
+    from scrapyd_dist.payload import RequestValue
+
+logger = logging.getLogger(__name__)
+#: what a batch that was typed by hand is called, which has no report
+BY_HAND = Assignment(crawl="")
+
+
+def too_late(job: Assignment) -> str:
+    """Why a job that another one has replaced makes no request."""
+    return f"This {'worker' if job.leases else 'attempt'} came too late: another one has taken its place."
+
+
+class SentSession:
+    """The requests of the batch, which ends with the process.
+
+    Args:
+        crawler: the worker's.
+        job: what it was told; None when the batch was typed by hand.
+        folder: for the part; None when the batch was typed by hand.
+        fail: ends the worker, with a problem and a reason.
+
+    Attributes:
+        tracker: counts the requests.
+    """
+
+    def __init__(
+        self, crawler: Crawler, job: Assignment | None, folder: Path | None, fail: Callable[[str, FinishReason], None]
+    ) -> None:
+        self._crawler, self._job, self._fail = crawler, job or BY_HAND, fail
+        values, refused = ([], "") if self._job.row else _values(crawler)
+        self._refused = refused or throttle_problem(crawler)
+        part = None if folder is None or self._job.feed else PartFile(folder, self._job.name)
+        self._batch = BatchUnit(
+            self._job.crawl, self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True
+        )
+        self._notifier, self._feeds = Notifier(), list[str]()
+        self.tracker = RequestTracker(
+            crawler, crawl=self._job.crawl, rules_lead_away=not self._job.row,
+            changed=lambda _: self._notifier.tell(),
+        )  # fmt: skip
+        self.tracker.enter(self._batch, unmarked=True)
+        self._leases: LeaseRenewer | None = None
+        self._no_lease = "" if self._job.lease else "nothing was said of a lease"
+        crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
+
+    @property
+    def problem(self) -> str:
+        """Why this cannot be crawled, or its result is useless; empty when it can."""
+        return self._refused or self._batch.problem
+
+    async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
+        """The batch instead of the spider's own start, which is entered for a row of arguments only.
+
+        Raises:
+            WorkRefused: another attempt has taken this one's place, or the spider's own start failed.
+        """
+        if self._job.lease:
+            await self._take_lease()
+        if not self._job.row:
+            async for request in RequestBuilder(
+                self._crawler, egg_key(), tracker=self.tracker, notifier=self._notifier
+            ).requests(self._batch):
+                yield request
+            return
+        try:
+            async for one in start:
+                yield self.tracker.watched(one, self._batch) if isinstance(one, Request) else one
+        except Exception as error:  # Scrapy would only log it, and end as if all were done
+            logger.exception("the spider's start failed")
+            why = f"The spider's start failed: {type(error).__name__}: {str(error)[:200]}."
+            raise WorkRefused(why) from error
+
+    async def _take_lease(self) -> None:
+        """Hold this attempt in the store, where it can be reached; without that, only HTTP tells which job has it."""
+        job, since = self._job, clock()
+        try:
+            store = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
+            current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
+        except (OutOfReach, DistError) as error:
+            self._no_lease = str(error)
+            logger.info("This attempt has no lease: %s", error)
+            return
+        self._leases = leases = LeaseRenewer(
+            store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lambda *_: self._lost(), patient=True
+        )
+        if not current:
+            self._lost()
+            raise WorkRefused(too_late(job))
+        leases.hold(job.batch, job.attempt, since)
+        leases.start()
+        guard(self._crawler, self._why_not)
+
+    def _why_not(self, _: Request) -> str:
+        """Once another attempt has taken this one's place, not one more request leaves."""
+        assert self._leases
+        self._leases.check()
+        return self._refused
+
+    def _lost(self) -> None:
+        self._refused = too_late(self._job)
+        self._fail(self._refused, FinishReason.SUPERSEDED)
+
+    def _feed_closed(self, slot: Any) -> None:
+        ledger = self._batch.ledger
+        if slot.itemcount != ledger.items:  # it takes some items only, or is one of several pieces
+            ledger.located = False
+        uri = urlsplit(str(slot.uri))
+        if uri.netloc:  # whatever may read the node's logs may read the report
+            uri = uri._replace(netloc=uri.netloc.rpartition("@")[2])
+        self._feeds.append(uri.geturl())
+
+    def stop(self) -> None:
+        """Nothing: Scrapy asks a spider that is closed for no more requests."""
+
+    # the report
+
+    def progress(self) -> dict[str, Any]:
+        """How far the batch is."""
+        if self._batch.part is not None:
+            self._batch.part.flush()
+        return {**self._head("running"), **self._batch.ledger.progress()}
+
+    async def close(self, reason: str, problem: str) -> dict[str, Any]:
+        """End the batch; its account."""
+        batch, stats = self._batch, self._crawler.stats.get_stats()
+        if batch.row and meaning(reason).asked_for:
+            # It did what its settings ask for; Scrapy's own word is in the stats.
+            reason = FinishReason.FINISHED.value
+            batch.ledger.done(0)
+        elif meaning(reason).by_settings:  # the same of a batch: the next attempt would end there as well
+            batch.ledger.rest, reason = not_made(reason), FinishReason.FINISHED.value
+        if self._leases is not None:
+            self._leases.stop()
+        part = batch.close_part()
+        return {
+            **self._head("ended"),
+            **batch.ledger.close(),
+            "finish_reason": reason,
+            "problem": problem or batch.problem,
+            "part": part,
+            "feeds": self._feeds,
+            "feeds_failed": sum(n for name, n in stats.items() if name.startswith("feedexport/failed_count/")),
+            "stats": plain_stats(stats),
+        }
+
+    def _head(self, state: str) -> dict[str, Any]:
+        job, lease = self._job, {"lease": self._leases is not None, "no_lease": self._no_lease}
+        return report_head(
+            state, job.crawl, job.version, self._batch.started, batch=job.batch, attempt=job.attempt, **lease
+        )
+
+
+def _values(crawler: Crawler) -> tuple[list[RequestValue], str]:
+    """The batch's requests, or none and what is wrong with it."""
+    try:
+        return decode(crawler.settings.get, key=egg_key()), ""
+    except PayloadError as error:
+        return [], f"This batch cannot be crawled: {error}."

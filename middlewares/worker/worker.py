@@ -1,0 +1,175 @@
+"""The worker: the requests of its batches instead of the spider's own start, and a report of what became of each.
+
+It never starts the index crawl and never distributes again. Its work is a session: a batch that it was sent, or batches
+that it leases. Imports Scrapy and the standard library only, because it travels in the egg.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scrapy import signals
+
+from scrapyd_dist.batches import FinishReason
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.settings import SettingReader
+
+from ..assignment import Assignment
+from ..engine_compat import close_spider, looping_call
+from .files import LOOK, NO_LOGS, FilesFolder, ReportFile, crawl_folder, remove_old
+from .lease_session import LeaseSession
+from .sent_session import SentSession, too_late
+from .work_unit import WorkRefused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from .request_tracker import RequestTracker
+
+
+class Session(Protocol):
+    """One worker's work, from its first request to its account.
+
+    Attributes:
+        problem: why it cannot be done; empty when it can.
+        tracker: counts the requests; None before the first.
+    """
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def tracker(self) -> RequestTracker | None: ...
+
+    def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]: ...
+    def progress(self) -> dict[str, Any]: ...
+    def stop(self) -> None: ...
+    async def close(self, reason: str, problem: str) -> dict[str, Any]: ...
+
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """The spider middleware of a worker.
+
+    Args:
+        crawler: the process.
+        job: what it was told; None when its batch was typed by hand.
+    """
+
+    def __init__(self, crawler: Crawler, job: Assignment | None) -> None:
+        self._crawler, self._job, self._settings = crawler, job, SettingReader(crawler.settings)
+        self._problem, self._reason = "", ""  #: why it cannot work, or ends before its work is done
+        self._folder: FilesFolder | None = None  #: None where items go to the project's feed
+        self._report_file: ReportFile | None = None
+        self._session: Session | None = None
+        self._looks: Any = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Worker:
+        worker = cls(crawler, Assignment.from_settings(crawler.settings))
+        connect = crawler.signals.connect
+        connect(worker._opened, signals.spider_opened)
+        connect(worker._closed, signals.spider_closed)
+        connect(worker._stopped, signals.engine_stopped)
+        return worker
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The session's requests instead of the spider's own start."""
+        if self._problem:
+            logger.error(self._problem)
+        if self._problem or self._session is None:
+            return
+        try:
+            async for request in self._session.requests(start):
+                yield request
+        except (ConfigError, WorkRefused) as error:
+            self._problem = str(error)
+            logger.error(self._problem)  # noqa: TRY400 - it says all
+        except Exception as error:  # Scrapy would only log it, and end as if all were done
+            logger.exception("this worker cannot go on")
+            self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
+    ) -> AsyncIterator[Any]:
+        tracker = self._session.tracker if self._session is not None else None
+        async for output in result if tracker is None else tracker.outputs(response, result):
+            yield output
+
+    def process_spider_exception(
+        self, response: Response, exception: Exception, spider: Spider | None = None
+    ) -> Iterable[Any] | None:
+        tracker = self._session.tracker if self._session is not None else None
+        return None if tracker is None else tracker.raised(response, exception)
+
+    # signals
+
+    def _opened(self) -> None:
+        job = self._job
+        folder = None if job is None else self._find_folder(job)
+        if job is not None and folder is None:
+            return
+        if folder is not None and (job is None or not job.feed):
+            self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
+            self._looks = looping_call(self._look_around)
+            self._looks.start(LOOK, now=False)
+        self._session = session = self._session_in(folder)
+        self._problem = self._problem or session.problem
+        if job is not None and folder is not None:
+            self._report_file = ReportFile(folder, job.name, session.progress)
+            self._report_file.start()
+            remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
+
+    def _find_folder(self, job: Assignment) -> Path | None:
+        """The crawl's folder in this node's logs; None, and a problem, where there is none."""
+        folder = crawl_folder(self._crawler.settings.get("LOG_FILE"), job.home or job.crawl)
+        if folder is None:
+            self._problem = NO_LOGS
+        elif job.start_by and time.time() > job.start_by:
+            self._problem, self._reason = too_late(job), FinishReason.SUPERSEDED.value
+        return folder
+
+    def _session_in(self, folder: Path | None) -> Session:
+        if self._job is not None and self._job.leases:
+            assert folder is not None
+            return LeaseSession(self._crawler, self._job, folder, self._fail)
+        return SentSession(self._crawler, self._job, folder, self._fail)
+
+    def _look_around(self) -> None:
+        trouble = self._folder.trouble() if self._folder is not None else None
+        if trouble:
+            reason, problem = trouble
+            self._fail(problem, reason)
+
+    def _fail(self, problem: str, reason: FinishReason) -> None:
+        """End before the work is done."""
+        self._problem = self._problem or problem
+        self._reason = self._reason or reason.value
+        if problem:
+            logger.error(problem)
+        if self._session is not None:
+            self._session.stop()
+        close_spider(self._crawler, reason)
+
+    def _closed(self, reason: str) -> None:
+        if self._session is not None:
+            self._problem = self._problem or self._session.problem
+        self._reason = self._reason or (FinishReason.REFUSED.value if self._problem else reason)
+
+    async def _stopped(self) -> None:
+        if self._looks is not None and self._looks.running:
+            self._looks.stop()
+        if self._session is None:
+            return
+        report = await self._session.close(self._reason or FinishReason.SHUTDOWN.value, self._problem)
+        if self._report_file is not None:
+            self._report_file.finish(report)
