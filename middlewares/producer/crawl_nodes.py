@@ -10,17 +10,16 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, distinct
-from scrapyd_dist.scheduling.argument_jobs import ArgumentScheduler
 from scrapyd_dist.scheduling.placement import Placement
-from scrapyd_dist.scheduling.pull import PullScheduler
-from scrapyd_dist.scheduling.push import PushScheduler
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.store.reach import Ways
 
 from .crawl_code import TODAYS, CrawlCode
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.store.reach import Way
     from scrapyd_dist.transports import AsyncSender
 
@@ -244,8 +242,6 @@ T = TypeVar("T")
 RULES = "rules of `sdist throttle`"
 
 
-#: what sees to the batches of a crawl or a frontier
-AnyScheduler: TypeAlias = "PushScheduler | PullScheduler"
 #: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
 PRODUCER = "producer"
 
@@ -312,7 +308,7 @@ class CrawlNodes:
         repository: CrawlRepository,
         sender: AsyncSender,
         staffing: ScalingPolicy | None = None,
-    ) -> AnyScheduler:
+    ) -> Scheduler:
         """What sees to it that the batches of a crawl or of a frontier are worked on here, and come home.
 
         Args:
@@ -336,16 +332,15 @@ class CrawlNodes:
         }
         options, limits = self._options, self._options.limits
         if staffing is not None and spec.rows:
-            return ArgumentScheduler(
-                **common, limits=replace(limits, max_jobs=staffing.most), max_time=staffing.max_time
-            )
+            limits, scaling = replace(limits, max_jobs=staffing.most), ScalingPolicy(max_time=staffing.max_time)
+            return Scheduler(**common, limits=limits, scaling=scaling)
         if staffing is not None:
             terms = options.scaling.terms
             scaling = replace(staffing, terms=terms, per_slot=0 if terms.fair else staffing.per_slot)
-            return PullScheduler(**common, limits=limits, reach=self.ways, scaling=scaling)
+            return Scheduler(**common, limits=limits, reach=self.ways, scaling=scaling)
         if options.pull:
-            return PullScheduler(**common, limits=limits, reach=self.ways, scaling=options.scaling, producer=PRODUCER)
-        return PushScheduler(**common, limits=limits, placement=Placement(options.placement))
+            return Scheduler(**common, limits=limits, reach=self.ways, scaling=options.scaling, producer=PRODUCER)
+        return Scheduler(**common, limits=limits, placement=Placement(options.placement), producer=PRODUCER)
 
     async def _members(self) -> list[NodeState]:
         """The nodes at the start. Where workers need the store, those that do not reach it are not used.
@@ -387,7 +382,7 @@ class CrawlNodes:
             return None
 
 
-def stop_code(coordinator: AnyScheduler) -> int:
+def stop_code(coordinator: Scheduler) -> int:
     """The exit code of a coordinator that has stopped before the end: what there is to be set right, or to go on."""
     if coordinator.unreached:
         return 2

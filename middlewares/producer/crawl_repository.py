@@ -125,7 +125,6 @@ class CrawlRepository:
         self._ran_before = float(before or 0.0)
         self._taken = row.created if before is None else time.time()
         self.counts: dict[str, int] = {}
-        self.batches = 0
         self.state = CrawlState.STARTING
         self.when_refused = row.when_refused
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
@@ -201,8 +200,6 @@ class CrawlRepository:
         if any(shard.state is ShardState.OPEN for shard in kept):
             await self.thread(self._db.walk_again, self.id)
         self.counts = await self.thread(self._db.counts, self.id)
-        batches = await self.thread(self._db.batches, self.id)
-        self.batches = sum(batch.state is not BatchState.SPLIT for batch in batches)
         return kept
 
     async def missed_before(self) -> Counter[str]:
@@ -250,7 +247,6 @@ class CrawlRepository:
             self._db.seal, self.id, payload, size=len(prints), fingerprints=prints, now=time.time(), counts=counts
         )
         self._add(counts)
-        self.batches += 1
         return batch
 
     async def add_batches(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
@@ -263,7 +259,6 @@ class CrawlRepository:
         size = max(len(cut.values) for cut in cuts)
         batches, told = await self.thread(partial(add_unseen, add, found, size=size, key=key, counts=counts))
         self._add(told)
-        self.batches += len(batches)
         return batches
 
     def _add(self, counts: dict[str, int]) -> None:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import CrawlState
     from scrapyd_dist.progress.completion_policy import CompletionPolicy
+    from scrapyd_dist.scheduling.scheduler import Scheduler
     from scrapyd_dist.transports import AsyncSender
 
     from ..targets import Target
-    from .crawl_nodes import AnyScheduler, CrawlNodes
+    from .crawl_nodes import CrawlNodes
     from .crawl_repository import CrawlRepository
     from .discovery import Capture, IndexWalk, OwnItems
     from .producer_options import ProducerOptions
@@ -42,7 +43,7 @@ class CrawlParts:
     index: IndexWalk
     capture: Capture
     own: OwnItems
-    scheduler: AnyScheduler
+    scheduler: Scheduler
     sender: AsyncSender
     policy: CompletionPolicy
 
@@ -57,7 +58,7 @@ class BaseReporter:
     """What the status of a crawl and that of a consumed frontier have in common."""
 
     repository: CrawlRepository
-    scheduler: AnyScheduler
+    scheduler: Scheduler
     warnings: list[str]
     unheeded: str  #: why no process of the crawl heeds rules of the throttle
     message: str = ""  #: one paragraph for people: why it stopped
@@ -81,7 +82,7 @@ class BaseReporter:
                 counts=repository.counts,
                 waiting=work.waiting,
                 waiting_requests=work.waiting_requests,
-                batches=repository.batches if work.batches is None else work.batches,
+                batches=work.batches,
                 counters=scheduler.counters,
                 members=scheduler.members,
                 unheeded=self.unheeded,
@@ -156,8 +157,7 @@ class StatusReporter(BaseReporter):
         parts = self.parts
         parts.repository.missed(*parts.index.take_misses(), *parts.capture.take_misses())
         await parts.repository.write_down(parts.capture.take_counts())
-        if parts.scheduler.work.batches is not None:  # workers add batches too
-            await parts.repository.recount()
+        await parts.repository.recount()  # workers count, too
 
     async def enter(self, state: CrawlState, **changes: Any) -> None:
         """Write the state and the summary."""

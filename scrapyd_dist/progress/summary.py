@@ -127,7 +127,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "urls_distinct": account["sealed"] + account["local"] + account["refused"] + snap.buffered,
         **account,
         "batches": {
-            "total": snap.batches + counters.cut,
+            "total": snap.batches,
             "sent": counters.sent,
             "out": snap.out if snap.out is not None else sum(len(member.out) for member in snap.members),
             "waiting": snap.waiting,

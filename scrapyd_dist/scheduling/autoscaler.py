@@ -18,8 +18,8 @@ from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.circuit_breaker import why
 from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
+from scrapyd_dist.scheduling.node_state import WorkerRun
 from scrapyd_dist.scheduling.poison import blames
-from scrapyd_dist.scheduling.pool_state import WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scheduling.worker_request import call_for_worker
 from scrapyd_dist.scrapyd import api
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Attempt
     from scrapyd_dist.joblogs.worker_report import WorkerReport
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scheduling.base import SchedulerState
     from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker, FailurePolicy
     from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
     from scrapyd_dist.scheduling.node_state import JobRun, NodeState
-    from scrapyd_dist.scheduling.pool_state import PoolState
     from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
     from scrapyd_dist.scheduling.worker_request import WorkerRequest
     from scrapyd_dist.store.reach import Way
@@ -51,10 +51,10 @@ class EndedWorker(Protocol):
 class Autoscaler:
     """Starts workers, and receives from the node monitor how they end."""
 
-    state: PoolState
+    state: SchedulerState
     registry: WorkerRegistry
     terms: WorkerRequest
-    reach: Callable[[Node], Way]
+    reach: Callable[[Node], Way] | None  #: None: workers lease nothing
     breaker: CircuitBreaker
     gone: EndedWorker
     others: ForeignProjects
@@ -110,7 +110,6 @@ class Autoscaler:
 
     def _take_in(self, worker: WorkerRun) -> None:
         worker.member.out[worker.job] = worker
-        self.state.open.add(worker.batch.number)
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
         """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
@@ -131,8 +130,9 @@ class Autoscaler:
                 if attempt.worker == one.job:
                     worker.came_home_before(attempt.report)
             self._take_in(worker)
-            if not worker.project and one.version not in {"", self.state.spec.version}:
-                await self.dismiss(worker)  # the crawl goes on with other code, and this worker would lease more
+            other_code = not worker.project and one.version not in {"", self.state.spec.version}
+            if other_code or not self.state.leases:  # the crawl goes on without it, and it would lease more
+                await self.dismiss(worker)
 
     def make_room(self, pool: str, for_: Collection[str] = ()) -> bool:
         """Let one worker of this pool end in order: another pool has batches and no worker.
@@ -171,6 +171,7 @@ class Autoscaler:
 
     async def _post(self, worker: WorkerRun) -> None:
         state, node = self.state, worker.member.node
+        assert self.reach  # noqa: S101 - workers are started only where they lease
         way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look up a name
         if way.reason:
             self._forget(worker)
@@ -230,7 +231,6 @@ class Autoscaler:
 
     def _forget(self, worker: WorkerRun) -> None:
         worker.member.out.pop(worker.job, None)
-        self.state.open.discard(worker.batch.number)
 
     # ends
 

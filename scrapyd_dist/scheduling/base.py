@@ -1,4 +1,4 @@
-"""What all schedulers share: their limits, the state of one crawl's work, and how they stop."""
+"""The state of one crawl's work, which the parts of its scheduler share, and the limits that it keeps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.scheduling.counters import BatchCounters
 from scrapyd_dist.scheduling.node_client import NodeClient
+from scrapyd_dist.scheduling.node_state import WorkerRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from scrapyd_dist.batches import Attempt, Batch
+    from scrapyd_dist.batches import Batch
     from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.frontier.backlog import SlotCount
     from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.node_state import NodeState
     from scrapyd_dist.store.worker_thread import StoreThread
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+#: the backlog before the first look at the store
+UNKNOWN = Backlog(waiting=0, leased=0, expired=0, acked=0)
+#: most slots that a message names
+NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +53,34 @@ class OpenWork:
 
     waiting: int
     waiting_requests: int  #: in the waiting batches
-    out: int  #: batches that run, or whose part is being fetched
-    batches: int | None = None  #: all batches; None where the producer counts them
+    out: int  #: batches that are sent or leased, or whose part is being fetched
+    batches: int  #: all batches
 
 
 @dataclass(kw_only=True)
 class SchedulerState:
-    """One crawl's open work. Its holder may put batches back, start tasks and end the crawl."""
+    """One crawl's open work. Its holder may put batches back, start tasks and end the crawl.
+
+    The store has all batches. Those in `waiting` are about to be sent to nodes; workers lease theirs from the store.
+    """
 
     spec: JobRequest
     members: list[NodeState]
     store: StoreThread
     sender: AsyncSender
     limits: SchedulerLimits
+    leases: bool = True  #: workers lease batches
     counters: BatchCounters = field(default_factory=BatchCounters)
+    backlog: Backlog = UNKNOWN
+    slots: Sequence[SlotCount] = ()
     waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
-    open: set[int] = field(default_factory=set)  #: numbers of batches that are neither done nor dead
+    open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
     avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node of its last attempt
     posts: set[asyncio.Task[None]] = field(default_factory=set)  #: posts in flight, which are awaited at the end
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    closed: bool = False  #: the producer has sealed its last batch
+    news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store should be polled at once
+    done: asyncio.Event = field(default_factory=asyncio.Event)  #: nothing is left to do, or it was stopped
+    over: asyncio.Event = field(default_factory=asyncio.Event)  #: all loops end
+    closed: bool = False  #: this process adds no more batches
     sending: bool = True
     paused: bool = False  #: a user paused the crawl
     stopped: str = ""  #: why it stopped before the end
@@ -78,38 +93,43 @@ class SchedulerState:
         self.client = NodeClient(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
 
     @property
-    def waits(self) -> int:
-        """Number of waiting batches."""
-        return len(self.waiting)
-
-    @property
     def which_work(self) -> str:
         """Where the batches wait, as the end of a sentence; empty when that has no name."""
-        return ""
+        names = [repr(one.slot) for one in self.slots if one.slot and one.waiting]
+        if not names:
+            return ""
+        others = f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
+        return f" of the slot{'s' if names[1:] else ''} {', '.join(names[:NAMED])}{others}"
+
+    def workers(self) -> Iterator[WorkerRun]:
+        """All workers that are out."""
+        return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))
 
     def wake(self, member: NodeState) -> asyncio.Event:
         """The event that ends the pause before this node's next poll."""
         return self._wake.setdefault(id(member), asyncio.Event())
 
     def put_back(self, batch: Batch, avoid: str) -> None:
-        """Put a batch first in the queue, for another node than `avoid` if there is one."""
-        self.avoid[batch.number] = avoid
-        self.waiting.appendleft(batch)
-        self.pump()
+        """A failed batch waits again: first in the queue, for another node than `avoid` if there is one."""
+        if batch.number in self.open:
+            self.avoid[batch.number] = avoid
+            self.waiting.appendleft(batch)
+            self.pump()
+        self.news.set()
 
     def cut_up(self, batch: Batch, pieces: Sequence[Batch]) -> None:
         """Replace a batch by the smaller ones that took over its requests; they wait first."""
-        self.counters.cut += len(pieces) - 1
-        self.open.update(piece.number for piece in pieces)
-        self.waiting.extendleft(reversed(pieces))
+        if batch.number in self.open:
+            self.open.update(piece.number for piece in pieces)
+            self.waiting.extendleft(reversed(pieces))
         self.ended(batch.number)
         self.pump()
 
     def ended(self, batch: int) -> None:
-        """The batch is done, or dead."""
+        """The batch is done, dead, or nowhere."""
         self.open.discard(batch)
         self.avoid.pop(batch, None)
-        self.check_over()
+        self.news.set()
 
     def lost_touch(self, member: NodeState, error: NodeError) -> None:
         """Record that the node did not answer."""
@@ -136,18 +156,12 @@ class SchedulerState:
             logger.error(reason)
             self.stopped = reason
             self.sending = False
-            self.over.set()
+            self.close()
 
     def close(self) -> None:
         """End all loops."""
         self.over.set()
-
-    def check_over(self) -> None:
-        """End the crawl when this was the last batch."""
-        if self.closed and not self.open:
-            self.over.set()
-        if self.closed and not self.limits.wait and not self.waiting and not self.posts:
-            self.over.set()
+        self.done.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task; an error in it stops the crawl with a message."""
@@ -165,59 +179,4 @@ class SchedulerState:
             self.fault = self.fault or error
             self.stop_now(f"scrapyd-dist itself failed: {type(error).__name__}: {error}")
         elif not self.limits.wait:
-            asyncio.get_running_loop().call_soon(self.check_over)
-
-
-class BaseScheduler:
-    """Access to the state of one crawl, and an orderly stop."""
-
-    state: SchedulerState
-    members: list[NodeState]
-    #: True when it stopped because a producer that still owed requests has disappeared
-    incomplete = False
-    #: reason why no more requests are needed: the workers ended as their settings say
-    enough = ""
-
-    @property
-    def counters(self) -> BatchCounters:
-        """Counters of the batches so far."""
-        return self.state.counters
-
-    @property
-    def stopped(self) -> str:
-        """Why it stopped before the end; empty when it did not."""
-        return self.state.stopped
-
-    @property
-    def unreached(self) -> bool:
-        """True when nothing was done because no answering node's workers reach the store."""
-        return False
-
-    @property
-    def fault(self) -> BaseException | None:
-        """An internal error, never a node's."""
-        return self.state.fault
-
-    @property
-    def paused(self) -> bool:
-        """True while no new work is sent."""
-        return self.state.paused
-
-    def credit(self, attempt: Attempt) -> None:
-        """Count an attempt that an earlier process accepted."""
-        member = next((one for one in self.members if one.node.name == attempt.node), None)
-        if member is not None:
-            member.jobs += 1
-            member.items += attempt.report.get("items", 0)
-
-    async def stop(self, reason: str) -> None:
-        """Stop sending, let posts in flight finish, then cancel all tasks."""
-        state = self.state
-        state.sending = False
-        state.stopped = state.stopped or reason
-        while state.posts:
-            await asyncio.wait(set(state.posts))
-        state.close()
-        for task in list(state.tasks):
-            task.cancel()
-        await asyncio.gather(*state.tasks, return_exceptions=True)
+            self.news.set()

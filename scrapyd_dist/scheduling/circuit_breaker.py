@@ -11,9 +11,9 @@ from scrapyd_dist.batches import meaning
 
 if TYPE_CHECKING:
     from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.scheduling.base import SchedulerState
     from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
-    from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.scheduling.pool_state import PoolState, WorkerRun
+    from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
 
 #: workers in a row that ended on one node without any work done
 OF_A_NODE = 3
@@ -91,7 +91,7 @@ logger = logging.getLogger(__name__)
 class FailurePolicy:
     """Judges each worker that has ended."""
 
-    state: PoolState
+    state: SchedulerState
     breaker: CircuitBreaker
     others: ForeignProjects
 

@@ -116,9 +116,6 @@ class Collector:
             self.state.lost_touch(member, error)
         await self.give_up(out.batch, out.number, reason, member.node.name, blame=blame)
 
-    async def cancelled(self, job: str) -> None:
-        """Nothing to do: the batch was put back when the attempt was given up."""
-
     async def give_up(
         self,
         batch: Batch,

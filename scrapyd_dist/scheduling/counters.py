@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import BatchState
+from scrapyd_dist.batches import AttemptState, BatchState
 from scrapyd_dist.items.json_lines import AGAIN, number, places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.batches import Attempt, Batch, Miss
+    from scrapyd_dist.frontier.backlog import SlotCount
 
 
 @dataclass(kw_only=True)
@@ -22,7 +23,6 @@ class BatchCounters:
     done: int = 0  #: batches done
     failed: int = 0  #: failed attempts
     dead: int = 0  #: dead batches
-    cut: int = 0  #: additional batches from splitting
     requests_done: int = 0
     pages: int = 0
     items: int = 0  #: items, where those of a retry replace those of the failed request
@@ -53,13 +53,14 @@ class BatchCounters:
         self.dead += 1
         self.dead_urls += batch.size
 
-    def recall(self, batches: Sequence[Batch], accepted: Sequence[Attempt], misses: Sequence[Miss]) -> None:
+    def recall(self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]) -> None:
         """Count the batches that an earlier process left in the store."""
-        for batch in batches:
-            self.sent += batch.attempts
-            self.done += batch.state is BatchState.DONE
-            if batch.state is BatchState.DEAD:
-                self.died(batch)
+        done, dead = BatchState.DONE.value, BatchState.DEAD.value
+        self.sent = len(attempts)
+        self.done = sum(slot.batches.get(done, 0) for slot in slots)
+        self.dead = sum(slot.batches.get(dead, 0) for slot in slots)
+        self.dead_urls = sum(slot.requests.get(dead, 0) for slot in slots)
+        accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
         for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # a retry has a higher batch number
             self._add(attempt.batch, attempt.report)
         self._missed([miss for miss in misses if miss.batch])

@@ -21,8 +21,8 @@ from scrapyd_dist.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.scheduling.pool_state import PoolState, WorkerRun
+    from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
     from scrapyd_dist.scheduling.worker_request import WorkerRequest
     from scrapyd_dist.store.reach import Way
 
@@ -55,7 +55,7 @@ class Handshake:
 class ForeignProjects:
     """Keeps the handshakes of this process."""
 
-    state: PoolState
+    state: SchedulerState
     terms: WorkerRequest
     key: bytes | None  #: of the crawl
     _met: dict[tuple[str, str], Handshake] = field(default_factory=dict)  #: by the node's URL and the pool

@@ -133,11 +133,11 @@ class Membership:
     def _tell(self) -> None:
         """Warn once when batches wait and every node is drained."""
         idle = [member for member in self.state.members if member.able and not member.left]
-        stuck = bool(self.state.waits) and bool(idle) and all(member.draining for member in idle)
+        stuck = bool(self.state.backlog.waiting) and bool(idle) and all(member.draining for member in idle)
         if stuck and not self._told:
             logger.warning(
                 "All nodes that could work are drained, and %d batches wait; go on with: sdist nodes resume NODE",
-                self.state.waits,
+                self.state.backlog.waiting,
             )
         self._told = stuck
 

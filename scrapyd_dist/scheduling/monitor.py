@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import NodeError
+from scrapyd_dist.scheduling.node_state import WorkerRun
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class JobEvents(Protocol):
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
         """It is given up; `blame`: its requests may be the cause."""
 
+
+class WorkerEvents(JobEvents, Protocol):
+    """Receives how a worker has ended."""
+
     async def cancelled(self, job: str) -> None:
         """It was given up while its node was unreachable, and has now been cancelled."""
 
@@ -48,7 +53,8 @@ class NodeMonitor:
     """Watches nodes, and finds out how the jobs that are out end."""
 
     state: SchedulerState
-    collector: JobEvents
+    jobs: JobEvents  #: those of jobs that were sent a batch
+    workers: WorkerEvents  #: those of workers
     prepare: Callable[
         [NodeState], Awaitable[str]
     ]  #: deploys the crawl's code to a node; returns a reason when it cannot
@@ -87,7 +93,7 @@ class NodeMonitor:
             return poll * (5 if member.usable else 1)
         left = min(out.left(time.time()) for out in member.out.values())
         # once nothing waits, a job that ends sooner than its pace promises would keep the whole crawl open
-        rare = left and not (self.state.closed and not self.state.waits)
+        rare = left and not (self.state.closed and not self.state.backlog.waiting)
         return min(max(left / 4, poll / 4), poll * 5 if rare else poll)
 
     async def _look(self, member: NodeState) -> None:
@@ -106,7 +112,7 @@ class NodeMonitor:
             self.state.check_unfit()
         while member.cancel_later:
             await self.state.client.cancel(member, member.cancel_later[0])
-            await self.collector.cancelled(member.cancel_later.pop(0).job)
+            await self.workers.cancelled(member.cancel_later.pop(0).job)
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._look_at(out)
@@ -120,12 +126,16 @@ class NodeMonitor:
             return
         logger.warning("%s takes jobs and starts none; it gets no more work until it does", member.node)
         for out in waiting:
-            await self.collector.failed(out, f"{member.node.name} takes jobs and starts none")
+            await self._events(out).failed(out, f"{member.node.name} takes jobs and starts none")
         member.gave_up_waiting(time.time())
+
+    def _events(self, out: JobRun) -> JobEvents:
+        return self.workers if isinstance(out, WorkerRun) else self.jobs
 
     def _is_ours(self, out: JobRun) -> bool:
         """True when this monitor may end it: its post was answered, and its batch is still open."""
-        return out.posted and out.job in out.member.out and out.batch.number in self.state.open
+        is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.open
+        return out.posted and out.job in out.member.out and is_open
 
     async def _look_at(self, out: JobRun) -> None:
         now, state = time.time(), self.state
@@ -154,7 +164,7 @@ class NodeMonitor:
         if out.report is None:
             out.report = report
             out.member.started(out)
-        self.collector.end(out, report)
+        self._events(out).end(out, report)
 
     async def _ask_about(self, out: JobRun, now: float) -> None:
         """The report does not change: ask the node about the job."""
@@ -164,14 +174,14 @@ class NodeMonitor:
             out.unknown_since = None
             if await self._stands_still(out, now):
                 reason = f"its worker on {node} stands still: no report comes, and its lease is over"
-                await self.collector.failed(out, reason, blame=out.to_blame)
+                await self._events(out).failed(out, reason, blame=out.to_blame)
             elif self._unheard(out, now):
-                await self.collector.failed(out, f"its worker runs, but its report is gone from the logs of {node}")
+                await self._events(out).failed(out, f"its worker runs, but its report is gone from the logs of {node}")
             return
         if state is api.JobState.PENDING:
             out.unknown_since = out.unheard_since = None
             if now > out.start_by:
-                await self.collector.failed(out, f"it did not start within {self.state.limits.start_timeout:.0f} s")
+                await self._events(out).failed(out, f"it did not start within {self.state.limits.start_timeout:.0f} s")
             return
         report = await client.report(out)  # it may have ended between the two requests
         if report is not None and report.ended:
@@ -183,12 +193,12 @@ class NodeMonitor:
             if now - out.unknown_since < UNKNOWN_GRACE:
                 return
         if out.report is not None and report is None:
-            await self.collector.failed(out, f"its report is gone from the logs of {node}")
+            await self._events(out).failed(out, f"its report is gone from the logs of {node}")
             return
         words = await client.last_words(out)
         how = "died while it worked" if out.report else "ended before it began"
         reason = f"the worker {how} on {node}{words}"
-        await self.collector.failed(out, reason, blame=out.to_blame)
+        await self._events(out).failed(out, reason, blame=out.to_blame)
 
     def _unheard(self, out: JobRun, now: float) -> bool:
         """True when a running job has had no report for so long that none will come."""
@@ -210,7 +220,7 @@ class NodeMonitor:
             return
         for out in list(member.out.values()):
             if self._is_ours(out):
-                await self.collector.failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
+                await self._events(out).failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
 
     def check_dark(self) -> None:
         """Stop when no node that could work has answered for `fleet_timeout`; the batches stay in the store."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapyd_dist.errors import NodeError, NoReply
 from scrapyd_dist.scheduling.poison import blames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from scrapyd_dist.batches import Batch
@@ -177,6 +177,11 @@ NEWEST = 0.3
 TRIAL_AFTER = 60.0
 
 
+#: seconds until a worker's end, as far as polls are concerned: one every two seconds is enough, since the store shows
+#: its work, and each poll costs its node and this process some milliseconds of CPU
+LASTING = 8.0
+
+
 class AbandonedJob(NamedTuple):
     """A job that was given up and may not have been told yet."""
 
@@ -248,6 +253,45 @@ class JobRun:
         waiting = self.report.requests - self.report.ended_requests
         pace = self.report.pace or self.report.ended_requests / max(now - self.since, 0.001)
         return waiting / pace
+
+
+@dataclass(kw_only=True)
+class WorkerRun(JobRun):
+    """A long-lived job that leases batches; its pseudo batch has the worker's number, and no requests."""
+
+    pool: str
+    slots: tuple[str, ...] = ()  #: slots that it leases from; none: all but those of other spiders
+    version: str = ""  #: of another project's code; empty for the crawl's own
+    introduces: bool = False  #: it runs only to tell whose code it is
+    dismissed: bool = False  #: it was told to end
+    counted: tuple[int, int, int] = (
+        0,
+        0,
+        0,
+    )  #: requests, pages and items of its accepted batches, which are counted there
+
+    @property
+    def to_blame(self) -> bool:
+        """True unless its report excludes it: it may have died in a batch before it could report."""
+        return self.report is None or super().to_blame
+
+    def left(self, now: float) -> float:  # noqa: ARG002 - nobody knows
+        return LASTING
+
+    def came_home(self, report: WorkerReport) -> None:
+        """Count one of its batches, which was accepted."""
+        requests, pages, items = self.counted
+        self.counted = (requests + report.ended_requests, pages + report.pages, items + report.items)
+
+    def came_home_before(self, report: Mapping[str, Any]) -> None:
+        """Count a batch that an earlier process accepted; `report` is what the store keeps of it."""
+        done, missed, pages, items = (int(report.get(name) or 0) for name in ("done", "missed", "pages", "items"))
+        requests, pages_before, items_before = self.counted
+        self.recalled = self.counted = (requests + done + missed, pages_before + pages, items_before + items)
+
+    def progress(self) -> tuple[int, int, int]:
+        requests, pages, items = (now - home for now, home in zip(super().progress(), self.counted, strict=True))
+        return max(0, requests), max(0, pages), max(0, items)
 
 
 @dataclass(kw_only=True, eq=False)

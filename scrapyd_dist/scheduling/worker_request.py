@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrapyd_dist.scheduling.job_request import JobRequest
-    from scrapyd_dist.scheduling.pool_state import WorkerRun
+    from scrapyd_dist.scheduling.node_state import WorkerRun
     from scrapyd_dist.store.reach import Way
 
 

@@ -99,7 +99,7 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
 def _busy(b: Bench) -> bool:
     """Whether every slot has a job, or nothing waits for one."""
     at_work = [sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes]
-    return b.coordinator.waiting == 0 or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
+    return not b.coordinator.state.waiting or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
 
 
 async def test_at_most_two_jobs_wait_beyond_the_slots(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_at_most_two_jobs_wait_beyond_the_slots(tmp_path: Path) -> None:
         await until(lambda: len(one.posts) == 4, "slots and two more are posted")
         one.finish(one.posts[0])
         await until(lambda: len(one.posts) == 5, "the freed place is filled")
-        assert b.coordinator.waiting == 3
+        assert len(b.coordinator.state.waiting) == 3
         assert len(b.coordinator.members[0].out) == 4
 
 
@@ -118,7 +118,7 @@ async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
     async with bench(tmp_path, one, two, limits=replace(QUICK, max_jobs=3)) as b:
         await b.seal_all(6)
         await until(lambda: len(b.posts()) == 3, "as many as allowed are posted")
-        assert b.coordinator.waiting == 3
+        assert len(b.coordinator.state.waiting) == 3
         one.finish(one.posts[0])
         await until(lambda: len(b.posts()) == 4, "the next one is posted")
         assert sum(len(member.out) for member in b.coordinator.members) == 3

@@ -198,7 +198,7 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
     one = model("one")
     async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
-        cuts, quick = o.manager._collector.bisector, Lessee(job="another", node="one", url=one.node.url)
+        cuts, quick = o.manager.collector.bisector, Lessee(job="another", node="one", url=one.node.url)
 
         def leased_in_between(*args: Any) -> Any:
             if cuts.made == 0:

@@ -20,7 +20,6 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import open_frontier, pack
 from scrapyd_dist.frontier.worklists import found, value_of
-from scrapyd_dist.scheduling.argument_jobs import ArgumentScheduler
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store import Store, open_store
 
@@ -61,7 +60,7 @@ def finish(node: ModelNode, word: str) -> None:
 async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c")
-    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=2), kind=ArgumentScheduler, spec=SPEC) as b:
+    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=2), producer="", spec=SPEC) as b:
         await until(lambda: len(one.jobs) == 2, "two jobs")
         assert running(one) == ["a", "b"]
         job = one.jobs[f"{CRAWL}.b1.a1"]
@@ -85,7 +84,7 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
     one = model("one", slots=1)
     one.edit = lambda report: report.update(problem="its start failed") if report["row"] == '{"word": "bad"}' else None
     begin(tmp_path, "bad", "good")
-    async with bench(tmp_path, one, kind=ArgumentScheduler, spec=SPEC) as b:
+    async with bench(tmp_path, one, producer="", spec=SPEC) as b:
         await until(lambda: b.states() == ["dead", "done"], "both have ended")
         assert b.store.store.batch(CRAWL, 1).reason == "its start failed"
         assert len(b.attempts(1)) == QUICK.max_attempts
@@ -97,7 +96,7 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
 async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     begin(tmp_path, *(f"w{number}" for number in range(100)))
-    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), kind=ArgumentScheduler, spec=SPEC) as b:
+    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
         await until(lambda: running(one), "the first job")
         await b.store(partial(add, b.store.store, "urgent", priority=5))
         while running(one) != ["urgent"]:
@@ -110,7 +109,7 @@ async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_al
 async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(tmp_path: Path) -> None:
     one = model("one")
     begin(tmp_path, "a")
-    async with bench(tmp_path, one, kind=ArgumentScheduler, spec=SPEC) as b:
+    async with bench(tmp_path, one, producer="", spec=SPEC) as b:
         await b.store(b.store.store.register_producer, CRAWL, "me", -1)
         await b.ended()
         assert (b.coordinator.incomplete, b.states(), "me" in b.coordinator.stopped) == (True, ["done"], True)
@@ -141,7 +140,7 @@ async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_o
     nodes = [Working(name=one.name, node=one.node, slots=9, quick=False, counters=counters) for one in models]
     begin(where, *words)
     limits = replace(QUICK, max_jobs=4)
-    async with bench(tmp_path, *nodes, limits=limits, kind=ArgumentScheduler, spec=SPEC, where=where) as b:
+    async with bench(tmp_path, *nodes, limits=limits, producer="", spec=SPEC, where=where) as b:
         await b.store(b.store.store.sign_off, CRAWL, "me")
         await asyncio.wait_for(b.coordinator.ended(), 120)
         assert (b.coordinator.stopped, b.coordinator.counters.done) == ("", 1_000)
@@ -154,7 +153,7 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
     begin(where, *(f"w{number}" for number in range(2_000)))
     read: list[int] = []
     limits = replace(QUICK, max_jobs=4)
-    async with bench(tmp_path, one, limits=limits, kind=ArgumentScheduler, spec=SPEC, where=where) as b:
+    async with bench(tmp_path, one, limits=limits, producer="", spec=SPEC, where=where) as b:
         peek = b.store.store.peek
 
         def peeked(crawl: str, slot: str, limit: int) -> list[Batch]:
@@ -182,13 +181,13 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
     limits = replace(QUICK, max_jobs=2)
-    async with bench(tmp_path, one, limits=limits, kind=ArgumentScheduler, spec=SPEC) as before:
+    async with bench(tmp_path, one, limits=limits, producer="", spec=SPEC) as before:
         await until(lambda: running(one) == ["a", "b"], "two jobs")
         finish(one, "a")
         await until(lambda: running(one) == ["b", "c"], "the third")
         await until(lambda: before.coordinator.counters.done == 1, "the first is home")
         await before.coordinator.stop("it is stopped")
-    async with bench(tmp_path, one, limits=limits, kind=ArgumentScheduler, spec=SPEC) as after:
+    async with bench(tmp_path, one, limits=limits, producer="", spec=SPEC) as after:
         counters = after.coordinator.counters
         assert (counters.done, counters.sent, sorted(after.coordinator.state.open)[:2]) == (1, 3, [2, 3])
         finish(one, "b")
@@ -204,7 +203,7 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
 async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
-    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), kind=ArgumentScheduler, spec=SPEC) as b:
+    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
         await until(lambda: running(one) == ["a"], "the first job")
         await b.store(b.store.store.drop_batch, CRAWL, 2, forget=True)
         payload = await b.store(b.store.store.payload, CRAWL, 3)

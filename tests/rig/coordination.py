@@ -18,7 +18,7 @@ from scrapyd_dist.scheduling import monitor
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
-from scrapyd_dist.scheduling.push import PushScheduler
+from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -49,7 +49,7 @@ async def until(condition: Callable[[], object], what: str, timeout: float = 15)
 class Bench:
     """A coordinator, its nodes and its store."""
 
-    coordinator: PushScheduler
+    coordinator: Scheduler
     nodes: list[ModelNode]
     store: StoreThread
     sender: ModelSender
@@ -111,7 +111,6 @@ def make(
     nodes: list[ModelNode],
     limits: SchedulerLimits,
     *,
-    kind: type[PushScheduler] = PushScheduler,
     where: str = "",
     **options: Any,
 ) -> Bench:
@@ -123,9 +122,10 @@ def make(
         "spec": JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1"),
         "members": [NodeState(node=node.node, prepared=True) for node in nodes],
         "prepare": _prepared,
+        "producer": "producer",
         **options,
     }
-    made = kind(store=store, sender=sender, folder=tmp_path / "parts", limits=limits, **fields)
+    made = Scheduler(store=store, sender=sender, folder=tmp_path / "parts", limits=limits, **fields)
     return Bench(coordinator=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 

@@ -21,10 +21,10 @@ from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
 from scrapyd_dist.items import merging
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling import monitor, pull
+from scrapyd_dist.scheduling import monitor, scheduler
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
-from scrapyd_dist.scheduling.pull import PullScheduler
+from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.reach import Way
@@ -109,7 +109,7 @@ class ModelWorker:
 class Office:
     """A manager, its nodes and its store."""
 
-    manager: PullScheduler
+    manager: Scheduler
     nodes: list[ModelNode]
     store: Store  #: a connection of the test's own: the manager uses its one from a thread
     sender: ModelSender
@@ -178,7 +178,7 @@ def make(tmp_path: Path, nodes: list[ModelNode], **options: Any) -> Office:
         **options,
     }
     thread = StoreThread(open_store(tmp_path / "store.db"))
-    made = PullScheduler(store=thread, sender=sender, folder=tmp_path / "parts", **fields)
+    made = Scheduler(store=thread, sender=sender, folder=tmp_path / "parts", **fields)
     return Office(manager=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 
@@ -190,7 +190,7 @@ async def office(tmp_path: Path, *nodes: ModelNode, **options: Any) -> AsyncIter
         patch.setattr(monitor, "FRESH", 0.02)
         patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
         patch.setattr(merging, "RETRY_PAUSE", 0.01)
-        patch.setattr(pull, "LEAVE", 0.2)
+        patch.setattr(scheduler, "LEAVE", 0.2)
         await made.manager.recover()
         made.manager.start()
         try:

@@ -10,8 +10,7 @@ from scrapyd_dist.batches import Batch, BatchState
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import JobRun, NodeState
-from scrapyd_dist.scheduling.pool_state import WorkerRun
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 
 
 def job(kind: Any = JobRun, **given: Any) -> Any:
@@ -22,8 +21,8 @@ def job(kind: Any = JobRun, **given: Any) -> Any:
 
 def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
     out.member.out[out.job] = out
-    desk: Any = SimpleNamespace(limits=SimpleNamespace(poll=1.0), closed=closed, waits=waits)
-    return NodeMonitor(state=desk, collector=desk, prepare=desk)._pause(out.member)
+    desk: Any = SimpleNamespace(limits=SimpleNamespace(poll=1.0), closed=closed, backlog=SimpleNamespace(waiting=waits))
+    return NodeMonitor(state=desk, jobs=desk, workers=desk, prepare=desk)._pause(out.member)
 
 
 @pytest.mark.parametrize(("out", "seconds"), [(job(), 0.25), (job(WorkerRun, pool=""), 2.0)])

@@ -16,8 +16,7 @@ from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import JobRun, NodeState
-from scrapyd_dist.scheduling.pool_state import WorkerRun
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.store.reach import Way
 
 

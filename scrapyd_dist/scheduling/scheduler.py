@@ -1,8 +1,8 @@
-"""The pull scheduler: keeps workers running at one frontier, and collects what they have done.
+"""The scheduler of one crawl or frontier: sees to it that every batch is worked on at a node, and comes home.
 
-In a crawl that pulls, it takes the place of the push scheduler in the producer's process, with the same interface; a
-frontier that other processes fill needs nothing else. Workers are started by the autoscaler, watched by the node
-monitor, and their attempts are ended by the collector, around one shared state, on an asyncio loop.
+A batch is sent to a node as a job, or a worker that was started there leases it from the store. The scheduler runs in
+the process of the crawl, or of `sdist consume`, on an asyncio loop. Its parts share one state: the dispatcher sends
+batches, the autoscaler starts workers, the node monitor watches both, and the collectors end attempts.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import AttemptState, BatchState, meaning
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
-from scrapyd_dist.scheduling.base import BaseScheduler, OpenWork, SchedulerLimits
+from scrapyd_dist.scheduling.base import OpenWork, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker, FailurePolicy
 from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
+from scrapyd_dist.scheduling.lease_collector import LeaseCollector
 from scrapyd_dist.scheduling.membership import Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, settled_pace
+from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, settled_pace
+from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.poison import PoisonBisector
-from scrapyd_dist.scheduling.pool_state import PoolState
-from scrapyd_dist.scheduling.pull_collector import PullCollector
 from scrapyd_dist.scheduling.scaling_policy import ALL, ScalingPolicy, decide, work_in
 from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
 
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.batches import Attempt, Batch
+    from scrapyd_dist.frontier.backlog import SlotCount
     from scrapyd_dist.nodes import Node
+    from scrapyd_dist.scheduling.counters import BatchCounters
     from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.membership import Listed
     from scrapyd_dist.scheduling.node_state import NodeState
@@ -53,20 +56,29 @@ PAUSE = 0.25
 BREATH, REST = 0.02, 2.0
 #: batches that wait for each worker where slots are shared fairly and batches are small
 STOCK = 16
+#: waiting batches that are kept in memory to be sent, besides two for each job that may run
+SOME = 20
 #: seconds between two heartbeats of this process in the store; after three missed ones it counts as lost
 ANNOUNCE = 20.0
 #: seconds that workers get to see that no batch is left, and again after they were told to end
 LEAVE = 10.0
 #: seconds in which the workers of an earlier process are polled before the only round of starts
 FIRST_LOOKS = 10.0
+#: states of an attempt that is out, or whose part is being fetched
+_OUT = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED})
 
 
 @dataclass(kw_only=True)
-class PullScheduler(BaseScheduler):
+class Scheduler:
     """Call `recover`, `start`, then `await ended()`, `await left()`, `await stop("")`.
 
-    A process that fills the frontier itself names itself as `producer`, calls `add` for what it has added, and
-    `no_more` at the end.
+    A process that adds batches itself names itself as `producer`, calls `add` for what it has added, and `no_more` at
+    the end.
+
+    Attributes:
+        state: shared by its parts.
+        incomplete: True when it stopped because a producer that still owed requests has disappeared.
+        enough: reason why no more requests are needed: the workers ended as their settings say.
     """
 
     spec: JobRequest
@@ -77,22 +89,25 @@ class PullScheduler(BaseScheduler):
     prepare: Callable[
         [NodeState], Awaitable[str]
     ]  #: deploys the crawl's code to a node; returns a reason when it cannot
-    reach: Callable[[Node], Way]  #: how a node's workers reach the store
-    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
+    placement: Placement = field(default_factory=lambda: Placement("round-robin"))  #: of batches that are sent
     key: bytes | None = None  #: key of encrypted batches
     listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
-    producer: str = ""  #: the name under which this process fills the frontier; empty when it does not
-    state: PoolState = field(init=False)
+    producer: str = ""  #: the name under which this process adds batches; empty when it does not
+    incomplete: bool = field(default=False, init=False)
+    enough: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.state = state = PoolState(
-            spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits
-        )
+        self.state = state = SchedulerState(
+            spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits,
+            leases=self.reach is not None,
+        )  # fmt: skip
         self.breaker = CircuitBreaker(attempts=self.limits.max_attempts)
-        self._collector = Collector(state=state, folder=self.folder, bisector=PoisonBisector(key=self.key))
-        self._returning = PullCollector(state=state, collector=self._collector, accepted=self._worked, key=self.key)
+        self.collector = Collector(state=state, folder=self.folder, bisector=PoisonBisector(key=self.key))
+        self._leased = LeaseCollector(state=state, collector=self.collector, accepted=self._worked, key=self.key)
         others = ForeignProjects(state=state, terms=self.scaling.terms, key=self.key)
         self._autoscaler = Autoscaler(
             state=state,
@@ -100,14 +115,15 @@ class PullScheduler(BaseScheduler):
             terms=self.scaling.terms,
             reach=self.reach,
             breaker=self.breaker,
-            gone=self._returning.worker_gone,
+            gone=self._leased.worker_gone,
             others=others,
             failure_policy=FailurePolicy(state=state, breaker=self.breaker, others=others),
             again=self.scaling.every is not None,
         )
-        self._returning.hangs = self._autoscaler.hangs
-        self._monitor = NodeMonitor(state=state, collector=self._autoscaler, prepare=self.prepare)
-        self._membership = Membership(state=state, monitor=self._monitor, listed=self.listed)
+        self._leased.hangs = self._autoscaler.hangs
+        self.monitor = NodeMonitor(state=state, jobs=self.collector, workers=self._autoscaler, prepare=self.prepare)
+        state.pump = Dispatcher(state=state, collector=self.collector, placement=self.placement).pump
+        self.membership = Membership(state=state, monitor=self.monitor, listed=self.listed)
         self._begun = time.monotonic()
         self._staffed: float | None = None  #: when workers were last started
         self._announced: float | None = None  #: when the last heartbeat was stored
@@ -116,7 +132,27 @@ class PullScheduler(BaseScheduler):
         pool = self.scaling.pool_of(slot)
         self.breaker.worked(ALL if pool is None else pool)
 
-    # state
+    # how it stands
+
+    @property
+    def counters(self) -> BatchCounters:
+        """Counters of the batches so far."""
+        return self.state.counters
+
+    @property
+    def stopped(self) -> str:
+        """Why it stopped before the end; empty when it did not."""
+        return self.state.stopped
+
+    @property
+    def fault(self) -> BaseException | None:
+        """An internal error, never a node's."""
+        return self.state.fault
+
+    @property
+    def paused(self) -> bool:
+        """True while no new work is given out."""
+        return self.state.paused
 
     @property
     def failed(self) -> bool:
@@ -125,6 +161,7 @@ class PullScheduler(BaseScheduler):
 
     @property
     def unreached(self) -> bool:
+        """True when nothing was done because no answering node's workers reach the store."""
         return bool(self.stopped and self.breaker.unreached) and not self.counters.sent
 
     @property
@@ -134,58 +171,102 @@ class PullScheduler(BaseScheduler):
         return OpenWork(
             waiting=self.state.backlog.waiting,
             waiting_requests=sum(slot.waiting for slot in slots),
-            out=self.state.backlog.leased + self.state.backlog.expired + self.state.backlog.acked,
-            batches=sum(sum(slot.batches.values()) - slot.batches.get(BatchState.SPLIT.value, 0) for slot in slots),
+            out=sum(_count(slot, BatchState.SENT, BatchState.RUNNING) for slot in slots),
+            batches=sum(sum(slot.batches.values()) - _count(slot, BatchState.SPLIT) for slot in slots),
         )
-
-    def rest(self, *, paused: bool) -> None:
-        """Pause or resume starting workers; running ones lease nothing while the crawl's row says so."""
-        self.state.paused = paused
-        self.state.news.set()
 
     def demand(self, more: float | None = None) -> Demand:
-        """What the workers could take now; `more`: requests that are still to be found, None when unknown."""
-        workers = sum(1 for _ in self.state.workers())
-        backlog, ahead = self.state.backlog, 1 + self.scaling.terms.ahead
+        """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
+        pace, backlog = settled_pace(self.members), self.state.backlog
+        if not self.state.leases:
+            usable = [member for member in self.members if member.usable]
+            idle = sum(member.idle_slots for member in usable) - len(self.state.waiting)
+            return Demand(slots=sum(member.likely_slots for member in usable), idle=idle, pace=pace, more=more)
+        workers, ahead = sum(1 for _ in self.state.workers()), 1 + self.scaling.terms.ahead
         # fair workers hold many small batches
         fair = bool(self.scaling.terms.fair)
-        return Demand(
-            slots=workers,
-            idle=workers * STOCK - backlog.waiting if fair else workers * ahead - backlog.leased - backlog.waiting,
-            pace=settled_pace(self.members),
-            more=more,
-        )
+        idle = workers * STOCK - backlog.waiting if fair else workers * ahead - backlog.leased - backlog.waiting
+        return Demand(slots=workers, idle=idle, pace=pace, more=more)
 
     # life cycle
 
     async def recover(self) -> None:
-        """Load drained nodes from the store, and take up the counts and workers of an earlier process."""
-        await self._membership.look()
+        """Load drained nodes from the store, and take up the counts, jobs and workers of an earlier process."""
+        await self.membership.look()
         db, crawl = self.store.store, self.spec.crawl
-        accepted = await self.store(db.attempts, crawl, {AttemptState.ACCEPTED})
-        self.counters.recall(await self.store(db.batches, crawl), accepted, await self.store(db.misses, crawl))
+        attempts = await self.store(db.attempts, crawl)
+        accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
+        self.counters.recall(await self.store(db.slots, crawl), attempts, await self.store(db.misses, crawl))
         for attempt in accepted:
-            self.credit(attempt)
-        await self._returning.take_back_pushed()
+            self._credit(attempt)
+        self._cancel_again(
+            [attempt for attempt in attempts if attempt.state is AttemptState.FAILED and not attempt.worker]
+        )
+        for attempt in attempts:
+            if attempt.state in _OUT and not attempt.worker:
+                await self._take_up(await self.store(db.batch, crawl, attempt.batch), attempt)
         await self._autoscaler.recover(accepted)
         await self._announce()
 
+    def _credit(self, attempt: Attempt) -> None:
+        """Count an attempt that an earlier process accepted."""
+        member = next((one for one in self.members if one.node.name == attempt.node), None)
+        if member is not None:
+            member.jobs += 1
+            member.items += attempt.report.get("items", 0)
+
+    async def _take_up(self, batch: Batch, attempt: Attempt) -> None:
+        self.state.open.add(batch.number)
+        member = next((m for m in self.members if m.node.url == attempt.url), None)
+        if member is None:
+            reason = f"its node {attempt.node} is not in the fleet any more"
+            self._cancel_again([attempt])
+            await self.collector.give_up(batch, attempt.number, reason)
+            return
+        out = JobRun(
+            batch=batch,
+            number=attempt.number,
+            job=attempt.job,
+            member=member,
+            since=attempt.sent_at,
+            start_by=time.time() + self.limits.start_timeout,
+            posted=True,
+        )
+        member.out[out.job] = out
+
+    def _cancel_again(self, attempts: Sequence[Attempt]) -> None:
+        """Cancel these jobs again: the earlier process may have died before it could tell their nodes."""
+        members = {member.node.url: member for member in self.members}
+        for attempt in attempts:
+            member = members.get(attempt.url)
+            jobs = member.cancel_later if member else self.membership.given_up.setdefault(attempt.url, [])
+            jobs.append(AbandonedJob(attempt.job))
+
     def start(self) -> None:
-        """Start watching the nodes and the store, and start workers."""
+        """Start watching the nodes and the store, and give out work."""
         for member in self.members:
-            self._monitor.begin(member)
-        self._membership.follow()
+            self.monitor.begin(member)
+        self.membership.follow()
         self.state.spawn(self._keep_looking())
 
-    def add(self, batch: Batch) -> None:  # noqa: ARG002 - it is in the store
-        """This process has added a batch."""
+    def add(self, batch: Batch) -> None:
+        """This process has added a batch to the store."""
+        if not self.state.leases:
+            self.state.open.add(batch.number)
+            self.state.waiting.append(batch)
+            self.state.pump()
         self.state.news.set()
 
     def no_more(self) -> None:
         """This process has added its last batch."""
         self.state.closed = True
-        if self.producer:
-            self.state.spawn(self._sign_off())
+        self.state.spawn(self._sign_off())
+
+    def rest(self, *, paused: bool) -> None:
+        """Pause or resume giving out work; running jobs go on, workers lease nothing while the crawl's row says so."""
+        self.state.paused = paused
+        self.state.pump()
+        self.state.news.set()
 
     async def ended(self) -> None:
         """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`, `fault`)."""
@@ -215,6 +296,18 @@ class PullScheduler(BaseScheduler):
             and any(True for _ in self.state.workers())
         )
 
+    async def stop(self, reason: str) -> None:
+        """Give out nothing more, let posts in flight finish, then cancel all tasks."""
+        state = self.state
+        state.sending = False
+        state.stopped = state.stopped or reason
+        while state.posts:
+            await asyncio.wait(set(state.posts))
+        state.close()
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+
     # polling
 
     async def _keep_looking(self) -> None:
@@ -237,19 +330,37 @@ class PullScheduler(BaseScheduler):
         # in this order: finished means that nothing could be added any more, and nothing was left after that
         state.backlog = backlog = await self.store(db.backlog, crawl)
         state.slots = await self.store(db.slots, crawl)
-        self.counters.sent = max(self.counters.sent, ended + self.work.out)
-        await self._returning.look(backlog)
+        if state.leases:
+            self.counters.sent = max(self.counters.sent, ended + self.work.out)
+        await self._leased.look(backlog)
+        if not state.leases:
+            await self._take_in()
         pools = work_in(state.slots, self.scaling)
         if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
             for pool in vain:
-                await self._returning.bury(pool, self.breaker.closed[pool])
+                await self._leased.bury(pool, self.breaker.closed[pool])
             # dead batches must not look like open work: the crawl would be stopped, not finished
             state.slots = await self.store(db.slots, crawl)
             pools = work_in(state.slots, self.scaling)
         if not state.done.is_set():
             self._check_end(pools)
-        if not state.done.is_set():
+        if state.leases and not state.done.is_set():
             await self._leave_out(self._staff(pools))
+
+    async def _take_in(self) -> None:
+        """Read the batches to be sent next: old ones, new ones, and those that a user requeued."""
+        state = self.state
+        stock = SOME + 2 * (self.limits.max_jobs or sum(member.slots for member in self.members))
+        if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
+            return
+        for slot in [one.slot for one in state.slots if one.waiting]:
+            # batches in memory wait in the store as well, and for a moment also batches that are being posted
+            there = await self.store(self.store.store.peek, self.spec.crawl, slot, len(state.open) + stock)
+            new = [batch for batch in there if batch.number not in state.open]
+            for batch in new[: max(0, stock - len(state.waiting))]:
+                state.open.add(batch.number)
+                state.waiting.append(batch)
+        state.pump()
 
     async def _leave_out(self, pools: Sequence[str]) -> None:
         """Handle pools whose workers have all ended as their settings say, and are not replaced."""
@@ -260,7 +371,7 @@ class PullScheduler(BaseScheduler):
                 self.state.stop_now(f"The workers have ended as their settings say ({reason.upper()}); the rest waits.")
                 return
             self.enough = reason
-            await self._returning.leave_out(pool, reason)
+            await self._leased.leave_out(pool, reason)
 
     async def _announce(self) -> None:
         """Store a heartbeat: this process may still add batches."""
@@ -270,21 +381,24 @@ class PullScheduler(BaseScheduler):
             await self.store(self.store.store.register_producer, self.spec.crawl, self.producer, ANNOUNCE * 3)
 
     async def _sign_off(self) -> None:
-        await self.store(self.store.store.sign_off, self.spec.crawl, self.producer)
+        if self.producer:
+            await self.store(self.store.store.sign_off, self.spec.crawl, self.producer)
         self.state.news.set()
 
     def _check_end(self, pools: Mapping[str, Workload]) -> None:
         state, backlog, closed = self.state, self.state.backlog, self.breaker.closed
         left = [pool for pool, work in pools.items() if not work.over]
-        busy = self._returning.coming or any(True for _ in state.workers())
-        if self.scaling.max_time and time.monotonic() - self._begun > self.scaling.max_time:
-            state.stop_now(f"Workers were kept running for {self.scaling.max_time:g} s, as long as was asked for.")
+        busy = self._leased.coming or any(True for _ in state.workers())
+        limit = self.scaling.max_time
+        if limit and time.monotonic() - self._begun > limit:
+            what = "Workers were kept running" if state.leases else "Jobs were started"
+            state.stop_now(f"{what} for {limit:g} s, as long as was asked for.")
         elif not busy and (ALL in closed or (left and all(pool in closed for pool in left))):
             state.stop_now(
                 " ".join(f"{_named(pool)} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
             )
-        elif left or self._returning.coming or backlog.producers or backlog.standing:
-            self._check_sent()
+        elif left or self._leased.coming or backlog.producers or backlog.standing:
+            self._check_given_out()
         elif backlog.lost:
             self.incomplete, names = True, ", ".join(backlog.lost)
             state.stopped = f"Not all was found: {names}, which filled the frontier, has not been heard of any more."
@@ -292,11 +406,16 @@ class PullScheduler(BaseScheduler):
         else:
             state.done.set()
 
-    def _check_sent(self) -> None:
-        """Leave once the workers are sent, when their end is not awaited."""
-        once = self.scaling.every == 0 or (not self.limits.wait and self.state.closed)
-        if once and self._staffed is not None and not self.state.posts:
-            self.state.done.set()
+    def _check_given_out(self) -> None:
+        """Leave once the batches are sent, or the workers started, when their end is not awaited."""
+        state, backlog = self.state, self.state.backlog
+        if state.leases:
+            once = self.scaling.every == 0 or (not self.limits.wait and state.closed)
+            begun = self._staffed is not None
+        else:
+            once, begun = not self.limits.wait, not (backlog.waiting or backlog.producers or backlog.standing)
+        if once and begun and not state.posts:
+            state.done.set()
 
     def _early(self) -> int:
         """The process slots that nodes state; learned slots only take work that waits already."""
@@ -341,3 +460,8 @@ class PullScheduler(BaseScheduler):
 
 def _named(pool: str) -> str:
     return "The crawl" if pool == ALL else f"The slot {pool!r}"
+
+
+def _count(slot: SlotCount, *states: BatchState) -> int:
+    """Batches of a slot in these states."""
+    return sum(slot.batches.get(state.value, 0) for state in states)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Attempt, Batch
     from scrapyd_dist.frontier.backlog import Backlog, Leased
+    from scrapyd_dist.scheduling.base import SchedulerState
     from scrapyd_dist.scheduling.collector import Collector
     from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.scheduling.pool_state import PoolState
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ BURIED = 50
 
 
 @dataclass(kw_only=True)
-class PullCollector:
+class LeaseCollector:
     """Finds attempts that have ended in the store, and ends them here."""
 
-    state: PoolState
+    state: SchedulerState
     collector: Collector
     accepted: Callable[[str], None]  #: called with the slot of each accepted batch
     hangs: Callable[[str, str], object] = lambda *_: None  #: called with a worker that renews no lease, and why
@@ -49,11 +49,16 @@ class PullCollector:
         """Fetch what is acked, and put back what has expired."""
         if backlog.acked > len(self.coming):
             for attempt in await self._attempts(AttemptState.ACKED):
-                if (attempt.batch, attempt.number) not in self.coming and not self._may_come_back(attempt):
+                if (
+                    attempt.worker
+                    and (attempt.batch, attempt.number) not in self.coming
+                    and not self._may_come_back(attempt)
+                ):
                     self.coming.add((attempt.batch, attempt.number))
                     self.state.spawn(self._bring_home(attempt))
         if backlog.expired:
-            for attempt in await self.state.store(self.state.store.store.expired, self.state.spec.crawl):
+            expired = await self.state.store(self.state.store.store.expired, self.state.spec.crawl)
+            for attempt in [one for one in expired if one.worker]:  # a job that was sent is watched at its node
                 reason = f"the lease of {attempt.worker or attempt.job} on {attempt.node} has run out"
                 blame = self._is_up(attempt)  # its node answers and it does nothing: treated as if it had died
                 await self._give_up(attempt, reason, blame=blame)
@@ -76,12 +81,6 @@ class PullCollector:
         for attempt in had:
             await self._give_up(attempt, reason, blame=blame, harmless=harmless)
         return len(had)
-
-    async def take_back_pushed(self) -> None:
-        """Put back batches that an earlier process sent to nodes: workers lease them now."""
-        for attempt in await self._attempts(AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING):
-            if not attempt.worker:
-                await self._give_up(attempt, "batches of this crawl are leased by workers now")
 
     async def bury(self, pool: str, reason: str) -> None:
         """Give up all batches that wait in this pool, for this reason."""
