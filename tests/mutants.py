@@ -17,7 +17,7 @@ HERE = Path(__file__).parents[1]
 #: folders of the repository that install as packages of scrapyd_dist
 MAPPED = ("cli", "middlewares", "deploy", "examples")
 STEPS = "contract/test_store_steps.py::test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing"
-LOSSES = "contract/test_coordinator_losses.py"
+LOSSES = "contract/test_sent_losses.py"
 BURST = "contract/test_store_throttle.py::test_a_limit_that_is_not_moderated_gives_them_all_and_then_rests[redis]"
 
 #: rule, the line as it stands, the line in its place, the test that has to fail
@@ -31,7 +31,7 @@ MUTANTS = [
      "unit/test_batches.py::test_what_is_done_stays_done"),
     ("a job whose post was not answered is not posted again",
      "maybe_accepted: ClassVar[bool] = True", "maybe_accepted: ClassVar[bool] = False",
-     "contract/test_coordinator.py::test_a_post_without_an_answer_that_was_taken_is_not_posted_again"),
+     "contract/test_sent_batches.py::test_a_post_without_an_answer_that_was_taken_is_not_posted_again"),
     ("a part whose hash differs is not accepted",
      "if await asyncio.get_running_loop().run_in_executor(None, sha256_of, growing) != part.sha256:", "if False:",
      f"{LOSSES}::test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt"),

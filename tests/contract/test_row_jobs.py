@@ -8,12 +8,11 @@ import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, until
 from rig.nodemodel import ModelJob, ModelNode, model
+from rig.scheduling import CRAWL, HOME, QUICK, Bench, sending, until
 
 from scrapyd_dist.batches import AttemptState, Batch
 from scrapyd_dist.errors import ConfigError
@@ -40,7 +39,7 @@ def begin(where: Path | str, *words: str) -> None:
 
 
 async def add_later(b: Bench, *words: str) -> None:
-    await b.store(add, b.store.store, *words)
+    add(b.store, *words)
 
 
 def running(*nodes: ModelNode) -> list[str]:
@@ -60,7 +59,7 @@ def finish(node: ModelNode, word: str) -> None:
 async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c")
-    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=2), producer="", spec=SPEC) as b:
+    async with sending(tmp_path, one, limits=replace(QUICK, max_jobs=2), producer="", spec=SPEC) as b:
         await until(lambda: len(one.jobs) == 2, "two jobs")
         assert running(one) == ["a", "b"]
         job = one.jobs[f"{CRAWL}.b1.a1"]
@@ -73,32 +72,32 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         finish(one, "c")
         await until(lambda: running(one) == ["d"], "the one that came later")
         finish(one, "d")
-        await until(lambda: b.coordinator.counters.done == 4, "all are home")
-        assert not b.coordinator.state.over.is_set()  # somebody may still add something
-        await b.store(b.store.store.sign_off, CRAWL, "me")
+        await until(lambda: b.scheduler.counters.done == 4, "all are home")
+        assert not b.scheduler.state.over.is_set()  # somebody may still add something
+        b.store.sign_off(CRAWL, "me")
         await b.ended()
-        assert (b.coordinator.stopped, b.states()) == ("", ["done"] * 4)
+        assert (b.scheduler.stopped, b.states()) == ("", ["done"] * 4)
 
 
 async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_let_wait_again(tmp_path: Path) -> None:
     one = model("one", slots=1)
     one.edit = lambda report: report.update(problem="its start failed") if report["row"] == '{"word": "bad"}' else None
     begin(tmp_path, "bad", "good")
-    async with bench(tmp_path, one, producer="", spec=SPEC) as b:
+    async with sending(tmp_path, one, producer="", spec=SPEC) as b:
         await until(lambda: b.states() == ["dead", "done"], "both have ended")
-        assert b.store.store.batch(CRAWL, 1).reason == "its start failed"
+        assert b.store.batch(CRAWL, 1).reason == "its start failed"
         assert len(b.attempts(1)) == QUICK.max_attempts
         one.edit = lambda _: None
-        await b.store(b.store.store.requeue, CRAWL, [1])
+        b.store.requeue(CRAWL, [1])
         await until(lambda: b.states() == ["done", "done"], "it is done now")
 
 
 async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     begin(tmp_path, *(f"w{number}" for number in range(100)))
-    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
+    async with sending(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
         await until(lambda: running(one), "the first job")
-        await b.store(partial(add, b.store.store, "urgent", priority=5))
+        add(b.store, "urgent", priority=5)
         while running(one) != ["urgent"]:
             for word in running(one):
                 finish(one, word)
@@ -109,10 +108,10 @@ async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_al
 async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(tmp_path: Path) -> None:
     one = model("one")
     begin(tmp_path, "a")
-    async with bench(tmp_path, one, producer="", spec=SPEC) as b:
-        await b.store(b.store.store.register_producer, CRAWL, "me", -1)
+    async with sending(tmp_path, one, producer="", spec=SPEC) as b:
+        b.store.register_producer(CRAWL, "me", -1)
         await b.ended()
-        assert (b.coordinator.incomplete, b.states(), "me" in b.coordinator.stopped) == (True, ["done"], True)
+        assert (b.scheduler.incomplete, b.states(), "me" in b.scheduler.stopped) == (True, ["done"], True)
 
 
 @dataclass(kw_only=True)
@@ -140,11 +139,11 @@ async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_o
     nodes = [Working(name=one.name, node=one.node, slots=9, quick=False, counters=counters) for one in models]
     begin(where, *words)
     limits = replace(QUICK, max_jobs=4)
-    async with bench(tmp_path, *nodes, limits=limits, producer="", spec=SPEC, where=where) as b:
-        await b.store(b.store.store.sign_off, CRAWL, "me")
-        await asyncio.wait_for(b.coordinator.ended(), 120)
-        assert (b.coordinator.stopped, b.coordinator.counters.done) == ("", 1_000)
-        assert Counter(await b.store(b.states)) == {"done": 1_000}
+    async with sending(tmp_path, *nodes, limits=limits, producer="", spec=SPEC, where=where) as b:
+        b.store.sign_off(CRAWL, "me")
+        await asyncio.wait_for(b.scheduler.ended(), 120)
+        assert (b.scheduler.stopped, b.scheduler.counters.done) == ("", 1_000)
+        assert Counter(b.states()) == {"done": 1_000}
     assert counters == Counter([*words, *["most"] * 4]), "each word once, and four at one time"
 
 
@@ -153,8 +152,9 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
     begin(where, *(f"w{number}" for number in range(2_000)))
     read: list[int] = []
     limits = replace(QUICK, max_jobs=4)
-    async with bench(tmp_path, one, limits=limits, producer="", spec=SPEC, where=where) as b:
-        peek = b.store.store.peek
+    async with sending(tmp_path, one, limits=limits, producer="", spec=SPEC, where=where) as b:
+        read_by = b.scheduler.store.store
+        peek = read_by.peek
 
         def peeked(crawl: str, slot: str, limit: int) -> list[Batch]:
             found = peek(crawl, slot, limit)
@@ -164,16 +164,16 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
         def every(*_: object) -> list[Batch]:
             raise AssertionError("every row was read")
 
-        b.store.store.peek, b.store.store.batches = peeked, every  # type: ignore[method-assign, assignment]  # to be heard of
+        read_by.peek, read_by.batches = peeked, every  # type: ignore[method-assign, assignment]  # to be heard of
         done = 0
         while done < 100:
             for word in running(one):
                 finish(one, word)
                 done += 1
             await asyncio.sleep(0.005)
-        assert b.coordinator.fault is None
-        assert b.coordinator.work.batches == 2_000
-        assert len(b.coordinator.state.open) < 50
+        assert b.scheduler.fault is None
+        assert b.scheduler.work.batches == 2_000
+        assert len(b.scheduler.state.open) < 50
         assert 0 < max(read) < 100
 
 
@@ -181,20 +181,20 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
     limits = replace(QUICK, max_jobs=2)
-    async with bench(tmp_path, one, limits=limits, producer="", spec=SPEC) as before:
+    async with sending(tmp_path, one, limits=limits, producer="", spec=SPEC) as before:
         await until(lambda: running(one) == ["a", "b"], "two jobs")
         finish(one, "a")
         await until(lambda: running(one) == ["b", "c"], "the third")
-        await until(lambda: before.coordinator.counters.done == 1, "the first is home")
-        await before.coordinator.stop("it is stopped")
-    async with bench(tmp_path, one, limits=limits, producer="", spec=SPEC) as after:
-        counters = after.coordinator.counters
-        assert (counters.done, counters.sent, sorted(after.coordinator.state.open)[:2]) == (1, 3, [2, 3])
+        await until(lambda: before.scheduler.counters.done == 1, "the first is home")
+        await before.scheduler.stop("it is stopped")
+    async with sending(tmp_path, one, limits=limits, producer="", spec=SPEC) as after:
+        counters = after.scheduler.counters
+        assert (counters.done, counters.sent, sorted(after.scheduler.state.open)[:2]) == (1, 3, [2, 3])
         finish(one, "b")
         await until(lambda: running(one) == ["c", "d"], "the last one")
         finish(one, "c")
         finish(one, "d")
-        await after.store(after.store.store.sign_off, CRAWL, "me")
+        after.store.sign_off(CRAWL, "me")
         await after.ended()
         assert (after.states(), counters.done) == (["done"] * 4, 4)
     assert started(one) == Counter("abcd")
@@ -203,18 +203,18 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
 async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
-    async with bench(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
+    async with sending(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
         await until(lambda: running(one) == ["a"], "the first job")
-        await b.store(b.store.store.drop_batch, CRAWL, 2, forget=True)
-        payload = await b.store(b.store.store.payload, CRAWL, 3)
-        await b.store(b.store.store.split, CRAWL, 3, [NewBatch(payload=payload, size=1, slot="aside")])
+        b.store.drop_batch(CRAWL, 2, forget=True)
+        payload = b.store.payload(CRAWL, 3)
+        b.store.split(CRAWL, 3, [NewBatch(payload=payload, size=1, slot="aside")])
         finish(one, "a")
         for word in ("d", "c"):
             await until(lambda word=word: running(one) == [word], "what is left")  # type: ignore[misc]  # the default binds it
             finish(one, word)
-        await b.store(b.store.store.sign_off, CRAWL, "me")
+        b.store.sign_off(CRAWL, "me")
         await b.ended()
-        assert (b.coordinator.fault, b.states()) == (None, ["done", "split", "done", "done"])
+        assert (b.scheduler.fault, b.states()) == (None, ["done", "split", "done", "done"])
         assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 

@@ -1,4 +1,4 @@
-"""Scrapyd nodes in memory, for tests of the coordinator alone: replies are judged by the real api."""
+"""Scrapyd nodes in memory, for tests of the scheduler alone: replies are judged by the real api."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ModelNode:
         """The job writes its report anew."""
         found = self.jobs[job]
         report = {"schema": 1, "updated": 1.0, "requests": found.size, "done": 0, "missed": 0, "pages": 0, "items": 0}
-        # All that a real worker tells comes back, so that a coordinator may ask for any of it.
+        # All that a real worker tells comes back, so that a scheduler may ask for any of it.
         report |= {**found.told, **fields, "pages": fields.get("done", 0)}
         self.edit(report)
         self.files[f"{self._base(job)}.json"] = json.dumps(report).encode()

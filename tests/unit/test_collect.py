@@ -1,4 +1,4 @@
-"""Parts become one item file; the fetching of parts is in the coordinator's contract and on real nodes."""
+"""Parts become one item file; the fetching of parts is in the scheduler's contract and on real nodes."""
 
 import csv
 import json

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from rig.coordination import run as run_async
+from rig.scheduling import run as run_async
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.producer import crawl_start, filler, lifecycle

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rig.coordination import run
+from rig.scheduling import run
 from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.settings import Settings

@@ -1,4 +1,4 @@
-"""A fleet that changes under the coordinator: drained, joining, leaving, wedged and busy nodes; all in memory."""
+"""A fleet that changes under the scheduler: drained, joining, leaving, wedged and busy nodes; all in memory."""
 
 import logging
 import time
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, QUICK, Bench, bench, make, until
 from rig.nodemodel import ModelJob, ModelNode, model
+from rig.scheduling import CRAWL, QUICK, Bench, make, sending, until
 
 from scrapyd_dist.batches import Attempt, AttemptState, job_id
 from scrapyd_dist.errors import ConnectionRefused
@@ -36,9 +36,9 @@ def members(*nodes: ModelNode) -> list[NodeState]:
 
 
 async def drain(b: Bench, name: str, since: float | None) -> None:
-    await b.store(b.store.store.update_node, name, draining=since)
-    member = next(member for member in b.coordinator.members if member.node.name == name)
-    await until(lambda: member.draining is (since is not None), "the coordinator knows of it")
+    b.store.update_node(name, draining=since)
+    member = next(member for member in b.scheduler.members if member.node.name == name)
+    await until(lambda: member.draining is (since is not None), "the scheduler knows of it")
 
 
 # drained
@@ -46,11 +46,11 @@ async def drain(b: Bench, name: str, since: float | None) -> None:
 
 async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_when_it_may(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal()
         await until(lambda: one.posts == ["c.b1.a1"], "the first node has a job")
         await drain(b, "one", time.time())
-        assert b.coordinator.members[0].state == "draining"
+        assert b.scheduler.members[0].state == "draining"
         for _ in range(3):
             await b.seal()
         await until(lambda: len(two.posts) == 3, "all the rest is on the other node")
@@ -65,17 +65,17 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         await b.seal()
         await until(lambda: len(one.posts) == 2, "it works again")
         one.finish(one.posts[1])
-        b.coordinator.no_more()
+        b.scheduler.no_more()
         await b.ended()
         b.whole(5)
 
 
 async def test_a_node_that_was_drained_before_the_crawl_gets_nothing(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
-    before = make(tmp_path, [one, two], QUICK)
-    await before.store(before.store.store.update_node, "one", draining=1.0)
-    before.store.close()
-    async with bench(tmp_path, one, two) as b:
+    before = make(tmp_path, [one, two], producer="producer")
+    before.store.update_node("one", draining=1.0)
+    await before.leave()
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(9)
         await b.ended()
         b.whole(9)
@@ -92,7 +92,7 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(tmp_path: Pa
     hear = Hear()
     logging.getLogger("scrapyd_dist.scheduling.membership").addHandler(hear)
     one = model("one")
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await drain(b, "one", time.time())
         looks = one.calls.count("daemonstatus.json")
         await b.seal_all(1)
@@ -116,7 +116,7 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         brought.append(member.node.name)
         return ""
 
-    async with bench(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
+    async with sending(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
         await b.seal_all(6)
         await until(lambda: len(one.posts) == 3, "the only node is full")
         listing.now = (one.node, two.node)
@@ -126,7 +126,7 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
             one.finish(job)
         await b.ended()
         b.whole(6)
-        assert [member.node.name for member in b.coordinator.members] == ["one", "two"]
+        assert [member.node.name for member in b.scheduler.members] == ["one", "two"]
 
 
 async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_stop_the_crawl(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
     async def bring(_: NodeState) -> str:
         return "two has no log folder"
 
-    async with bench(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
-        await until(lambda: len(b.coordinator.members) == 2 and b.coordinator.members[1].unfit, "it was tried")
+    async with sending(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
+        await until(lambda: len(b.scheduler.members) == 2 and b.scheduler.members[1].unfit, "it was tried")
         await b.seal_all(3)
         await b.ended()
         b.whole(3)
@@ -147,21 +147,21 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
 async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     listing = Listing(one, two)
-    async with bench(tmp_path, one, two, listed=listing) as b:
+    async with sending(tmp_path, one, two, listed=listing) as b:
         await b.seal()
         await until(lambda: one.posts == ["c.b1.a1"], "the first node has a job")
         listing.now = (two.node,)
-        await until(lambda: b.coordinator.members[0].state == "left", "it is gone from the list")
+        await until(lambda: b.scheduler.members[0].state == "left", "it is gone from the list")
         for _ in range(3):
             await b.seal()
         await until(lambda: b.states()[1:] == ["done"] * 3, "the other node did the rest")
         one.finish("c.b1.a1")
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
         assert (one.posts, one.cancels) == (["c.b1.a1"], [])
-        await until(lambda: id(b.coordinator.members[0]) not in b.coordinator.monitor._watched, "nobody looks any more")
+        await until(lambda: id(b.scheduler.members[0]) not in b.scheduler.monitor._watched, "nobody looks any more")
         one.quick = True
         listing.now = (one.node, two.node)
-        await until(lambda: b.coordinator.members[0].state == "up", "it is back")
+        await until(lambda: b.scheduler.members[0].state == "up", "it is back")
         await drain(b, "two", time.time())
         await b.seal_all(2)
         await b.ended()
@@ -173,7 +173,7 @@ async def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path) -> Non
     one = model("one")
     listing = Listing()
     listing.now = None
-    async with bench(tmp_path, one, listed=listing) as b:
+    async with sending(tmp_path, one, listed=listing) as b:
         await until(lambda: listing.read > 3, "it is read")
         await b.seal_all(2)
         await b.ended()
@@ -183,11 +183,11 @@ async def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path) -> Non
 async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_batches(tmp_path: Path) -> None:
     one = model("one")
     listing = Listing()
-    async with bench(tmp_path, one, listed=listing) as b:
+    async with sending(tmp_path, one, listed=listing) as b:
         await b.seal_all(2)
         await b.ended()
-        assert "is in no list of nodes" in b.coordinator.stopped
-        assert b.coordinator.fault is None
+        assert "is in no list of nodes" in b.scheduler.stopped
+        assert b.scheduler.fault is None
         assert set(b.states()) == {"sealed"}
 
 
@@ -199,20 +199,20 @@ async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_wo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_state, "POLL", 0.03)
         patch.setattr(node_state, "TRIAL_AFTER", 0.2)
-        async with bench(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
+        async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
             for _ in range(2):
                 await b.seal()
             await until(lambda: b.states() == ["done"] * 2, "its batch was done elsewhere")
             assert one.cancels == ["c.b1.a1"]
             assert "takes jobs and starts none" in b.attempts(1)[0].reason
-            assert b.coordinator.members[0].state == "wedged"
+            assert b.scheduler.members[0].state == "wedged"
             one.quick = True  # as after a restart
-            await until(lambda: b.coordinator.members[0].trial, "it may be tried")
+            await until(lambda: b.scheduler.members[0].trial, "it may be tried")
             await drain(b, "two", time.time())
             await b.seal_all(5)
             await b.ended()
             b.whole(7)
-            assert b.coordinator.members[0].state == "up"
+            assert b.scheduler.members[0].state == "up"
             assert len(one.posts) > 2
 
 
@@ -221,7 +221,7 @@ async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_state, "POLL", 0.03)
         patch.setattr(node_state, "TRIAL_AFTER", 0.1)
-        async with bench(tmp_path, one, limits=replace(QUICK, max_attempts=9)) as b:
+        async with sending(tmp_path, one, limits=replace(QUICK, max_attempts=9)) as b:
             await b.seal_all(1)
             await until(lambda: len(one.cancels) == 3, "it was tried twice more")
             assert one.cancels == one.posts[:3]
@@ -232,10 +232,10 @@ async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path:
 
 async def test_a_node_that_waits_for_a_slow_start_is_not_taken_for_a_wedged_one(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await b.seal_all(1)
         await until(lambda: one.calls.count("daemonstatus.json") > 20, "many looks within less than a poll interval")
-        assert b.coordinator.members[0].state == "up"
+        assert b.scheduler.members[0].state == "up"
         one.finish("c.b1.a1")
         await b.ended()
         b.whole(1)
@@ -252,15 +252,15 @@ def strangers(node: ModelNode, count: int) -> list[ModelJob]:
 async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     theirs = strangers(one, 3)
-    async with bench(tmp_path, one, two) as b:
-        await until(lambda: b.coordinator.members[0].others == 3, "they are seen")
+    async with sending(tmp_path, one, two) as b:
+        await until(lambda: b.scheduler.members[0].others == 3, "they are seen")
         await b.seal_all(9)
         await until(lambda: len(b.posts()) == 5, "one node has a place, the other four")
         assert (len(one.posts), len(two.posts)) == (1, 4)
         for job in theirs:
             job.state = JobState.FINISHED
         await until(lambda: len(one.posts) == 4, "their room is ours now")
-        assert b.coordinator.members[0].others == 0
+        assert b.scheduler.members[0].others == 0
         for node in (one, two):
             node.quick = True
             for name in node.posts:
@@ -272,8 +272,8 @@ async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
 async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     strangers(one, 9)
-    async with bench(tmp_path, one) as b:
-        await until(lambda: b.coordinator.members[0].others == 9, "they are seen")
+    async with sending(tmp_path, one) as b:
+        await until(lambda: b.scheduler.members[0].others == 9, "they are seen")
         await b.seal_all(3)
         await until(lambda: one.posts, "one is posted")
         seen = one.calls.count("daemonstatus.json")
@@ -287,24 +287,24 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
 @pytest.mark.parametrize("there", ["at the start", "later"])
 async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Path, there: str) -> None:
     one, two = model("one", quick=False), model("two")
-    before = make(tmp_path, [one, two], QUICK)
-    before.coordinator.state.sending = False
+    before = make(tmp_path, [one, two], producer="producer")
+    before.scheduler.state.sending = False
     number = await before.seal()
-    db, job = before.store.store, job_id(CRAWL, number, 1)
+    db, job = before.store, job_id(CRAWL, number, 1)
     attempt = Attempt(batch=number, number=1, job=job, node="one", url=one.node.url, sent_at=time.time())
-    await before.store(db.open_attempt, CRAWL, attempt)
-    await before.store(db.sent, CRAWL, number, 1)
-    await before.store(db.fail, CRAWL, number, 1, reason="it did not answer", now=1.0, max_attempts=3)
-    before.store.close()
+    db.open_attempt(CRAWL, attempt)
+    db.sent(CRAWL, number, 1)
+    db.fail(CRAWL, number, 1, reason="it did not answer", now=1.0, max_attempts=3)
+    await before.leave()
     one.jobs[job] = ModelJob(id=job, size=2, settings={}, args={}, state=JobState.RUNNING)
     listing = Listing(one, two) if there == "at the start" else Listing(two)
-    async with bench(tmp_path, one, two, members=members(two), listed=listing) as b:
+    async with sending(tmp_path, one, two, members=members(two), listed=listing) as b:
         if there == "later":
             await until(lambda: listing.read > 2, "the list without it is known")
             assert one.cancels == []
             listing.now = (one.node, two.node)
         await until(lambda: job in one.cancels, "the old job is cancelled")
-        b.coordinator.no_more()
+        b.scheduler.no_more()
         await b.ended()
         b.whole(1)
         assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
@@ -314,8 +314,8 @@ async def test_a_node_that_dies_while_it_joins_is_only_one_that_is_down(tmp_path
     one, two = model("one"), model("two")
     two.down = ConnectionRefused
     fields: dict[str, Any] = {"members": members(one), "listed": Listing(one, two)}
-    async with bench(tmp_path, one, two, **fields) as b:
-        await until(lambda: len(b.coordinator.members) == 2 and not b.coordinator.members[1].up, "it is down")
+    async with sending(tmp_path, one, two, **fields) as b:
+        await until(lambda: len(b.scheduler.members) == 2 and not b.scheduler.members[1].up, "it is down")
         await b.seal_all(3)
         await b.ended()
         b.whole(3)

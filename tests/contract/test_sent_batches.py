@@ -1,4 +1,4 @@
-"""The coordinator places and posts, on nodes in memory that misbehave; real nodes are in the acceptance tests."""
+"""The scheduler places and posts, on nodes in memory that misbehave; real nodes are in the acceptance tests."""
 
 import json
 import time
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, Bench, bench, until
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
+from rig.scheduling import CRAWL, HOME, QUICK, Bench, sending, until
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
 from scrapyd_dist.batches import AttemptState, job_id
@@ -30,7 +30,7 @@ from scrapyd_dist.scrapyd.api import JobState
 
 
 async def test_every_batch_is_accepted_once_and_its_items_are_home(tmp_path: Path) -> None:
-    async with bench(tmp_path, model("one"), model("two"), model("three")) as b:
+    async with sending(tmp_path, model("one"), model("two"), model("three")) as b:
         await b.seal_all(20)
         await b.ended()
         b.whole(20)
@@ -39,25 +39,25 @@ async def test_every_batch_is_accepted_once_and_its_items_are_home(tmp_path: Pat
 
 
 async def test_a_crawl_without_batches_ends(tmp_path: Path) -> None:
-    async with bench(tmp_path, model("one")) as b:
-        b.coordinator.no_more()
+    async with sending(tmp_path, model("one")) as b:
+        b.scheduler.no_more()
         await b.ended()
         b.whole(0)
 
 
 async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> None:
-    async with bench(tmp_path, model("one")) as b:
+    async with sending(tmp_path, model("one")) as b:
         await b.seal()
         await until(lambda: b.states() == ["done"], "the only batch is done")
-        assert not b.coordinator.state.over.is_set()
-        b.coordinator.no_more()
+        assert not b.scheduler.state.over.is_set()
+        b.scheduler.no_more()
         await b.ended()
         b.whole(1)
 
 
 async def test_round_robin_goes_around(tmp_path: Path) -> None:
     nodes = [model(name, quick=False) for name in ("one", "two", "three")]
-    async with bench(tmp_path, *nodes) as b:
+    async with sending(tmp_path, *nodes) as b:
         for _ in range(7):
             await b.seal()
         await until(lambda: len(b.posts()) == 7, "all are posted")
@@ -70,7 +70,7 @@ async def test_round_robin_goes_around(tmp_path: Path) -> None:
 
 async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
     small, large = model("small", slots=1, quick=False), model("large", slots=4, quick=False)
-    async with bench(tmp_path, small, large, placement=Placement("least-loaded")) as b:
+    async with sending(tmp_path, small, large, placement=Placement("least-loaded")) as b:
         for _ in range(5):
             await b.seal()
         await until(lambda: len(b.posts()) == 5, "all are posted")
@@ -80,7 +80,7 @@ async def test_least_loaded_fills_the_larger_node_more(tmp_path: Path) -> None:
 async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
     """N6, by the placement that is used where nothing is set."""
     small, large = model("small", slots=1, quick=False), model("large", slots=8, quick=False)
-    async with bench(tmp_path, small, large, placement=Placement(ProducerOptions().placement)) as b:
+    async with sending(tmp_path, small, large, placement=Placement(ProducerOptions().placement)) as b:
         await b.seal_all(180)
         ended = 0
         while ended < 180:
@@ -89,7 +89,7 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
                 for job in running[: node.slots]:
                     node.finish(job)
                     ended += 1
-            await until(lambda ended=ended: b.coordinator.counters.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
+            await until(lambda ended=ended: b.scheduler.counters.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
             await until(lambda: _busy(b), "the slots are filled again")
         await b.ended()
         b.whole(180)
@@ -99,34 +99,34 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
 def _busy(b: Bench) -> bool:
     """Whether every slot has a job, or nothing waits for one."""
     at_work = [sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes]
-    return not b.coordinator.state.waiting or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
+    return not b.scheduler.state.waiting or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
 
 
 async def test_at_most_two_jobs_wait_beyond_the_slots(tmp_path: Path) -> None:
     one = model("one", slots=2, quick=False)
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await b.seal_all(8)
         await until(lambda: len(one.posts) == 4, "slots and two more are posted")
         one.finish(one.posts[0])
         await until(lambda: len(one.posts) == 5, "the freed place is filled")
-        assert len(b.coordinator.state.waiting) == 3
-        assert len(b.coordinator.members[0].out) == 4
+        assert len(b.scheduler.state.waiting) == 3
+        assert len(b.scheduler.members[0].out) == 4
 
 
 async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
-    async with bench(tmp_path, one, two, limits=replace(QUICK, max_jobs=3)) as b:
+    async with sending(tmp_path, one, two, limits=replace(QUICK, max_jobs=3)) as b:
         await b.seal_all(6)
         await until(lambda: len(b.posts()) == 3, "as many as allowed are posted")
-        assert len(b.coordinator.state.waiting) == 3
+        assert len(b.scheduler.state.waiting) == 3
         one.finish(one.posts[0])
         await until(lambda: len(b.posts()) == 4, "the next one is posted")
-        assert sum(len(member.out) for member in b.coordinator.members) == 3
+        assert sum(len(member.out) for member in b.scheduler.members) == 3
 
 
 async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
-    async with bench(tmp_path, one, two, limits=replace(QUICK, wait=False)) as b:
+    async with sending(tmp_path, one, two, limits=replace(QUICK, wait=False)) as b:
         await b.seal_all(20)
         await b.ended()
         assert sorted(b.posts()) == sorted(job_id(CRAWL, n, 1) for n in range(1, 21))
@@ -139,7 +139,7 @@ async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(t
     spec = JobRequest(
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "=1"}
     )
-    async with bench(tmp_path, one, spec=spec) as b:
+    async with sending(tmp_path, one, spec=spec) as b:
         await b.seal_all(1)
         await b.ended()
         job = one.jobs["c.b1.a1"]
@@ -159,13 +159,13 @@ async def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_att
 ) -> None:
     one, two = model("one"), model("two")
     one.plays = [refused_with(error)]
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await b.ended()
         b.whole(1)
         assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a1"])
         assert [(a.number, a.node, a.state.value) for a in b.attempts()] == [(1, "two", "accepted")]
-        assert b.coordinator.counters.failed == 0
+        assert b.scheduler.counters.failed == 0
 
 
 async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path
         brought.append(member.node.name)
         return ""
 
-    async with bench(tmp_path, one, prepare=bring) as b:
+    async with sending(tmp_path, one, prepare=bring) as b:
         await b.seal_all(6)
         await b.ended()
         b.whole(6)
@@ -195,10 +195,10 @@ async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path
 async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, error: Any) -> None:
     one, two = model("one", slots=1), model("two", quick=False)
     one.plays = [refused_with(error)] * 99
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(12)
         two.quick = True
-        await until(lambda: b.coordinator.members[0].unfit, "it is unfit")
+        await until(lambda: b.scheduler.members[0].unfit and not b.scheduler.state.posts, "it is unfit")
         asked = len(one.posts)
         for job in list(two.jobs):
             two.finish(job)
@@ -206,38 +206,38 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
         b.whole(12)
         assert one.jobs == {}
         assert len(one.posts) == asked
-        assert b.coordinator.members[0].room() == 0
-        assert b.coordinator.counters.failed == 0
+        assert b.scheduler.members[0].room() == 0
+        assert b.scheduler.counters.failed == 0
 
 
 async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [refused_with(AuthRefused)]
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await b.seal_all(3)
         await b.ended()
         b.whole(3)
-        assert not b.coordinator.members[0].unfit
+        assert not b.scheduler.members[0].unfit
 
 
 async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
     one.plays, two.plays = [refused_with(ApiRefused)] * 9, [refused_with(ApiRefused)] * 9
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(3)
         await b.ended()
-        assert "No node takes the work" in b.coordinator.stopped
-        await b.coordinator.stop("")
-        assert b.coordinator.fault is None
+        assert "No node takes the work" in b.scheduler.stopped
+        await b.scheduler.stop("")
+        assert b.scheduler.fault is None
         assert set(b.states()) == {"sealed"}
 
 
 async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path: Path) -> None:
     one, two = model("one"), model("two", quick=False)
     one.down = ConnectionRefused
-    async with bench(tmp_path, one, two) as b:
-        b.coordinator.members[0].prepared = False
-        b.coordinator.members[0].missed("down", time.time())
+    async with sending(tmp_path, one, two) as b:
+        b.scheduler.members[0].prepared = False
+        b.scheduler.members[0].missed("down", time.time())
         await b.seal_all(6)
         await until(lambda: len(two.posts) == 4, "the other node is full")
         assert one.posts == []
@@ -255,9 +255,9 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
 async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     one.plays = [taken_unheard]
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
-        await until(lambda: b.coordinator.counters.sent == 1, "it is known to be sent")
+        await until(lambda: b.scheduler.counters.sent == 1, "it is known to be sent")
         assert b.posts() == ["c.b1.a1"]
         one.finish("c.b1.a1")
         await b.ended()
@@ -271,7 +271,7 @@ async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_a
 ) -> None:
     one, two = model("one"), model("two")
     one.plays = [lost_unheard]
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await b.ended()
         b.whole(1)
@@ -281,14 +281,14 @@ async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_a
 
 async def test_a_job_that_ends_before_its_post_is_answered_keeps_its_items(tmp_path: Path) -> None:
     one = model("one")
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         b.sender.gate.clear()
         await b.seal_all(1)
         await until(lambda: one.posts and one.calls.count("daemonstatus.json") > 8, "several looks after the job's end")
         b.sender.gate.set()
         await b.ended()
         b.whole(1)
-        await b.coordinator.stop("")  # nothing that comes later may undo it
+        await b.scheduler.stop("")  # nothing that comes later may undo it
         b.whole(1)
         assert b.posts() == ["c.b1.a1"]
 
@@ -296,14 +296,14 @@ async def test_a_job_that_ends_before_its_post_is_answered_keeps_its_items(tmp_p
 async def test_a_job_that_ends_while_its_unanswered_post_is_asked_about_keeps_its_items(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [taken_unheard]
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         b.sender.gate.clear()
         await b.seal_all(1)
         await until(lambda: one.posts and one.calls.count("daemonstatus.json") > 8, "several looks after the job's end")
         one.jobs["c.b1.a1"].forgotten = True  # it finished long ago
         b.sender.gate.set()
         await b.ended()
-        await b.coordinator.stop("")
+        await b.scheduler.stop("")
         b.whole(1)
         assert b.posts() == ["c.b1.a1"]
 
@@ -316,17 +316,17 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
         raise ConnectionLost.at(str(node.node))
 
     one.plays = [vanish]
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         for _ in range(4):
             await b.seal()
         await until(
-            lambda: b.states() == ["done"] * 4 and not b.coordinator.state.posts,
+            lambda: b.states() == ["done"] * 4 and not b.scheduler.state.posts,
             "all is done, and nobody asks any more",
         )
-        b.coordinator.no_more()
+        b.scheduler.no_more()
         await b.ended()
         b.whole(4)
-        assert b.coordinator.counters.failed == 1
+        assert b.scheduler.counters.failed == 1
         assert sorted(b.posts()) == ["c.b1.a1", "c.b1.a2", "c.b2.a1", "c.b3.a1", "c.b4.a1"]
 
 
@@ -336,7 +336,7 @@ async def test_no_job_id_is_ever_taken_twice_whatever_happens_to_posts(tmp_path:
         node.plays = [
             (taken_unheard, lost_unheard, refused_with(ConnectionRefused))[(number + n) % 3] for n in range(9)
         ]
-    async with bench(tmp_path, *nodes, limits=replace(QUICK, max_attempts=20)) as b:
+    async with sending(tmp_path, *nodes, limits=replace(QUICK, max_attempts=20)) as b:
         await b.seal_all(15)
         await b.ended()
         b.whole(15)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import Fernet
-from rig.coordination import CRAWL, HOME, QUICK, until
-from rig.managing import OTHERS_KEY, ModelWorker, Office, office
 from rig.nodemodel import ModelJob, ModelNode, model
+from rig.scheduling import CRAWL, HOME, OTHERS_KEY, QUICK, Bench, ModelWorker, leasing, until
 
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused, ServerFailed
 from scrapyd_dist.keys import unseal
@@ -32,7 +31,7 @@ def with_shop(name: str, **options: Any) -> ModelNode:
     return node
 
 
-async def of_shop(o: Office, number: int = 1) -> ModelWorker:
+async def of_shop(o: Bench, number: int = 1) -> ModelWorker:
     """The newest of the workers of shop, when so many of them were posted."""
 
     def posted() -> list[ModelJob]:
@@ -45,11 +44,11 @@ async def of_shop(o: Office, number: int = 1) -> ModelWorker:
     return [one for one in o.workers() if o_job(one).project == "shop"][-1]
 
 
-def has_workers(o: Office, number: int) -> bool:
+def has_workers(o: Bench, number: int) -> bool:
     return len(o.workers()) == number
 
 
-def all_dead(o: Office) -> bool:
+def all_dead(o: Bench) -> bool:
     return o.states() == ["dead"]
 
 
@@ -63,7 +62,7 @@ async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tm
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"},
         settings={"ITEM_PIPELINES": "{}", "DISTRIBUTED_LABELS": "x"}, shared={"DISTRIBUTED_SLOTS": "4"},
     )  # fmt: skip
-    async with office(tmp_path, one, producer="me", key=KEY, spec=spec) as o:
+    async with leasing(tmp_path, one, producer="me", key=KEY, spec=spec) as o:
         o.add(1, 1, 1, slot=LANE)
         first = (await of_shop(o)).begin()
         job, told = o_job(first), o_job(first).told
@@ -80,7 +79,7 @@ async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tm
         ours = {name: text for name, text in job.settings.items() if name != "DISTRIBUTED_PULL"}
         assert ours == {"DISTRIBUTED_LABELS": "x", "DISTRIBUTED_SLOTS": "4"}
         worker.begin().work_off().end()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.states() == ["done"] * 3
         introduced = [job.id for job in one.jobs.values() if job.told.get("introduce")]
@@ -97,7 +96,7 @@ def test_the_newest_version_is_the_last_one_that_sdist_deployed() -> None:
 async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Path) -> None:
     """Scrapyd finds a job among those of the project that it is asked for, and nowhere else."""
     one = with_shop("one")
-    async with office(tmp_path, one, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         worker = (await of_shop(o, 2)).begin()
@@ -106,7 +105,7 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
         o.add(1, slot=LANE)
         other = (await of_shop(o, 3)).begin()
         one.down = ConnectionRefused
-        await until(lambda: o.manager.members[0].cancel_later, "it is given up while its node is away")
+        await until(lambda: o.scheduler.members[0].cancel_later, "it is given up while its node is away")
         assert o_job(other).state is JobState.RUNNING
         one.down = None
         await until(lambda: o_job(other).state is JobState.FINISHED, "it is cancelled when the node answers again")
@@ -114,21 +113,21 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
 
 async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=9), with_shop("having", slots=2)
-    async with office(tmp_path, lacking, having, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, lacking, having, producer="me", key=KEY) as o:
         o.add(1, 1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         (await of_shop(o, 2)).begin().work_off().end()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.states() == ["done", "done"]
         assert {job.project for job in lacking.jobs.values()} <= {"p"}
-        assert [member.unfit for member in o.manager.members] == ["", ""]
+        assert [member.unfit for member in o.scheduler.members] == ["", ""]
 
 
 async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) -> None:
     """Free room elsewhere is of no use to it, and idle workers there need not go."""
     having, lacking = with_shop("having", slots=1), model("lacking", slots=1)
-    async with office(tmp_path, having, lacking, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, having, lacking, producer="me", key=KEY) as o:
         await until(lambda: len(o.workers()) == 2, "an idle worker on each node")
         for worker in o.workers():
             worker.begin()
@@ -141,7 +140,7 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
 
 async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
-    async with office(tmp_path, lacking, having, producer="me", key=KEY, scaling=ScalingPolicy(per_slot=1)) as o:
+    async with leasing(tmp_path, lacking, having, producer="me", key=KEY, scaling=ScalingPolicy(per_slot=1)) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         (await of_shop(o, 2)).begin().work_off().end()
@@ -159,7 +158,7 @@ async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room
 
 async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path: Path) -> None:
     """It may be one that would not know that it is a worker, and enter its own start."""
-    async with office(tmp_path, with_shop("one", slots=4), key=KEY) as o:
+    async with leasing(tmp_path, with_shop("one", slots=4), key=KEY) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         (await of_shop(o, 2)).begin()
@@ -173,19 +172,19 @@ async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path:
 
 async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=4), with_shop("having", slots=3)
-    async with office(tmp_path, lacking, having, key=KEY, scaling=ScalingPolicy(every=0)) as o:
+    async with leasing(tmp_path, lacking, having, key=KEY, scaling=ScalingPolicy(every=0)) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         worker = await of_shop(o, 2)
         await o.ended()
         assert o_job(worker).told.get("introduce") is None
-        assert (o.manager.stopped, o.states()) == ("", ["sealed"])
+        assert (o.scheduler.stopped, o.states()) == ("", ["sealed"])
 
 
 async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=2)
     patient = replace(QUICK, fleet_timeout=QUICK.node_timeout * 20)
-    async with office(tmp_path, lacking, having, producer="me", key=KEY, limits=patient) as o:
+    async with leasing(tmp_path, lacking, having, producer="me", key=KEY, limits=patient) as o:
         o.add(1, slot=LANE)
         (await of_shop(o)).begin().introduce()
         await of_shop(o, 2)
@@ -198,7 +197,7 @@ async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_sta
 async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
     one, began = with_shop("one"), time.monotonic()
     one.failing = {"listversions.json": ServerFailed}
-    async with office(tmp_path, one, key=KEY, limits=replace(QUICK, poll=0.1, fleet_timeout=60)) as o:
+    async with leasing(tmp_path, one, key=KEY, limits=replace(QUICK, poll=0.1, fleet_timeout=60)) as o:
         o.add(1, slot=LANE)
         await until(lambda: one.calls.count("listversions.json") == 5, "it is asked again and again")
         assert time.monotonic() - began > 4 * 0.1  # never more often than nodes are looked at
@@ -207,22 +206,22 @@ async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without
 
 async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
-    async with office(tmp_path, one, two, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, two, producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
         await until(lambda: o.states() == ["dead"], "it is given up")
         reason = o.store.batch(CRAWL, 1).reason
         assert reason.startswith("one, two: there is no project shop;")
         assert "sdist deploy-all" in reason
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
-        assert (o.manager.stopped, o.manager.counters.dead_urls) == ("", 2)
+        assert (o.scheduler.stopped, o.scheduler.counters.dead_urls) == ("", 2)
 
 
 async def test_work_that_nobody_can_do_ends_the_crawl_where_nothing_else_is_left(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), key=KEY) as o:
+    async with leasing(tmp_path, model("one"), key=KEY) as o:
         o.add(2, slot=LANE)
         await o.ended()
-        assert (o.manager.stopped, o.states(), o.manager.counters.dead_urls) == ("", ["dead"], 2)
+        assert (o.scheduler.stopped, o.states(), o.scheduler.counters.dead_urls) == ("", ["dead"], 2)
 
 
 async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
 
     one = with_shop("one")
     one.plays = [refuse] * 9
-    async with office(tmp_path, one, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
         await until(lambda: o.states() == ["dead"], "it is given up")
         assert "spider 'login' not found" in o.store.batch(CRAWL, 1).reason
@@ -243,7 +242,7 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
 
 async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(tmp_path: Path) -> None:
     one = with_shop("one")
-    async with office(tmp_path, one, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
         for number in (1, 2):
             worker = (await of_shop(o, number)).begin()
@@ -262,7 +261,7 @@ async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_re
     for name, fields in told.items():
         folder = tmp_path / name
         folder.mkdir()
-        async with office(folder, with_shop("one"), producer="me", key=KEY) as o:
+        async with leasing(folder, with_shop("one"), producer="me", key=KEY) as o:
             o.add(2, slot=LANE)
             worker = (await of_shop(o)).begin()
             worker.end(**{"public": "x", **fields})
@@ -272,30 +271,30 @@ async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_re
 
 
 async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tmp_path: Path) -> None:
-    async with office(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
+    async with leasing(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
         (await of_shop(o)).begin().introduce()
         (await of_shop(o, 2)).begin().end("refused", unreached=True, problem="The store is out of reach: why.")
         await until(lambda: o.states() == ["dead"], "it is given up")
         assert "the version r2 of the project shop cannot work" in o.store.batch(CRAWL, 1).reason
         assert "out of reach: why; deploy it" in o.store.batch(CRAWL, 1).reason
-        assert (o.manager.members[0].unfit, o.manager.failed) == ("", True)  # a pool is closed
-        o.manager.no_more()
+        assert (o.scheduler.members[0].unfit, o.scheduler.failed) == ("", True)  # a pool is closed
+        o.scheduler.no_more()
         await o.ended()
-        assert o.manager.stopped == ""
+        assert o.scheduler.stopped == ""
 
 
 async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> None:
     one = with_shop("one")
-    async with office(tmp_path, one, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
         worker = (await of_shop(o)).begin()
         await until(lambda: o.store.workers(CRAWL), "it is written down")
-    async with office(tmp_path, one, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         worker.introduce()
         again = (await of_shop(o, 2)).begin()
         assert o_job(again).told.get("introduce") is None
         again.work_off().end()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.states() == ["done"]

@@ -1,11 +1,11 @@
-"""The coordinator and leases: a worker that stands still is replaced, one that is only quiet is waited for."""
+"""The scheduler and leases: a worker that stands still is replaced, one that is only quiet is waited for."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, HOME, Bench, bench, until
 from rig.nodemodel import model
+from rig.scheduling import CRAWL, HOME, Bench, sending, until
 
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -20,12 +20,12 @@ def spec(ways: Callable[[Node], Way] | None = None) -> JobRequest:
 
 
 def hold(b: Bench, seconds: float) -> None:
-    assert b.store.store.lease(CRAWL, 1, 1, "c.b1.a1", seconds)
+    assert b.store.lease(CRAWL, 1, 1, "c.b1.a1", seconds)
 
 
 async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two, spec=spec()) as b:
+    async with sending(tmp_path, one, two, spec=spec()) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
         one.start("c.b1.a1", done=1)
@@ -39,14 +39,14 @@ async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: P
 @pytest.mark.parametrize("seconds", [60.0, None])
 async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: Path, seconds: float | None) -> None:
     one = model("one", quick=False)
-    async with bench(tmp_path, one, spec=spec()) as b:
+    async with sending(tmp_path, one, spec=spec()) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
         one.start("c.b1.a1", done=1)
         if seconds is not None:
             hold(b, seconds)
         await until(lambda: b.states() == ["running"], "it is heard of")
-        out = next(iter(b.coordinator.members[0].out.values()))
+        out = next(iter(b.scheduler.members[0].out.values()))
         out.changed -= 10 * LEASE
         asked = len(one.calls)
         await until(lambda: len(one.calls) > asked + 20, "several looks")
@@ -62,7 +62,7 @@ async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Pa
     def ways(node: Node) -> Way:
         return Way(told={"store": "/s.db"}) if node.name == "near" else Way(reason="it is another machine")
 
-    async with bench(tmp_path, near, far, spec=spec(ways)) as b:
+    async with sending(tmp_path, near, far, spec=spec(ways)) as b:
         await b.seal_all(2)
         await until(lambda: near.jobs and far.jobs, "posted to both")
         told = [next(iter(node.jobs.values())).settings["DISTRIBUTED_JOB"] for node in (near, far)]

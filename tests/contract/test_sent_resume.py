@@ -1,12 +1,12 @@
-"""The coordinator takes up what an earlier one left, and stops in order; all in memory."""
+"""The scheduler takes up what an earlier one left, and stops in order; all in memory."""
 
 import asyncio
 import time
 from pathlib import Path
 
 import pytest
-from rig.coordination import CRAWL, QUICK, Bench, bench, make, until
 from rig.nodemodel import ModelNode, model
+from rig.scheduling import CRAWL, Bench, make, sending, until
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
@@ -17,17 +17,14 @@ from scrapyd_dist.scheduling.node_state import JobRun
 
 async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNode) -> str:
     """What a producer leaves that died just after this step of a batch."""
-    db = b.store.store
+    db = b.store
     job = job_id(CRAWL, batch, 1)
-    await b.store(
-        db.open_attempt,
-        CRAWL,
-        Attempt(batch=batch, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time()),
-    )
+    attempt = Attempt(batch=batch, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time())
+    db.open_attempt(CRAWL, attempt)
     if state is not AttemptState.SENDING:
-        await b.store(db.sent, CRAWL, batch, 1)
+        db.sent(CRAWL, batch, 1)
     if state is AttemptState.RUNNING:
-        await b.store(db.running, CRAWL, batch, 1)
+        db.running(CRAWL, batch, 1)
     return job
 
 
@@ -35,23 +32,21 @@ async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNod
 @pytest.mark.parametrize("known", ["lost", "running", "finished"])
 async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
     one, two = model("one", quick=False), model("two")
-    before = make(tmp_path, [one, two], QUICK)
-    before.coordinator.state.sending = False
+    before = make(tmp_path, [one, two], producer="producer")
+    before.scheduler.state.sending = False
     number = await before.seal()
     job = await _left_behind(before, number, state, one)
-    before.store.close()
+    await before.leave()
     if known != "lost":
-        call = call_for(before.coordinator.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'}, {})
+        call = call_for(before.scheduler.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'}, {})
         one.answer(call)
         one.start(job, done=1)
     if known == "finished":
         one.finish(job)
-    async with bench(tmp_path, one, two) as b:
-        b.coordinator.no_more()
+    async with sending(tmp_path, one, two) as b:
+        b.scheduler.no_more()
         if known == "running":
-            await until(
-                lambda: b.states() == ["running"] and b.coordinator.members[0].out[job].report, "it is heard of"
-            )
+            await until(lambda: b.states() == ["running"] and b.scheduler.members[0].out[job].report, "it is heard of")
             one.finish(job)
         one.quick = True
         await b.ended()
@@ -60,33 +55,33 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
 
 
 def _out(b: Bench, job: str) -> JobRun:
-    batch, member = Batch(number=1, size=2), b.coordinator.members[0]
+    batch, member = Batch(number=1, size=2), b.scheduler.members[0]
     return JobRun(batch=batch, number=1, job=job, member=member, since=0.0, start_by=time.time() + 60)
 
 
 async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: Path) -> None:
     one = model("one")
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await b.seal_all(3)
         await b.ended()
     posted = list(one.posts)
-    async with bench(tmp_path, one) as b:
-        b.coordinator.no_more()
+    async with sending(tmp_path, one) as b:
+        b.scheduler.no_more()
         await b.ended()
         b.whole(3)
         assert one.posts == posted
-        assert b.coordinator.members[0].items == 6
+        assert b.scheduler.members[0].items == 6
 
 
 async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
     gone, two = model("gone"), model("two")
-    before = make(tmp_path, [gone, two], QUICK)
-    before.coordinator.state.sending = False
+    before = make(tmp_path, [gone, two], producer="producer")
+    before.scheduler.state.sending = False
     number = await before.seal()
     await _left_behind(before, number, AttemptState.SENT, gone)
-    before.store.close()
-    async with bench(tmp_path, two) as b:
-        b.coordinator.no_more()
+    await before.leave()
+    async with sending(tmp_path, two) as b:
+        b.scheduler.no_more()
         await b.ended()
         b.whole(1)
         assert two.posts == ["c.b1.a2"]
@@ -94,34 +89,34 @@ async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_e
 
 async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp_path: Path) -> None:
     one = model("one", quick=False)
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         b.sender.gate.clear()
         await b.seal_all(6)
         await until(lambda: len(one.posts) == 4, "posts are under way")
-        stopping = asyncio.get_running_loop().create_task(b.coordinator.stop("interrupted"))
+        stopping = asyncio.get_running_loop().create_task(b.scheduler.stop("interrupted"))
         await asyncio.sleep(0)
         assert not stopping.done()
         b.sender.gate.set()
         await stopping
-        assert b.coordinator.stopped == "interrupted"
+        assert b.scheduler.stopped == "interrupted"
         assert b.states() == ["sent"] * 4 + ["sealed"] * 2
         assert {a.state for a in b.attempts()} == {AttemptState.SENT}
         assert len(one.posts) == 4
 
 
 async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> None:
-    async with bench(tmp_path, model("one")) as b:
+    async with sending(tmp_path, model("one")) as b:
         b.folder.rmdir()
         await b.seal_all(1)
         await b.ended()
-        assert isinstance(b.coordinator.fault, OSError)
-        assert "scrapyd-dist itself failed" in b.coordinator.stopped
-        assert BatchState.DONE not in {batch.state for batch in b.store.store.batches(CRAWL)}
+        assert isinstance(b.scheduler.fault, OSError)
+        assert "scrapyd-dist itself failed" in b.scheduler.stopped
+        assert BatchState.DONE not in {batch.state for batch in b.store.batches(CRAWL)}
 
 
 async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_for_a_result(tmp_path: Path) -> None:
     one = model("one", quick=False)
-    async with bench(
+    async with sending(
         tmp_path, one, spec=JobRequest(crawl=CRAWL, home=home_of(CRAWL, 0.5), project="p", spider="s", version="v")
     ) as b:
         await b.seal_all(1)
@@ -130,7 +125,7 @@ async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_fo
         await b.ended()
     old = dict(one.files)
     one.jobs.clear()
-    async with bench(tmp_path / "other", one) as b:
+    async with sending(tmp_path / "other", one) as b:
         await b.seal_all(1)
         await until(lambda: one.calls.count("status.json") > 5, "the job is asked about")
         assert old.items() <= one.files.items()

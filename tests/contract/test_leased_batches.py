@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rig.coordination import CRAWL, QUICK, until
-from rig.managing import ModelWorker, Office, make, office
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
+from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, make, reach, until
 
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
@@ -23,7 +22,7 @@ from scrapyd_dist.store.reach import Way
 LEAVING = SchedulerLimits(poll=0.01, request_timeout=1, node_timeout=0.1, wait=False)
 
 
-async def one_worker(o: Office, number: int = 1) -> ModelWorker:
+async def one_worker(o: Bench, number: int = 1) -> ModelWorker:
     """The first worker, when so many are there."""
     await until(lambda: len(o.workers()) >= number, f"{number} workers")
     return o.workers()[0].begin()
@@ -33,22 +32,22 @@ async def one_worker(o: Office, number: int = 1) -> ModelWorker:
 
 
 async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=3), producer="me") as o:
+    async with leasing(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=3), producer="me") as o:
         o.add(2, 2, 2, 2, 2)
         await until(lambda: len(o.workers()) == 3, "three workers")
         for worker in o.workers():
             worker.begin().work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.states() == ["done"] * 5
         assert o.merged() == [(batch, n) for batch in range(1, 6) for n in range(2)]
-        assert (o.manager.counters.done, o.manager.counters.items, o.manager.counters.sent) == (5, 10, 5)
+        assert (o.scheduler.counters.done, o.scheduler.counters.items, o.scheduler.counters.sent) == (5, 10, 5)
         assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
 
 
 async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) -> None:
     terms = WorkerRequest(lease=30.0, max_batches=5, start="first")
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1, terms=terms), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1, terms=terms), producer="me") as o:
         worker = await one_worker(o)
         told = o.nodes[0].jobs[worker.job].told
         assert (told["crawl"], told["worker"], told["node"], told["url"]) == (CRAWL, 1, "one", "http://one:6800")
@@ -60,37 +59,37 @@ async def test_a_worker_is_told_all_that_it_needs_and_no_secret(tmp_path: Path) 
 async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that_another_process_left(
     tmp_path: Path,
 ) -> None:
-    async with office(tmp_path, model("one"), producer="me") as o:
+    async with leasing(tmp_path, model("one"), producer="me") as o:
         o.add(2)
         (await one_worker(o)).work_off()
         await until(lambda: o.states() == ["done"], "the only batch is done")
         o.store.register_producer(CRAWL, "another", 60)
-        o.manager.no_more()
-        await until(lambda: o.manager.state.backlog.producers == ("another",), "the other one is seen")
-        assert not o.manager.state.done.is_set()
+        o.scheduler.no_more()
+        await until(lambda: o.scheduler.state.backlog.producers == ("another",), "the other one is seen")
+        assert not o.scheduler.state.done.is_set()
         o.store.sign_off(CRAWL, "another")
         await o.ended()
-        assert o.manager.stopped == ""
+        assert o.scheduler.stopped == ""
 
 
 async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one")) as o:
+    async with leasing(tmp_path, model("one")) as o:
         o.store.register_producer(CRAWL, "links", -1)
         o.add(2)
         (await one_worker(o)).work_off()
         await o.ended()
-        assert "links" in o.manager.stopped
-        assert (o.manager.incomplete, o.manager.failed) == (True, False)
+        assert "links" in o.scheduler.stopped
+        assert (o.scheduler.incomplete, o.scheduler.failed) == (True, False)
         assert o.states() == ["done"]  # what was there has come home first
-        await asyncio.wait_for(o.manager.left(), 5)
-        assert not list(o.manager.state.workers())  # it is not left to itself
+        await asyncio.wait_for(o.scheduler.left(), 5)
+        assert not list(o.scheduler.state.workers())  # it is not left to itself
 
 
 async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         worker = await one_worker(o)
-        o.manager.no_more()
+        o.scheduler.no_more()
         worker.lease()
         more = NewBatch(payload={"DISTRIBUTED_START_URLS": '["http://web/9"]'}, size=1)
         worker.finish(new=(more,))
@@ -102,14 +101,14 @@ async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_p
 
 async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_began_at_once(tmp_path: Path) -> None:
     one = model("one", slots=2)
-    async with office(tmp_path, one, producer="me") as o:
+    async with leasing(tmp_path, one, producer="me") as o:
         running = await one_worker(o, 2)
         pending = o.workers()[1]
         running.work_off()
-        await until(lambda: any(w.report for w in o.manager.state.workers()), "the first is heard of")
-        o.manager.no_more()
+        await until(lambda: any(w.report for w in o.scheduler.state.workers()), "the first is heard of")
+        o.scheduler.no_more()
         await o.ended()
-        await asyncio.wait_for(o.manager.left(), 5)
+        await asyncio.wait_for(o.scheduler.left(), 5)
         assert set(one.cancels) == {running.job, pending.job}
         assert one.jobs[pending.job].state is JobState.FINISHED
 
@@ -118,16 +117,16 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
 
 
 async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(10, 10)
         worker = await one_worker(o)
         worker.lease(2)
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
-        member = o.manager.members[0]
+        member = o.scheduler.members[0]
         await until(lambda: member.progress() == (7, 7, 7), "seven requests")
-        await until(lambda: o.manager.work.out == 2, "both batches are seen to be out")
+        await until(lambda: o.scheduler.work.out == 2, "both batches are seen to be out")
         worker.finish()
-        await until(lambda: o.manager.counters.requests_done == 10, "a batch is home")
+        await until(lambda: o.scheduler.counters.requests_done == 10, "a batch is home")
         await until(lambda: member.progress() == (0, 0, 0), "it counts there, and nowhere else")
 
 
@@ -135,7 +134,7 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
 
 
 async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_out(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, 2)
         first = await one_worker(o)
         first.lease(2)
@@ -145,60 +144,60 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         second = await one_worker(o)
         assert second.job != first.job
         second.work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.merged() == [(1, 0), (1, 1), (2, 0), (2, 1)]
-        assert o.manager.counters.failed == 1
+        assert o.scheduler.counters.failed == 1
 
 
 async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=2), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
         first = await one_worker(o, 2)
         first.lease(seconds=-1.0)
         await until(lambda: o.states() == ["failed"], "it waits again")
         await until(lambda: first.job not in [worker.job for worker in o.workers()], "it is told to end")
         (await one_worker(o)).work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert [attempt.state.value for attempt in o.attempts()] == ["failed", "accepted"]
 
 
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         worker = await one_worker(o)
         worker.lease()
         worker.finish(part=False)
         await until(lambda: o.states() == ["failed"], "it waits again")
-        member = o.manager.members[0]
+        member = o.scheduler.members[0]
         await until(lambda: member.progress() == (0, 0, 0), "what will be done again does not count")
         worker.work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.merged() == [(1, 0), (1, 1)]
 
 
 async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, slot="p7")
         for attempt in range(3):
             worker = await one_worker(o)
             await until(worker.lease, "the batch")
             worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-            await until(lambda: any(w.report and w.report.requests for w in o.manager.state.workers()), "heard of")
+            await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "heard of")
             worker.die()
-            await until(lambda job=worker.job: all(w.job != job for w in o.manager.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await until(lambda job=worker.job: all(w.job != job for w in o.scheduler.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert {batch.slot for batch in o.store.batches(CRAWL)} == {"p7"}
-        await until(lambda: o.manager.work.batches == 2, "two batches in its place")
+        await until(lambda: o.scheduler.work.batches == 2, "two batches in its place")
 
 
 async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(tmp_path: Path) -> None:
     one = model("one")
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
-        cuts, quick = o.manager.collector.bisector, Lessee(job="another", node="one", url=one.node.url)
+        cuts, quick = o.scheduler.collector.bisector, Lessee(job="another", node="one", url=one.node.url)
 
         def leased_in_between(*args: Any) -> Any:
             if cuts.made == 0:
@@ -210,31 +209,31 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
             worker = await one_worker(o)
             await until(worker.lease, "the batch")
             worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-            await until(lambda: any(w.report and w.report.requests for w in o.manager.state.workers()), "heard of")
+            await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "heard of")
             worker.die()
-            await until(lambda job=worker.job: all(w.job != job for w in o.manager.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await until(lambda job=worker.job: all(w.job != job for w in o.scheduler.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
-        assert (o.manager.fault, len(o.attempts())) == (None, 4)
+        assert (o.scheduler.fault, len(o.attempts())) == (None, 4)
 
 
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
     one = model("one")
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         for _ in range(3):
             worker = await one_worker(o)
             worker.end("refused", problem="The store is out of this worker's reach: no such file")
-            await until(lambda job=worker.job: all(w.job != job for w in o.manager.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await until(lambda job=worker.job: all(w.job != job for w in o.scheduler.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
         await o.ended()
-        assert "no such file" in o.manager.stopped
-        assert o.manager.failed
+        assert "no such file" in o.scheduler.stopped
+        assert o.scheduler.failed
         assert o.states() == ["sealed"]
         assert len(one.posts) in {3, 4}  # one may be on its way when the third is judged
 
 
 async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_named(tmp_path: Path) -> None:
     one = model("one", slots=9)
-    async with office(tmp_path, one, scaling=ScalingPolicy(per_slot=1, prefix="p", most=8)) as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(per_slot=1, prefix="p", most=8)) as o:
         for number in range(7):
             o.add(1, slot=f"p{number}")
         await until(lambda: len(o.workers()) == 7, "seven workers")
@@ -242,39 +241,39 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
             worker.begin().end("refused", problem="no disk")
         await o.ended()
         words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 others: the last 3 workers there did nothing"
-        assert words in o.manager.stopped
-        assert (o.manager.failed, o.states()) == (True, ["sealed"] * 7)
+        assert words in o.scheduler.stopped
+        assert (o.scheduler.failed, o.states()) == (True, ["sealed"] * 7)
 
 
 async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(tmp_path: Path) -> None:
     one, other = model("one", slots=1), model("other", slots=1)
-    async with office(tmp_path, one, other, scaling=ScalingPolicy(most=2), producer="me") as o:
+    async with leasing(tmp_path, one, other, scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
         await until(lambda: len(o.workers()) == 2, "two workers")
         first, second = o.workers()
         first.end("refused", problem="there is no file /x/store.db", unreached=True)
-        await until(lambda: len(o.manager.breaker.unreached) == 1, "it is seen")
-        assert not o.manager.unreached  # the other one may still say otherwise
+        await until(lambda: len(o.scheduler.breaker.unreached) == 1, "it is seen")
+        assert not o.scheduler.unreached  # the other one may still say otherwise
         second.end("refused", problem="there is no file /x/store.db", unreached=True)
         await o.ended()
-        assert "no file /x/store.db" in o.manager.stopped
-        assert (o.manager.unreached, o.states(), len(o.posts())) == (True, ["sealed"], 2)
+        assert "no file /x/store.db" in o.scheduler.stopped
+        assert (o.scheduler.unreached, o.states(), len(o.posts())) == (True, ["sealed"], 2)
 
 
 async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> None:
     bad, good = model("bad", slots=1), model("good", slots=1)
-    async with office(tmp_path, bad, good, producer="me") as o:
+    async with leasing(tmp_path, bad, good, producer="me") as o:
         o.add(2)
         await until(lambda: len(o.workers()) == 2, "two workers")
         for count in range(1, 4):
             await until(lambda count=count: len(bad.posts) == count, "another one there")  # type: ignore[misc]  # the default binds it
             next(worker for worker in o.workers() if worker.node is bad).end("refused", problem="no disk")
-        await until(lambda: o.manager.members[0].unfit, "it is taken out")
-        assert "no disk" in o.manager.members[0].unfit
+        await until(lambda: o.scheduler.members[0].unfit, "it is taken out")
+        assert "no disk" in o.scheduler.members[0].unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
-        assert (o.manager.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
+        assert (o.scheduler.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
 
 
 # other spiders, slots
@@ -282,14 +281,14 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
 
 async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Path) -> None:
     one = model("one")
-    async with office(tmp_path, one, producer="me", scaling=ScalingPolicy(most=1)) as o:
+    async with leasing(tmp_path, one, producer="me", scaling=ScalingPolicy(most=1)) as o:
         o.add(1, slot="@login")
         await until(lambda: any(job.spider == "login" for job in one.jobs.values()), "the idle one makes room")
         worker = o.workers()[-1].begin()
         assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (["@login"], "p", {})
         worker.work_off()
         worker.end()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert o.states() == ["done"]
 
@@ -302,21 +301,21 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
 
     one = model("one")
     one.plays = [refuse] * 9
-    async with office(tmp_path, one, producer="me", scaling=ScalingPolicy(most=2)) as o:
+    async with leasing(tmp_path, one, producer="me", scaling=ScalingPolicy(most=2)) as o:
         o.add(2)
         o.add(3, slot="@nobody")
         (await one_worker(o)).work_off()
         await until(lambda: o.states() == ["done", "dead"], "it is given up")
         assert "nobody" in o.store.batch(CRAWL, 2).reason
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
-        assert (o.manager.stopped, o.manager.counters.dead_urls) == ("", 3)
-        assert o.manager.members[0].unfit == ""
+        assert (o.scheduler.stopped, o.scheduler.counters.dead_urls) == ("", 3)
+        assert o.scheduler.members[0].unfit == ""
 
 
 async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
     staffing = ScalingPolicy(per_slot=1, prefix="p", most=8)
-    async with office(tmp_path, model("one", slots=9), scaling=staffing) as o:
+    async with leasing(tmp_path, model("one", slots=9), scaling=staffing) as o:
         o.add(1, slot="p0")
         o.add(1, slot="p1")
         o.add(1, slot="q0")
@@ -334,7 +333,7 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
 ) -> None:
     slots = [f"p{number}" for number in range(8)]
     one, two = model("one", slots=8), model("two", slots=8)  # more room than is wanted
-    async with office(tmp_path, one, two, scaling=ScalingPolicy(per_slot=1, prefix="p", most=12)) as o:
+    async with leasing(tmp_path, one, two, scaling=ScalingPolicy(per_slot=1, prefix="p", most=12)) as o:
         for slot in slots:
             o.add(1, 1, 1, slot=slot)
         await until(lambda: len(o.workers()) == 8, "eight workers")
@@ -355,14 +354,14 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
 
 
 async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=2, most=8)) as o:
+    async with leasing(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=2, most=8)) as o:
         o.add(1, 1, 1, slot="p0")
         o.add(1, slot="p1")
         await until(lambda: len(o.workers()) == 3, "three workers")
         assert sorted(worker.slots for worker in o.workers()) == [["p0"], ["p0"], ["p1"]]
-        await until(lambda: o.manager.work.waiting == 4, "the manager has counted all that waits")
+        await until(lambda: o.scheduler.work.waiting == 4, "the scheduler has counted all that waits")
         workers = [worker.begin().work_off() for worker in o.workers()]
-        await until(lambda: o.manager.work.waiting == 0, "the manager knows that nothing waits")
+        await until(lambda: o.scheduler.work.waiting == 0, "the scheduler knows that nothing waits")
         for worker in workers:
             worker.end()
         await o.ended()
@@ -370,66 +369,66 @@ async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> No
 
 
 async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=1, every=3600.0)) as o:
+    async with leasing(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=1, every=3600.0)) as o:
         o.add(1, slot="p0")
         (await one_worker(o)).work_off()
         o.store.register_producer(CRAWL, "me", 60)
         o.add(1, slot="p1")
-        await until(lambda: o.manager.work.waiting == 1, "it is seen")
-        looks = o.manager.state.backlog
-        await until(lambda: o.manager.state.backlog is not looks, "it is looked at once more")
+        await until(lambda: o.scheduler.work.waiting == 1, "it is seen")
+        looks = o.scheduler.state.backlog
+        await until(lambda: o.scheduler.state.backlog is not looks, "it is looked at once more")
         assert len(o.posts()) == 1
-        assert o.manager._staffed is not None
-        o.manager._staffed -= 3600.0  # an hour later
+        assert o.scheduler._staffed is not None
+        o.scheduler._staffed -= 3600.0  # an hour later
         await until(lambda: len(o.posts()) == 2, "the next round")
 
 
 async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path: Path) -> None:
     one = model("one", slots=9)
-    before = make(tmp_path, [one], scaling=ScalingPolicy(per_slot=1, most=5))
-    await before.manager.recover()
-    before.manager.start()
+    before = make(tmp_path, [one], reach=reach, scaling=ScalingPolicy(per_slot=1, most=5))
+    await before.scheduler.recover()
+    before.scheduler.start()
     for slot in range(8):
         before.add(1, 1, slot=f"p{slot}")
     await until(lambda: len(one.posts) == 5, "five workers")
     await before.leave("it is stopped")
-    async with office(tmp_path, one, scaling=ScalingPolicy(per_slot=1, most=2)) as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(per_slot=1, most=2)) as o:
         for worker in o.workers():
             worker.begin()
-        await until(lambda: all(w.report for w in o.manager.state.workers()), "all five are seen")
-        assert len(list(o.manager.state.workers())) == 5
+        await until(lambda: all(w.report for w in o.scheduler.state.workers()), "all five are seen")
+        assert len(list(o.scheduler.state.workers())) == 5
         for worker in o.workers()[:3]:
             worker.end()
-        await until(lambda: len(list(o.manager.state.workers())) == 2, "two are left")
-        looks = o.manager.state.backlog
-        await until(lambda: o.manager.state.backlog is not looks, "it is looked at once more")
+        await until(lambda: len(list(o.scheduler.state.workers())) == 2, "two are left")
+        looks = o.scheduler.state.backlog
+        await until(lambda: o.scheduler.state.backlog is not looks, "it is looked at once more")
         assert len(one.posts) == 5
         o.workers()[0].end()
         await until(lambda: len(one.posts) == 6, "one for the one that ended")
 
 
 async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(per_slot=1, every=0)) as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(per_slot=1, every=0)) as o:
         o.add(1, slot="p0")
         await o.ended()
         assert len(o.posts()) == 1
-        assert o.manager.stopped == ""
+        assert o.scheduler.stopped == ""
 
 
 async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), limits=LEAVING, scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), limits=LEAVING, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(1)
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
-        await asyncio.wait_for(o.manager.left(), 5)
+        await asyncio.wait_for(o.scheduler.left(), 5)
         assert (len(o.posts()), o.nodes[0].cancels) == (1, [])
 
 
 async def test_enough_time_is_enough(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(max_time=0.05)) as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(max_time=0.05)) as o:
         o.add(1)
         await o.ended()
-        assert "0.05 s" in o.manager.stopped
+        assert "0.05 s" in o.scheduler.stopped
 
 
 # nodes
@@ -440,19 +439,19 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
         return Way(reason="it is another machine") if node.name == "far" else Way(told={"store": "here"})
 
     far, near = model("far"), model("near")
-    async with office(tmp_path, far, near, reach=reach, producer="me", scaling=ScalingPolicy(most=2)) as o:
+    async with leasing(tmp_path, far, near, reach=reach, producer="me", scaling=ScalingPolicy(most=2)) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
-        assert o.manager.members[0].unfit == "it is another machine"
+        assert o.scheduler.members[0].unfit == "it is another machine"
 
 
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [taken_unheard]
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         (await one_worker(o)).work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
@@ -460,7 +459,7 @@ async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path
 async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [lost_unheard, refused_with(ConnectionRefused)]
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         await one_worker(o)
         assert len(set(one.posts)) == len(one.posts)
         assert one.posts[0] == f"{CRAWL}.w1.a1"
@@ -469,33 +468,33 @@ async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_
 async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path: Path) -> None:
     patient = SchedulerLimits(poll=0.01, request_timeout=1, node_timeout=30, max_attempts=3)
     one = model("one")
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", limits=patient) as o:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", limits=patient) as o:
         o.add(2)
         worker = await one_worker(o)
         one.down = ConnectionRefused
-        await until(lambda: not o.manager.members[0].up, "it is seen to be away")
+        await until(lambda: not o.scheduler.members[0].up, "it is seen to be away")
         worker.work_off()
-        o.manager.no_more()
-        await until(lambda: o.manager.state.backlog.acked == 1, "its ack is seen")
+        o.scheduler.no_more()
+        await until(lambda: o.scheduler.state.backlog.acked == 1, "its ack is seen")
         one.down = None
         await o.ended()
-        assert (o.states(), o.manager.counters.failed) == (["done"], 0)
+        assert (o.states(), o.scheduler.counters.failed) == (["done"], 0)
 
 
 async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
-    async with office(tmp_path, away, near, producer="me", limits=QUICK) as o:
+    async with leasing(tmp_path, away, near, producer="me", limits=QUICK) as o:
         await until(lambda: len(o.workers()) == 2, "two workers")
         lost = next(worker for worker in o.workers() if worker.node is away).begin()
         away.down = ConnectionRefused
-        await until(lambda: not o.manager.members[0].out, "its worker is given up")
+        await until(lambda: not o.scheduler.members[0].out, "its worker is given up")
         o.add(2)
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(lambda count=count: o.manager.counters.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
+            await until(lambda count=count: o.scheduler.counters.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).begin().work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
 
@@ -503,18 +502,18 @@ async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batc
 async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_is_cancelled(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     once = replace(QUICK, max_attempts=1)  # it says nothing of the batch, which is not dead for it
-    async with office(tmp_path, away, near, producer="me", limits=once) as o:
+    async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
         await until(lambda: len(o.workers()) == 2, "two workers")
         lost, other = sorted((worker.begin() for worker in o.workers()), key=lambda worker: worker.node is near)
         away.down = ConnectionRefused
-        await until(lambda: not o.manager.members[0].out, "its worker is given up")
+        await until(lambda: not o.scheduler.members[0].out, "its worker is given up")
         o.add(2)
         await until(lost.lease, "it leases on, for a minute")
         away.down = None
         await until(lambda: lost.job in away.cancels, "it is cancelled")
         await until(other.lease, "its batch waits again")
         other.finish()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
 
@@ -523,20 +522,20 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
 
 
 async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -> None:
-    async with office(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         worker = await one_worker(o)
         o.store.want(CRAWL, "pause")
-        o.manager.rest(paused=True)
+        o.scheduler.rest(paused=True)
         o.add(2)
         assert worker.lease() == []
         worker.end()
-        await until(lambda: not list(o.manager.state.workers()), "it has ended")
-        await until(lambda: o.manager.work.waiting == 1, "the batch is seen")
+        await until(lambda: not list(o.scheduler.state.workers()), "it has ended")
+        await until(lambda: o.scheduler.work.waiting == 1, "the batch is seen")
         assert len(o.posts()) == 1
         o.store.want(CRAWL, "")
-        o.manager.rest(paused=False)
+        o.scheduler.rest(paused=False)
         (await one_worker(o)).work_off()
-        o.manager.no_more()
+        o.scheduler.no_more()
         await o.ended()
         assert len(o.posts()) == 2
 
@@ -544,18 +543,18 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
 async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tmp_path: Path) -> None:
     one = model("one")
     staffing = ScalingPolicy(most=1)
-    async with office(tmp_path, one, scaling=staffing, producer="me") as before:
+    async with leasing(tmp_path, one, scaling=staffing, producer="me") as before:
         before.add(4, 4)
         worker = await one_worker(before)
         worker.lease(2)
         worker.finish()
-        await until(lambda: before.manager.counters.done == 1, "a batch is home")
-    async with office(tmp_path, one, scaling=staffing, producer="me") as after:
+        await until(lambda: before.scheduler.counters.done == 1, "a batch is home")
+    async with leasing(tmp_path, one, scaling=staffing, producer="me") as after:
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
-        await until(lambda: after.manager.members[0].progress() == (2, 2, 2), "what was home before counts once")
+        await until(lambda: after.scheduler.members[0].progress() == (2, 2, 2), "what was home before counts once")
         worker.finish()
-        after.manager.no_more()
+        after.scheduler.no_more()
         await after.ended()
         assert after.merged() == [(batch, n) for batch in (1, 2) for n in range(4)]
         assert one.posts == [f"{CRAWL}.w1.a1"]
@@ -563,15 +562,15 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
 
 async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path: Path) -> None:
     one = model("one")
-    before = make(tmp_path, [one], scaling=ScalingPolicy(most=1), producer="me")
+    before = make(tmp_path, [one], reach=reach, scaling=ScalingPolicy(most=1), producer="me")
     before.add(2)
     pushed = Attempt(batch=1, number=1, job=f"{CRAWL}.b1.a1", node=one.name, url=one.node.url, sent_at=1.0)
     before.store.open_attempt(CRAWL, pushed)
     before.store.sent(CRAWL, 1, 1)
     await before.leave()
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         (await one_worker(after)).work_off()
-        after.manager.no_more()
+        after.scheduler.no_more()
         await after.ended()
         assert [attempt.state.value for attempt in after.attempts()] == ["failed", "accepted"]
         assert after.merged() == [(1, 0), (1, 1)]
@@ -579,17 +578,17 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
 
 async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(tmp_path: Path) -> None:
     one = model("one")
-    before = make(tmp_path, [one], scaling=ScalingPolicy(most=1), producer="me")
-    await before.manager.recover()
-    before.manager.start()
+    before = make(tmp_path, [one], reach=reach, scaling=ScalingPolicy(most=1), producer="me")
+    await before.scheduler.recover()
+    before.scheduler.start()
     before.add(2)
     (await one_worker(before)).begin()
     await before.leave("it is stopped")
-    spec = before.manager.spec
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=spec):
+    spec = before.scheduler.spec
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=spec):
         assert one.cancels == []
     other = replace(spec, version="v2")
-    async with office(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=other):
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=other):
         await until(lambda: one.cancels == [f"{CRAWL}.w1.a1"], "the worker of v1 is told to end")
         await until(lambda: len(one.posts) == 2, "another worker")
         assert [job.version for job in one.jobs.values()] == ["v1", "v2"]
@@ -598,18 +597,18 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
 async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(tmp_path: Path) -> None:
     one = model("one")
     staffing = ScalingPolicy(most=1)
-    before = make(tmp_path, [one], scaling=staffing, producer="me")
-    await before.manager.recover()
-    before.manager.start()
+    before = make(tmp_path, [one], reach=reach, scaling=staffing, producer="me")
+    await before.scheduler.recover()
+    before.scheduler.start()
     before.add(2)
     worker = await one_worker(before)
     worker.lease()
     await before.leave("killed")
     worker.die()
-    async with office(tmp_path, one, scaling=staffing, producer="me") as after:
+    async with leasing(tmp_path, one, scaling=staffing, producer="me") as after:
         await until(lambda: len(one.posts) == 2, "another worker")
         (await one_worker(after)).work_off()
-        after.manager.no_more()
+        after.scheduler.no_more()
         await after.ended()
         assert one.posts == [f"{CRAWL}.w1.a1", f"{CRAWL}.w2.a1"]
         assert after.merged() == [(1, 0), (1, 1)]

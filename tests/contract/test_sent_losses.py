@@ -1,12 +1,12 @@
-"""The coordinator loses nodes, workers and results, in memory; real nodes are in the acceptance tests."""
+"""The scheduler loses nodes, workers and results, in memory; real nodes are in the acceptance tests."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.coordination import CRAWL, HOME, QUICK, bench, until
 from rig.nodemodel import ModelJob, ModelNode, model
+from rig.scheduling import CRAWL, HOME, QUICK, sending, until
 
 from scrapyd_dist.errors import (
     ConnectionRefused,
@@ -19,7 +19,7 @@ from scrapyd_dist.joblogs.worker_report import part_path, report_path
 
 async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_when_it_is_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(2)
         await until(lambda: len(one.posts) == 1, "the first node has a job")
         one.start("c.b1.a1", done=1)
@@ -29,19 +29,19 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
         b.whole(2)
         assert two.posts == ["c.b2.a1", "c.b1.a2"]
         assert "has not answered" in b.attempts(1)[0].reason
-        b.coordinator.state.over.clear()  # the crawl would go on: keep watching
-        b.coordinator.state.spawn(b.coordinator.monitor.watch(b.coordinator.members[0]))
+        b.scheduler.state.over.clear()  # the crawl would go on: keep watching
+        b.scheduler.state.spawn(b.scheduler.monitor.watch(b.scheduler.members[0]))
         one.down = None
         await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
 
 
 async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two, limits=replace(QUICK, node_timeout=30)) as b:
+    async with sending(tmp_path, one, two, limits=replace(QUICK, node_timeout=30)) as b:
         await b.seal_all(2)
         await until(lambda: len(one.posts) == 1, "the first node has a job")
         one.down = NoReply
-        await until(lambda: not b.coordinator.members[0].up, "it is missed")
+        await until(lambda: not b.scheduler.members[0].up, "it is missed")
         one.down = None
         one.finish("c.b1.a1")
         await b.ended()
@@ -51,7 +51,7 @@ async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -
 
 async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
         one.down = NoReply
@@ -67,7 +67,7 @@ async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tm
 
 async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_words(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
         one.files["logs/p/s/c.b1.a1.log"] = b"2026-11-20 12:00:00 [scrapy] ERROR: it hurts\n"
@@ -82,12 +82,12 @@ async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_word
 
 async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_still_finish(tmp_path: Path) -> None:
     one = model("one", quick=False)
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
         one.start("c.b1.a1", done=1)
         one.jobs["c.b1.a1"].forgotten = True
-        await until(lambda: any(out.unknown_since for out in b.coordinator.members[0].out.values()), "it is doubted")
+        await until(lambda: any(out.unknown_since for out in b.scheduler.members[0].out.values()), "it is doubted")
         one.finish("c.b1.a1")
         await b.ended()
         b.whole(1)
@@ -96,7 +96,7 @@ async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_s
 
 async def test_a_job_that_does_not_start_in_time_is_taken_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two, limits=replace(QUICK, start_timeout=0.05)) as b:
+    async with sending(tmp_path, one, two, limits=replace(QUICK, start_timeout=0.05)) as b:
         await b.seal_all(1)
         await b.ended()
         b.whole(1)
@@ -115,26 +115,26 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
             node.finish(job.id)
 
     one.plays, two.plays = [poison] * 20, [poison] * 20
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(3)
         await b.ended()
         assert b.states() == ["done", "dead", "done"]
         assert [(a.number, a.state.value) for a in b.attempts(2)] == [(1, "failed"), (2, "failed"), (3, "failed")]
-        assert (b.coordinator.counters.dead, b.coordinator.counters.dead_urls) == (1, 2)
+        assert (b.scheduler.counters.dead, b.scheduler.counters.dead_urls) == (1, 2)
         assert {item[0] for item in b.merged()} == {1, 3}
         assert {a.node for a in b.attempts(2)} == {"one", "two"}
 
 
 async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(2)
         await until(lambda: len(b.posts()) == 2, "both are posted")
         one.down = two.down = ConnectionRefused
         await b.ended()
-        assert "No node has answered" in b.coordinator.stopped
-        assert "connection refused" in b.coordinator.stopped
-        assert b.coordinator.fault is None
+        assert "No node has answered" in b.scheduler.stopped
+        assert "connection refused" in b.scheduler.stopped
+        assert b.scheduler.fault is None
         assert not {"done", "dead"} & set(b.states())
 
 
@@ -149,7 +149,7 @@ async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_at
         node.finish(job.id, sha256="0" * 64)
 
     one.plays = [with_wrong_hash]
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await b.ended()
         b.whole(1)
@@ -166,7 +166,7 @@ async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
         del node.files[part_path(HOME, job.id)]
 
     one.plays = [without_part]
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await b.ended()
         b.whole(1)
@@ -176,7 +176,7 @@ async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("over", [True, False])
 async def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path: Path, over: bool) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
+    async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
         one.start("c.b1.a1", done=1)
@@ -194,7 +194,7 @@ async def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path
 async def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: dict[str, Any]) -> None:
     one, two = model("one"), model("two")
     one.edit = lambda report: report.update(field)
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
         await b.ended()
         b.whole(1)
@@ -204,7 +204,7 @@ async def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: 
 @pytest.mark.parametrize("junk", [b"<html>", b"[]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"[" * 100_000])
 async def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, junk: bytes) -> None:
     one, two = model("one", quick=False), model("two")
-    async with bench(tmp_path, one, two) as b:
+    async with sending(tmp_path, one, two) as b:
         await b.seal_all(2)
         await until(lambda: one.posts != [], "posted")
         one.files[report_path(HOME, "c.b1.a1")] = junk
@@ -221,10 +221,10 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
         "unended": [],
     }
     one.edit = lambda report: report.update(done=0, missed=2, items=2, **rows)
-    async with bench(tmp_path, one) as b:
+    async with sending(tmp_path, one) as b:
         await b.seal_all(1)
         await b.ended()
-        assert b.coordinator.fault is None
-        assert (b.coordinator.counters.gone, b.coordinator.counters.failed_urls) == (1, 1)
-        found = b.store.store.misses(CRAWL)
+        assert b.scheduler.fault is None
+        assert (b.scheduler.counters.gone, b.scheduler.counters.failed_urls) == (1, 1)
+        found = b.store.misses(CRAWL)
         assert [(m.url, m.kind, m.batch) for m in found] == [("http://web/0", "gone", 1), ("http://web/1", "failed", 1)]

@@ -1,4 +1,7 @@
-"""A manager at work on nodes in memory, and workers there that lease from its store when a test tells them to."""
+"""A scheduler at work on nodes in memory, with short patience, and what its store and its folder have in the end.
+
+Workers there lease from its store when a test tells them to.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from cryptography.fernet import Fernet
 
 from scrapyd_dist import __version__
-from scrapyd_dist.batches import Attempt, AttemptState, Crawl
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of
 from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
 from scrapyd_dist.items import merging
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import monitor, scheduler
+from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.scheduler import Scheduler
@@ -30,11 +35,29 @@ from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from .coordination import CRAWL, HOME, QUICK
 from .nodemodel import ModelNode, ModelSender
 
+T = TypeVar("T")
+CRAWL = "c"
+HOME = home_of(CRAWL, 1.0)
+QUICK = SchedulerLimits(
+    poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3
+)
 #: the key in the egg of another project
 OTHERS_KEY = Fernet.generate_key()
+
+
+def run(work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
+    """In a thread: the test itself is called by pytest-twisted inside a loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(timeout=timeout)
+
+
+async def until(condition: Callable[[], object], what: str, timeout: float = 15) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
+        await asyncio.sleep(0.005)
 
 
 @dataclass(kw_only=True)
@@ -106,30 +129,43 @@ class ModelWorker:
 
 
 @dataclass(kw_only=True)
-class Office:
-    """A manager, its nodes and its store."""
+class Bench:
+    """A scheduler, its nodes and its store."""
 
-    manager: Scheduler
+    scheduler: Scheduler
     nodes: list[ModelNode]
-    store: Store  #: a connection of the test's own: the manager uses its one from a thread
+    store: Store  #: a connection of the test's own: the scheduler uses its one from a thread
     sender: ModelSender
     folder: Path
 
+    async def seal(self, size: int = 2) -> int:
+        """One more batch, to be sent."""
+        payload = {"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])}
+        counts = {"sealed": size}
+        batch = self.store.seal(CRAWL, payload, size=size, fingerprints=(), now=time.time(), counts=counts)
+        self.scheduler.add(batch)
+        return batch.number
+
+    async def seal_all(self, count: int) -> None:
+        for _ in range(count):
+            await self.seal()
+        self.scheduler.no_more()
+
     def add(self, *sizes: int, slot: str = "") -> None:
-        """Batches of these sizes wait."""
+        """Batches of these sizes wait, to be leased."""
         payloads = [{"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])} for size in sizes]
         new = [NewBatch(payload=p, size=size, slot=slot) for p, size in zip(payloads, sizes, strict=True)]
         for batch in self.store.add_batches(CRAWL, new, now=time.time()):
-            self.manager.add(batch)
-
-    async def leave(self, reason: str = "") -> None:
-        """The manager stops, and both connections are closed."""
-        await self.manager.stop(reason)
-        self.manager.store.close()
-        self.store.close()
+            self.scheduler.add(batch)
 
     async def ended(self) -> None:
-        await asyncio.wait_for(self.manager.ended(), 20)
+        await asyncio.wait_for(self.scheduler.ended(), 20)
+
+    async def leave(self, reason: str = "") -> None:
+        """The scheduler stops, and both connections are closed."""
+        await self.scheduler.stop(reason)
+        self.scheduler.store.close()
+        self.store.close()
 
     def workers(self) -> list[ModelWorker]:
         """All that were posted and are not over, in the order of their numbers."""
@@ -147,8 +183,8 @@ class Office:
     def states(self) -> list[str]:
         return [batch.state.value for batch in self.store.batches(CRAWL)]
 
-    def attempts(self) -> list[Attempt]:
-        return self.store.attempts(CRAWL)
+    def attempts(self, batch: int | None = None) -> list[Attempt]:
+        return [a for a in self.store.attempts(CRAWL) if batch in (None, a.batch)]
 
     def merged(self) -> list[tuple[int, int]]:
         """Batch and item of everything that is accepted, as the output would have it."""
@@ -156,9 +192,19 @@ class Office:
         rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
         return sorted((row["batch"], row["item"]) for row in rows)
 
+    def whole(self, batches: int, size: int = 2) -> None:
+        """Every batch is done, and each of its items is there once."""
+        assert self.scheduler.fault is None
+        assert self.scheduler.stopped == ""
+        assert self.states() == ["done"] * batches
+        assert self.merged() == [(b, n) for b in range(1, batches + 1) for n in range(size)]
+        assert self.scheduler.counters.done == batches
+        assert self.scheduler.counters.items == batches * size
 
-def make(tmp_path: Path, nodes: list[ModelNode], **options: Any) -> Office:
-    store = open_store(tmp_path / "store.db")
+
+def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: Any) -> Bench:
+    place = where or tmp_path / "store.db"
+    store = open_store(place)
     if not store.crawls():
         store.add_crawl(Crawl(id=CRAWL, project="p", spider="s", created=1.0))
     sender = ModelSender(nodes)
@@ -166,35 +212,49 @@ def make(tmp_path: Path, nodes: list[ModelNode], **options: Any) -> Office:
     async def prepare(_: NodeState) -> str:
         return ""
 
-    def reach(_: Node) -> Way:
-        return Way(told={"store": "here"})
-
     fields: dict[str, Any] = {
         "spec": JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"}),
         "members": [NodeState(node=node.node, prepared=True) for node in nodes],
         "prepare": prepare,
-        "reach": reach,
         "limits": QUICK,
         **options,
     }
-    thread = StoreThread(open_store(tmp_path / "store.db"))
-    made = Scheduler(store=thread, sender=sender, folder=tmp_path / "parts", **fields)
-    return Office(manager=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
+    made = Scheduler(store=StoreThread(open_store(place)), sender=sender, folder=tmp_path / "parts", **fields)
+    return Bench(scheduler=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 
 @asynccontextmanager
-async def office(tmp_path: Path, *nodes: ModelNode, **options: Any) -> AsyncIterator[Office]:
-    """A manager at work; with what an earlier one left, if there is something."""
-    made = make(tmp_path, list(nodes), **options)
+async def at_work(made: Bench) -> AsyncIterator[Bench]:
+    """The scheduler at work; with what an earlier one left, if there is something."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitor, "FRESH", 0.02)
         patch.setattr(monitor, "UNKNOWN_GRACE", 0.1)
         patch.setattr(merging, "RETRY_PAUSE", 0.01)
         patch.setattr(scheduler, "LEAVE", 0.2)
-        await made.manager.recover()
-        made.manager.start()
+        await made.scheduler.recover()
+        made.scheduler.start()
         try:
             yield made
         finally:
             made.sender.gate.set()
             await made.leave()
+
+
+@asynccontextmanager
+async def sending(
+    tmp_path: Path, *nodes: ModelNode, producer: str = "producer", **options: Any
+) -> AsyncIterator[Bench]:
+    """A scheduler that sends batches."""
+    async with at_work(make(tmp_path, list(nodes), producer=producer, **options)) as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def leasing(tmp_path: Path, *nodes: ModelNode, **options: Any) -> AsyncIterator[Bench]:
+    """A scheduler that starts workers, which lease batches."""
+    async with at_work(make(tmp_path, list(nodes), **{"reach": reach, **options})) as bench:
+        yield bench
+
+
+def reach(_: Node) -> Way:
+    return Way(told={"store": "here"})
