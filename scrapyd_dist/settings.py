@@ -167,9 +167,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", travels=_FLEET),
 ),
 "Workers that lease": (
-    _s("MODE", _CHOICE, "push", "how batches reach the nodes: `push`, each is sent as a job; `pull`, long-lived"
-       " workers on the nodes lease them from the store, which the nodes must reach ([more](frontier.md#workers))",
-       option="--pull/--push", choices=("push", "pull")),
+    _s("MODE", _CHOICE, "auto", "how batches reach the nodes: `pull`, long-lived workers there lease them from the"
+       " store ([more](frontier.md#workers)); `push`, each is sent as a job; `auto`, leased, and sent to nodes whose"
+       " workers do not reach the store, or to all with a feed URL, with FEEDS that are uploaded, and without waiting",
+       option="--pull/--push", choices=("auto", "push", "pull")),
     _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
        " first batch", choices=("skip", "first")),
     _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",

@@ -256,6 +256,7 @@ class CrawlNodes:
         spider: its name.
         repository: the crawl's.
         prepared: the nodes at the start.
+        ways: to the store, for workers.
     """
 
     def __init__(
@@ -266,13 +267,14 @@ class CrawlNodes:
         spider: str,
         repository: CrawlRepository,
         prepared: Prepared,
+        ways: Ways,
     ) -> None:
-        self._sources, self._options, self._spider = sources, options, spider
+        self._sources, self.options, self._spider = sources, options, spider
         self.project = project
         self._rules = repository.rules
         self.prepared = prepared
         self.warnings = list(prepared.warnings)
-        self.ways = Ways(repository.where, prepared.key)  #: to the store, for workers
+        self.ways = ways
         self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
 
     @classmethod
@@ -299,7 +301,9 @@ class CrawlNodes:
         sources = NodeSources(options, project)
         nodes = await in_thread(partial(sources.read, await repository.nodes()))
         prepared = await in_thread(partial(prepare, options, project, spider, nodes, code=code))
-        return cls(sources, options, project, spider, repository, prepared)
+        ways = Ways(repository.where, prepared.key)
+        options = await in_thread(partial(settled, options, members_of(prepared), ways))
+        return cls(sources, options, project, spider, repository, prepared, ways)
 
     async def scheduler(
         self,
@@ -330,7 +334,7 @@ class CrawlNodes:
             "listed": self._listed,
             "key": self.prepared.key,
         }
-        options, limits = self._options, self._options.limits
+        options, limits = self.options, self.options.limits
         if staffing is not None and spec.rows:
             limits, scaling = replace(limits, max_jobs=staffing.most), ScalingPolicy(max_time=staffing.max_time)
             return Scheduler(**common, limits=limits, scaling=scaling)
@@ -338,9 +342,10 @@ class CrawlNodes:
             terms = options.scaling.terms
             scaling = replace(staffing, terms=terms, per_slot=0 if terms.fair else staffing.per_slot)
             return Scheduler(**common, limits=limits, reach=self.ways, scaling=scaling)
-        if options.pull:
-            return Scheduler(**common, limits=limits, reach=self.ways, scaling=options.scaling, producer=PRODUCER)
-        return Scheduler(**common, limits=limits, placement=Placement(options.placement), producer=PRODUCER)
+        common |= {"limits": limits, "placement": Placement(options.placement), "producer": PRODUCER}
+        if options.leases:
+            return Scheduler(**common, reach=self.ways, sends=options.sends, scaling=options.scaling)
+        return Scheduler(**common)
 
     async def _members(self) -> list[NodeState]:
         """The nodes at the start. Where workers need the store, those that do not reach it are not used.
@@ -351,7 +356,9 @@ class CrawlNodes:
             ConfigError: no node's workers reach it.
         """
         members = members_of(self.prepared)
-        needs, heeds = self._options.why_reach, self._options.heeds
+        if self.options.leases and self.options.sends:
+            await in_thread(partial(note_unreached, members, self.ways))
+        needs, heeds = self.options.why_reach, self.options.heeds
         if not needs and heeds and await self._rules():
             needs = RULES
         if needs:
@@ -363,11 +370,11 @@ class CrawlNodes:
     async def _bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
         node = member.node
-        work = partial(bring, self._options, self.project, node, self.prepared, self._spider)
+        work = partial(bring, self.options, self.project, node, self.prepared, self._spider)
         wrong = await in_thread(work)
-        if not wrong and (self._options.throttled or self._options.heeds):  # a manager looks for itself
+        if not wrong and (self.options.throttled or self.options.heeds):  # a manager looks for itself
             member.deaf = (await in_thread(partial(self.ways, node))).reason
-            if self._options.throttled or (member.deaf and await self._rules()):
+            if self.options.throttled or (member.deaf and await self._rules()):
                 wrong = member.deaf
         return wrong
 
@@ -416,6 +423,21 @@ def check_reach(members: Sequence[NodeState], ways: Callable[[Node], Way], needs
             f" Without {needs.partition(',')[0]} the nodes need not reach the store."
         )
     return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
+
+
+def settled(options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way]) -> ProducerOptions:
+    """The options with which a crawl goes on: no leases, where no node's workers reach the store. Blocking."""
+    usable = [member.node for member in members if member.able]
+    if options.leases and options.sends and usable and all(ways(node).reason for node in usable):
+        return replace(options, leases=False)
+    return options
+
+
+def note_unreached(members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:
+    """Note the nodes whose workers do not reach the store, and which are sent their batches. Blocking."""
+    for member in members:
+        if member.able:
+            member.unreached = ways(member.node).reason
 
 
 def note_deaf(members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:

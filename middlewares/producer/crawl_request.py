@@ -18,7 +18,7 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.settings import SETTINGS, SettingReader, Travels, travelling, uploading_feeds
+from scrapyd_dist.settings import SettingReader, Travels, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 
 from ..slot_routing import SlotRouting, hides_addon
@@ -146,8 +146,12 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
         ConfigError: feeds that are uploaded when a job closes, and workers that lease; slots that cannot be; or what
             only workers that lease know of, and batches that are sent.
     """
-    if not options.pull:
-        _check_push(settings)
+    if not options.leases:
+        if options.only_leased:
+            raise ConfigError(
+                f"{options.only_leased}: only workers that lease their batches know of it, and this crawl sends its"
+                ' batches to the nodes. Add --pull (DISTRIBUTED_MODE = "pull"), or take it out of the settings.'
+            )
         return
     SlotRouting.from_settings(settings)
     if options.sharded and settings.getbool("DISTRIBUTED_SEEDS"):
@@ -169,19 +173,9 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
         )
 
 
-def _check_push(settings: BaseSettings) -> None:
-    reader = SettingReader(settings)
-    there = [name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)]
-    if there:
-        raise ConfigError(
-            f"{', '.join(there)}: only workers that lease their batches know of it, and this crawl sends its batches to"
-            ' the nodes. Add --pull (DISTRIBUTED_MODE = "pull"), or take it out of the settings.'
-        )
-
-
 def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
     """Of the settings given on the command line, those of ours that workers need."""
-    if not options.pull:
+    if not options.leases:
         return {}
     ours = travelling(Travels.LEASING, Travels.SLOTS)
     given = (name for name in ours if (settings.getpriority(name) or 0) >= _CMDLINE)

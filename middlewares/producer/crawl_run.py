@@ -74,7 +74,7 @@ class CrawlRun(Lifecycle):
             self.tasks.add(self._seal(some))
 
     async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
-        keep = self._repository.add_batches if self.parts.options.pull else self._repository.seal
+        keep = self._repository.add_batches if self.parts.options.leases else self._repository.seal
         for batch in await keep(cuts, self.parts.fleet.prepared.key, self.parts.capture.take_counts()):
             self._scheduler.add(batch)
 
@@ -172,7 +172,7 @@ class CrawlRun(Lifecycle):
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
         parts = self.parts
         parts.index.walked = True
-        held_back = parts.options.batch_adapt and not parts.options.pull  # what workers lease may wait in the store
+        held_back = parts.options.batch_adapt and not parts.options.leases  # what workers lease may wait in the store
         while held_back and not (self._scheduler.stopped or self.tasks.fault):
             self.seal(*parts.capture.due())
             if not parts.capture.buffered:

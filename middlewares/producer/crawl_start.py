@@ -95,7 +95,7 @@ class CrawlStart:
             logger.warning("%s", warning)
         code = await repository.code()
         fleet = await CrawlNodes.prepare(options, project, spider.name, repository, code)
-        kept = await repository.keep_code(fleet.prepared)
+        kept, options = await repository.keep_code(fleet.prepared), fleet.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         own = OwnItems(repository.parts)
         spec = await self._spec(repository, fleet, options, spider, asked)
@@ -195,7 +195,7 @@ def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
         "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
         parts.repository.id,
         parts.target.how,
-        "are leased by workers on" if parts.options.pull else "go to",
+        "are leased by workers on" if parts.options.leases else "go to",
         len(prepared.probes),
         parts.options.batch_size,
         prepared.version,

@@ -103,7 +103,7 @@ def new_capture(
     spider = crawler.spider
     assert spider
     size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
-    if not options.pull:
+    if not options.leases:
         cutter = Batcher(size=size, max_age=age, demand=demand if adapt else None, fair=options.fair)
         return Capture(crawler, spider, cutter, key=key, stay=options.stay)
     idle = (lambda: demand().idle) if adapt else None

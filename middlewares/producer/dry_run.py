@@ -199,7 +199,7 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
 
 def _site_load(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> str:
     jobs = sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
-    jobs = min(jobs, (options.scaling.most if options.pull else options.limits.max_jobs) or jobs)
+    jobs = min(jobs, (options.scaling.most if options.leases else options.limits.max_jobs) or jobs)
     each = min(settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"))
     delay = settings.getfloat("DOWNLOAD_DELAY")
     rate = f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)" if delay else ""

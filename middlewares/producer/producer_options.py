@@ -15,7 +15,7 @@ from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.worker_request import WorkerRequest
-from scrapyd_dist.settings import AUTO, SettingReader
+from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, uploading_feeds
 
 from ..throttle.throttle_options import ThrottleOptions
 
@@ -46,7 +46,7 @@ class ProducerOptions:
     first_page: int = 0
     shards: int = 1
     start_urls_file: str | None = None
-    batch_size: int = LARGEST
+    sent_size: int = LARGEST  #: requests in a batch that is sent, at most
     batch_adapt: bool = True  #: batches are as large as the fleet can use, batch_size at most
     batch_max_age: float = 30.0
     feed_url: str | None = None
@@ -62,21 +62,30 @@ class ProducerOptions:
     store: str | None = None
     lease: float = 60.0  #: for which a worker that reaches the store has its work
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
-    mode: str = "push"
+    mode: str = "auto"
+    leases: bool = True  #: workers lease batches, where they reach the store
+    only_leased: str = ""  #: the settings, of those given, that only workers know which lease
     fair: str = UNFAIR  #: how sites share batches and workers, one of `frontier.values.FAIR`
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
     throttled: bool = False  #: workers ask the store for permits
     heeds: bool = True  #: nothing was said of the throttle: the rules of the store hold, where it is reached
 
     @property
-    def pull(self) -> bool:
-        """Whether workers lease the batches."""
-        return self.mode == "pull"
+    def batch_size(self) -> int:
+        """Requests in a batch, at most."""
+        return self.scaling.terms.batch_size if self.leases else self.sent_size
+
+    @property
+    def sends(self) -> bool:
+        """Whether nodes whose workers do not reach the store are sent their batches."""
+        return not self.leases or (self.mode == "auto" and not self.only_leased)
 
     @property
     def why_reach(self) -> str:
         """Which of the settings makes that workers need the store; empty when they can do without."""
-        return "--pull, DISTRIBUTED_MODE" if self.pull else "DISTRIBUTED_THROTTLE" if self.throttled else ""
+        if not self.sends:
+            return self.only_leased or "--pull, DISTRIBUTED_MODE"
+        return "DISTRIBUTED_THROTTLE" if self.throttled else ""
 
     @property
     def sharded(self) -> bool:
@@ -92,7 +101,7 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     reader, throttle = SettingReader(settings), ThrottleOptions.from_settings(settings)
     read, feed_url = reader.value, reader.value("DISTRIBUTED_TARGET_FEED_URL")
     crawl, hosts, scaling = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS"), _scaling(reader)
-    adapts = _adapts(reader)
+    adapts, mode = _adapts(reader), read("DISTRIBUTED_MODE")
     options = ProducerOptions(
         crawl=check_crawl_name(crawl) if crawl else None,
         nodes=read("DISTRIBUTED_NODES") or (() if hosts else _old_lists(reader)),
@@ -103,9 +112,7 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
         first_page=read("DISTRIBUTED_FIRST_PAGE"),
         shards=read("DISTRIBUTED_SHARDS"),
         start_urls_file=read("DISTRIBUTED_START_URLS_FILE"),
-        batch_size=scaling.terms.batch_size
-        if read("DISTRIBUTED_MODE") == "pull"
-        else _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
+        sent_size=_fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
         batch_adapt=adapts,
         batch_max_age=read("DISTRIBUTED_BATCH_MAX_AGE"),
         feed_url=feed_url,
@@ -130,7 +137,9 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
             max_jobs=read("DISTRIBUTED_MAX_JOBS"),
             wait=read("DISTRIBUTED_WAIT"),
         ),
-        mode=read("DISTRIBUTED_MODE"),
+        mode=mode,
+        leases=mode == "pull" or (mode == "auto" and _may_lease(reader, settings)),
+        only_leased=", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
         fair=scaling.terms.fair,
         scaling=scaling,
         throttled=throttle.on,
@@ -138,6 +147,12 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     )
     _check_together(options)
     return options
+
+
+def _may_lease(reader: SettingReader, settings: BaseSettings) -> bool:
+    """What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once."""
+    uploads = reader.value("DISTRIBUTED_TARGET_FEED_URL") or uploading_feeds(settings)
+    return not uploads and bool(reader.value("DISTRIBUTED_WAIT"))
 
 
 def _old_lists(reader: SettingReader) -> tuple[str, ...]:
@@ -188,7 +203,7 @@ def _check_together(options: ProducerOptions) -> None:
             f"Feeds in the format {options.feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into one"
             " item file, only JSON lines can. Leave out -o, or the format."
         )
-    if options.pull and options.feed_url is not None:
+    if options.mode == "pull" and options.feed_url is not None:
         raise ConfigError(
             "Workers that lease (--pull, DISTRIBUTED_MODE) bring items home batch by batch, and a feed URL (--feed,"
             " DISTRIBUTED_TARGET_FEED_URL) is written job by job: what a lost lease leaves in it would count twice."

@@ -175,8 +175,7 @@ class Autoscaler:
         way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look up a name
         if way.reason:
             self._forget(worker)
-            self.breaker.out_of_reach(node.name)
-            self.failure_policy.unfit(worker.member, way.reason)
+            self.failure_policy.out_of_reach(worker.member, way.reason)
             return
         try:
             call = await self._call(worker, way)
@@ -297,7 +296,9 @@ def _pseudo(number: int) -> Batch:
 
 def room(member: NodeState) -> int:
     """How many more workers it may get now."""
-    return max(0, min(member.free_slots, member.room()) - member.retired) if member.usable else 0
+    if member.unreached or not member.usable:
+        return 0
+    return max(0, min(member.free_slots, member.room()) - member.retired)
 
 
 def _share(member: NodeState) -> float:

@@ -70,6 +70,7 @@ class SchedulerState:
     sender: AsyncSender
     limits: SchedulerLimits
     leases: bool = True  #: workers lease batches
+    sends: bool = False  #: batches are sent to nodes; besides leases: to those whose workers do not reach the store
     counters: BatchCounters = field(default_factory=BatchCounters)
     backlog: Backlog = UNKNOWN
     slots: Sequence[SlotCount] = ()
@@ -105,13 +106,18 @@ class SchedulerState:
         """All workers that are out."""
         return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))
 
+    @property
+    def sent_to(self) -> list[NodeState]:
+        """The nodes that batches are sent to."""
+        return [one for one in self.members if self.sends and (one.unreached or not self.leases)]
+
     def wake(self, member: NodeState) -> asyncio.Event:
         """The event that ends the pause before this node's next poll."""
         return self._wake.setdefault(id(member), asyncio.Event())
 
     def put_back(self, batch: Batch, avoid: str) -> None:
         """A failed batch waits again: first in the queue, for another node than `avoid` if there is one."""
-        if batch.number in self.open:
+        if batch.number in self.open and all(one.number != batch.number for one in self.waiting):
             self.avoid[batch.number] = avoid
             self.waiting.appendleft(batch)
             self.pump()

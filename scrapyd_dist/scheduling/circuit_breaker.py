@@ -111,8 +111,7 @@ class FailurePolicy:
         elif report is not None and report.unreached and worker.project:
             self.others.cannot(worker, report.problem)
         elif report is not None and report.unreached:
-            self.breaker.out_of_reach(node.name)
-            self.unfit(worker.member, report.problem)
+            self.out_of_reach(worker.member, report.problem)
         elif not worker.at_once:
             pass  # a worker of an earlier process may have run another spider, or code that was mended since
         elif reason and worker.member.up and not worker.dismissed:
@@ -120,6 +119,16 @@ class FailurePolicy:
             unfit = self.breaker.failed(worker.pool, node.name, reason, begun=begun or bool(worker.spider))
             if unfit:
                 self.unfit(worker.member, unfit)
+
+    def out_of_reach(self, member: NodeState, reason: str) -> None:
+        """Workers on this node do not reach the store: it is sent its batches, where that can be, or gets none."""
+        if self.state.sends:
+            member.unreached = reason
+            logger.info("%s: its workers do not reach the store, so it is sent its batches: %s", member.node, reason)
+            self.state.news.set()
+        else:
+            self.breaker.out_of_reach(member.node.name)
+            self.unfit(member, reason)
 
     def unfit(self, member: NodeState, reason: str) -> None:
         """The node gets no more workers."""

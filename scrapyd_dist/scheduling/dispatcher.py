@@ -60,11 +60,11 @@ class Dispatcher:
         state, most = self.state, self.state.limits.max_jobs
         limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
         hand = Assigned(avoid=state.avoid, limit=limit, closing=state.closed)
-        return self.placement.deal(state.waiting, state.members, hand)
+        return self.placement.deal(state.waiting, state.sent_to, hand)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""
-        jobs = {member: len(member.out) for member in self.state.members if member.usable}
+        jobs = {member: len(member.out) for member in self.state.sent_to if member.usable}
         dealt = []
         for batch in self.state.waiting if jobs else ():
             member = min(jobs, key=lambda one: jobs[one])
@@ -99,10 +99,10 @@ class Dispatcher:
         try:
             await state.store(db.open_attempt, crawl, attempt)
         except (NothingMatched, StepRefused) as error:
-            if not state.spec.rows:
+            if not (state.spec.rows or state.leases):
                 raise
-            # at a frontier, a row may be deleted while it waits here
-            logger.warning("batch %d is not sent: %s", out.batch.number, error)
+            # a row of a frontier may be deleted while it waits here, and any batch leased where workers do that
+            logger.info("batch %d is not sent: %s", out.batch.number, error)
             out.member.out.pop(out.job, None)
             state.ended(out.batch.number)
             return

@@ -75,7 +75,7 @@ class ForeignProjects:
 
     def may_have(self, member: NodeState, pool: str) -> bool:
         """True when batches of this pool could be done there, now or soon."""
-        gone = member.left or member.unfit or self._is_dark(member)
+        gone = member.left or member.unfit or member.unreached or self._is_dark(member)
         return not gone and (member.node.url, pool) not in self._lacks
 
     def _is_dark(self, member: NodeState) -> bool:
@@ -85,12 +85,12 @@ class ForeignProjects:
         """Why no node can do this pool's batches; empty as long as one may."""
         if any(self.may_have(member, pool) for member in members):
             return ""
-        if not any((member.node.url, pool) in self._lacks for member in members):
+        if not any(member.unreached or (member.node.url, pool) in self._lacks for member in members):
             return ""
         names: dict[str, list[str]] = {}
         for member in members:
             dark = f"has not answered for {self.state.limits.fleet_timeout:.0f} s" if self._is_dark(member) else ""
-            if why := self._lacks.get((member.node.url, pool)) or dark:
+            if why := self._lacks.get((member.node.url, pool)) or member.unreached or dark:
                 names.setdefault(why, []).append(member.node.name)
         return "; ".join(f"{_listed(nodes)}: {why}" for why, nodes in names.items())
 

@@ -305,6 +305,7 @@ class NodeState:
     down_reason: str = ""
     prepared: bool = False  #: has the crawl's code
     unfit: str = ""  #: why it gets no work although it answers
+    unreached: str = ""  #: why its workers do not reach the store, in a crawl that sends it batches then
     deaf: str = ""  #: why its workers cannot follow rules of the throttle
     refusals: int = 0  #: refusals of jobs that it could have taken
     draining: bool = False  #: a user drains it: no new work

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import AttemptState, BatchState, meaning
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import OpenWork, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
@@ -90,6 +91,7 @@ class Scheduler:
         [NodeState], Awaitable[str]
     ]  #: deploys the crawl's code to a node; returns a reason when it cannot
     reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
+    sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
     placement: Placement = field(default_factory=lambda: Placement("round-robin"))  #: of batches that are sent
@@ -103,7 +105,7 @@ class Scheduler:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.state = state = SchedulerState(
             spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits,
-            leases=self.reach is not None,
+            leases=self.reach is not None, sends=self.sends or self.reach is None,
         )  # fmt: skip
         self.breaker = CircuitBreaker(attempts=self.limits.max_attempts)
         self.collector = Collector(state=state, folder=self.folder, bisector=PoisonBisector(key=self.key))
@@ -178,9 +180,10 @@ class Scheduler:
     def demand(self, more: float | None = None) -> Demand:
         """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
         pace, backlog = settled_pace(self.members), self.state.backlog
-        if not self.state.leases:
+        if len(self.state.sent_to) == len(self.members):
             usable = [member for member in self.members if member.usable]
-            idle = sum(member.idle_slots for member in usable) - len(self.state.waiting)
+            waiting = backlog.waiting if self.state.leases else len(self.state.waiting)
+            idle = sum(member.idle_slots for member in usable) - waiting
             return Demand(slots=sum(member.likely_slots for member in usable), idle=idle, pace=pace, more=more)
         workers, ahead = sum(1 for _ in self.state.workers()), 1 + self.scaling.terms.ahead
         # fair workers hold many small batches
@@ -333,7 +336,7 @@ class Scheduler:
         if state.leases:
             self.counters.sent = max(self.counters.sent, ended + self.work.out)
         await self._leased.look(backlog)
-        if not state.leases:
+        if any(member.usable for member in state.sent_to):
             await self._take_in()
         pools = work_in(state.slots, self.scaling)
         if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
@@ -350,10 +353,10 @@ class Scheduler:
     async def _take_in(self) -> None:
         """Read the batches to be sent next: old ones, new ones, and those that a user requeued."""
         state = self.state
-        stock = SOME + 2 * (self.limits.max_jobs or sum(member.slots for member in self.members))
+        stock = SOME + 2 * (self.limits.max_jobs or sum(member.slots for member in state.sent_to))
         if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
             return
-        for slot in [one.slot for one in state.slots if one.waiting]:
+        for slot in [one.slot for one in state.slots if one.waiting and not one.slot.startswith(OTHER_SPIDER)]:
             # batches in memory wait in the store as well, and for a moment also batches that are being posted
             there = await self.store(self.store.store.peek, self.spec.crawl, slot, len(state.open) + stock)
             new = [batch for batch in there if batch.number not in state.open]
@@ -419,7 +422,8 @@ class Scheduler:
 
     def _early(self) -> int:
         """The process slots that nodes state; learned slots only take work that waits already."""
-        return sum(member.node.slots or SLOTS_UNKNOWN for member in self.members if member.usable)
+        leasing = [member for member in self.members if member.usable and not member.unreached]
+        return sum(member.node.slots or SLOTS_UNKNOWN for member in leasing)
 
     def _staff(self, pools: Mapping[str, Workload]) -> list[str]:
         """Start workers, or let some end; returns pools with batches that will get no worker."""
@@ -436,7 +440,7 @@ class Scheduler:
             pools,
             working,
             self.scaling,
-            room=sum(room(member) for member in self.members),
+            room=self._room(),
             early=self._early() if state.backlog.producers else 0,
             closed=self.breaker.closed,
             cramped=self._autoscaler.cramped(pool for pool, work in pools.items() if work.waiting),
@@ -451,6 +455,11 @@ class Scheduler:
         self._staffed = None if any(worker.introduces for worker in state.workers()) else now
         here = {*working, *decision.start}
         return [pool for pool in retired if pool in pools and pools[pool].waiting and pool not in here]
+
+    def _room(self) -> int:
+        """Free process slots for workers, with those of jobs that are sent in the same limit."""
+        free, most = sum(room(member) for member in self.members), self.limits.max_jobs
+        return min(free, most - sum(len(member.out) for member in self.members)) if most else free
 
     def _unseen(self) -> bool:
         """True while workers of an earlier process have not been polled yet: they may have ended long ago."""

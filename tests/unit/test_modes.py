@@ -36,7 +36,7 @@ def settings(**values: Any) -> Settings:
 
 def test_workers_lease_a_hundred_requests_at_a_time_unless_told_otherwise() -> None:
     pulled = options(MODE="pull")
-    assert (pulled.pull, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
+    assert (pulled.leases, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
     told = options(MODE="pull", BATCH_SIZE=7)
     assert (told.batch_size, told.batch_adapt, told.scaling.terms.batch_size) == (7, False, 7)
 
