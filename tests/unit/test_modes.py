@@ -53,6 +53,15 @@ def test_the_limits_of_workers() -> None:
     assert options(MODE="pull").scaling.most == 0
 
 
+def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None:
+    usual = options()
+    assert (usual.leases, usual.sends, usual.why_reach, usual.batch_size) == (True, True, "", 100)
+    for sent in (options(MODE="push"), options(TARGET_FEED_URL="ftp://web/items.jl"), options(WAIT=False)):
+        assert (sent.leases, sent.sends, sent.why_reach) == (False, True, "")
+    for leased in (options(MODE="pull"), options(LOGIN="log_in")):
+        assert (leased.leases, leased.sends, bool(leased.why_reach)) == (True, False, True)
+
+
 # what is refused
 
 
@@ -63,7 +72,9 @@ def test_feeds_that_are_uploaded_when_a_job_closes_do_not_go_with_workers_that_l
     with pytest.raises(ConfigError, match="s3://bucket/") as refused:
         check_mode(pulled, made)
     assert "secret" not in str(refused.value)
-    check_mode(options(), made)
+    usual = read_options(made)
+    assert not usual.leases
+    check_mode(usual, made)
     made.set("FEEDS", {"items.jl": {"format": "jsonlines"}})
     check_mode(pulled, made)
 
@@ -95,7 +106,7 @@ def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_fin
     received = Settings(sent)
     assert received.getlist("DISTRIBUTED_TARGET_CALLBACKS") == given["DISTRIBUTED_TARGET_CALLBACKS"]
     assert json.loads(received["DISTRIBUTED_CALLBACK_SLOTS"]) == given["DISTRIBUTED_CALLBACK_SLOTS"]
-    assert worker_settings(options(), made) == {}
+    assert worker_settings(options(MODE="push"), made) == {}
 
 
 def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> None:
@@ -213,7 +224,7 @@ def test_a_worker_that_died_without_a_word_may_have_died_of_its_batch() -> None:
 def test_what_only_workers_that_lease_know_of_is_refused_without_them(own: dict[str, Any]) -> None:
     (name,) = own
     with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}: only workers that lease"):
-        check_mode(options(**own), settings(**own))
+        check_mode(options(**own, MODE="push"), settings(**own))
     check_mode(options(**own, MODE="pull"), settings(**own))
 
 

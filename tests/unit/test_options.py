@@ -20,11 +20,9 @@ def options(values: dict[str, Any] | None = None, priority: str = "project", **m
 
 def test_without_settings_everything_is_as_documented() -> None:
     assert options() == ProducerOptions()
-    assert (ProducerOptions().batch_size, ProducerOptions().batch_max_age, ProducerOptions().placement) == (
-        10_000,
-        30.0,
-        "by-capacity",
-    )
+    usual = ProducerOptions()
+    assert (usual.batch_size, usual.sent_size, usual.batch_max_age) == (100, 10_000, 30.0)
+    assert usual.placement == "by-capacity"
     assert ProducerOptions().limits == SchedulerLimits()
 
 
@@ -89,7 +87,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"DEPLOY": "always"}, "if-missing or never"),
     ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
     ({"UNSENDABLE": "drop"}, "local or refuse"),
-    ({"MODE": "pulled"}, "MODE is 'pulled'; it can be push or pull"),
+    ({"MODE": "pulled"}, "MODE is 'pulled'; it can be auto or push or pull"),
     ({"WORKERS": "-1"}, "WORKERS is -1, and must be 0 or more"),
     ({"MAX_TIME": "-1"}, "0 seconds or more"),
     ({"IDLE": "soon"}, "number of seconds"),
