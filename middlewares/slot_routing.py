@@ -126,7 +126,7 @@ class SlotRouting:
 
     def _checked(self, to: Addressee) -> Addressee | None:
         """With its project's name where that is another one; None for the frontier's own spider in its own slots."""
-        of_own = spider_of_slot(self.own) or ("", "")
+        of_own = spider_of_slot(self.own)
         project = to.project or of_own[0]
         project = "" if project == self.home.project else project
         if project == of_own[0] and self.known is not None and to.spider not in self.known:

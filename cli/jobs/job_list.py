@@ -193,7 +193,7 @@ def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) ->
             if node is None or attempt.state is AttemptState.REFUSED:
                 continue
             job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
-            project, spider = spider_of_slot(slots.get(attempt.batch, "")) or ("", "")
+            project, spider = spider_of_slot(slots.get(attempt.batch, ""))
             place = Place(
                 node=node, project=project or node.project or crawl.project, spider=spider or crawl.spider, job=job
             )

@@ -103,10 +103,10 @@ def slot_of_spider(spider: str, project: str = "") -> str:
     return check_slot_name(OTHER_SPIDER + (f"{project}:{spider}" if project else spider))
 
 
-def spider_of_slot(slot: str) -> tuple[str, str] | None:
-    """Return the project ("" for the frontier's own) and spider of another spider's slot; None for any other slot."""
+def spider_of_slot(slot: str) -> tuple[str, str]:
+    """Return the project and spider of another spider's slot, each "" for the frontier's own."""
     if not slot.startswith(OTHER_SPIDER):
-        return None
+        return "", ""
     project, _, spider = slot.removeprefix(OTHER_SPIDER).rpartition(":")
     return project, spider
 

@@ -65,7 +65,7 @@ class Autoscaler:
 
     def start(self, pool: str) -> bool:
         """Start a worker on the node with the most room; False when no node has room."""
-        project, spider = spider_of_slot(pool) or ("", "")
+        project, spider = spider_of_slot(pool)
         member = max(self._with_room(pool, project), key=_share, default=None)
         if member is None:
             return False
@@ -98,7 +98,7 @@ class Autoscaler:
         """Lanes of other projects that no free node can serve; closes those that no node can serve at all."""
         found = set()
         for pool in pools:
-            project, _ = spider_of_slot(pool) or ("", "")
+            project, _ = spider_of_slot(pool)
             lacking = self.others.nowhere(pool, self.state.members) if project else ""
             if lacking and pool not in self.breaker.closed:
                 logger.error("slot %s: %s; what is in it is given up", pool, lacking)

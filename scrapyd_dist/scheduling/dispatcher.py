@@ -22,6 +22,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
     StepRefused,
 )
+from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.node_state import JobRun
 from scrapyd_dist.scheduling.placement import Assigned
 
@@ -84,6 +85,7 @@ class Dispatcher:
             since=now,
             start_by=now + self.state.limits.start_timeout,
             at_once=member.free_slots > 0,
+            spider=spider_of_slot(batch.slot)[1],
         )
         member.out[out.job] = out
         task = self.state.spawn(self._post(out))

@@ -75,7 +75,7 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         "lease": spec.lease,
         **told,
     }
-    args = {**spec.args, "batch": str(out.batch.number)}
+    args = {**({} if out.spider else spec.args), "batch": str(out.batch.number)}
     if spec.rows:
         words, own = row_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
@@ -83,7 +83,7 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
     settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
     return api.schedule(
         node.project or spec.project,
-        spec.spider,
+        out.spider or spec.spider,
         jobid=out.job,
         version=spec.version,
         settings=settings,

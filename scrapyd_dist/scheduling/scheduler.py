@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import AttemptState, BatchState, meaning
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER
+from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import OpenWork, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
@@ -234,6 +234,7 @@ class Scheduler:
             since=attempt.sent_at,
             start_by=time.time() + self.limits.start_timeout,
             posted=True,
+            spider=spider_of_slot(batch.slot)[1],
         )
         member.out[out.job] = out
 
@@ -356,7 +357,7 @@ class Scheduler:
         stock = SOME + 2 * (self.limits.max_jobs or sum(member.slots for member in state.sent_to))
         if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
             return
-        for slot in [one.slot for one in state.slots if one.waiting and not one.slot.startswith(OTHER_SPIDER)]:
+        for slot in [one.slot for one in state.slots if one.waiting and not spider_of_slot(one.slot)[0]]:
             # batches in memory wait in the store as well, and for a moment also batches that are being posted
             there = await self.store(self.store.store.peek, self.spec.crawl, slot, len(state.open) + stock)
             new = [batch for batch in there if batch.number not in state.open]

@@ -92,7 +92,7 @@ def test_slots_of_other_spiders_tell_whose_they_are(project: str, spider: str) -
 
 
 def test_ordinary_slots_are_nobody_elses() -> None:
-    assert spider_of_slot("p0") is None
+    assert spider_of_slot("p0") == ("", "")
 
 
 def test_a_spider_whose_name_cannot_be_a_slots_is_refused() -> None:
