@@ -122,7 +122,10 @@ def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSite]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Callable[..., Project]:
-    """`project(nodes=…, settings={…})`: the demo project; with `spiders={module: source}` a small one of only these."""
+    """`project(nodes=…, settings={…})`: the demo project; with `spiders={module: source}` a small one of only these.
+
+    Its crawls send their batches, unless the settings say otherwise: a row is about one way of work.
+    """
 
     def make(
         *, nodes: Iterable[ScrapydNode] = (), settings: dict[str, Any] | None = None,
@@ -130,7 +133,7 @@ def project(tmp_path: Path) -> Callable[..., Project]:
     ) -> Project:  # fmt: skip
         path = tmp_path / f"project{len(list(tmp_path.glob('project?')))}"
         made = Project.demo(path) if spiders is None else Project.small(path, name, spiders, {})
-        made.settings(**(settings or {}))
+        made.settings(**{"DISTRIBUTED_MODE": "push", **(settings or {})})
         made.targets(nodes, extra)
         return made
 
