@@ -135,7 +135,7 @@ def section(broad: Found, few_slow: Found) -> str:
 until it had served {BROAD.items} for each node, or the time was up ({long}).
 
 *First in, first out* has batches of 100 as they were found, and Scrapy's old queue (`ScrapyPriorityQueue`): sent, as by
-`sdist crawl`, or leased, as with `--pull`. *Round-robin* has the links dealt host by host before they are cut, and a
+`sdist crawl`, or leased. *Round-robin* has the links dealt host by host before they are cut, and a
 queue that takes from its hosts in turn, whatever the downloader has of them.
 
 {table(broad, "pushed")}

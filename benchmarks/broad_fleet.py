@@ -47,7 +47,7 @@ class Way(NamedTuple):
     says: str
     settings: Mapping[str, str]
     dealt: bool = False  #: the list is dealt host by host before it is cut into batches; else it is as it was found
-    pushed: bool = False  #: batches are jobs, as without `--pull`; else workers lease them
+    pushed: bool = False  #: batches are jobs; else workers lease them
 
     @property
     def filling(self) -> str:
@@ -204,7 +204,7 @@ class Fleet:
             words += ["-s", f"{setting}={value}"]
         if way.pushed:
             start = ["-a", f"links={self._list(way)}", "-a", f"site={self._site_url}/__answers__"]
-            return ["crawl", "pages", *start, "--callback=parse", "--batch-size=100", *words]
+            return ["crawl", "pages", *start, "--push", "--callback=parse", "--batch-size=100", *words]
         return ["consume", "pages", NAME, "--per-slot=0", f"--max-running={nodes}", *words]
 
     def _watched(self, command: Command, items: int, seconds: float, settle: float) -> Pace:

@@ -27,7 +27,7 @@ SHORT = {"items": 300, "pairs": 1, "shards": 4, "batch_size": 100}
 def build_parser() -> argparse.ArgumentParser:
     """The options of the program."""
     parser = argparse.ArgumentParser(prog="python benchmarks/run.py", description=__doc__)
-    parser.add_argument("--ways", default="plain,bound,sdist2,sdist3", help=f"what to measure: {FORMS}")
+    parser.add_argument("--ways", default="plain,bound,sdist2,sdist3,push2", help=f"what to measure: {FORMS}")
     parser.add_argument("--items", type=int, default=10_000, help="detail pages of the site")
     parser.add_argument("--pairs", type=int, default=7, help="how often each way is run; they take turns")
     parser.add_argument("--per-page", type=int, default=30, help="links on an index page")

@@ -168,13 +168,13 @@ class Bench:
         return [
             "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
             "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(way),
-            *(["--pull"] if way.kind == "pull" else []), *(["--profile", way.profile] if way.profile else []),
+            *(["--push"] if way.kind == "push" else []), *(["--profile", way.profile] if way.profile else []),
             *self.options.extra,
         ]  # fmt: skip
 
     def _batches(self, way: Way) -> list[str]:
         options = self.options
-        if options.batch_size is None and way.kind == "pull":
+        if options.batch_size is None and way.kind == "sdist":
             return []  # workers fetch one after the other: the usual size fits any site
         batches = way.count * options.max_proc * options.rounds
         return ["--batch-size", str(options.batch_size or -(-options.items // batches))]

@@ -86,7 +86,9 @@ class Worker:
         """The session's requests instead of the spider's own start."""
         if self._problem:
             logger.error(self._problem)
-        if self._problem or self._session is None:
+        else:
+            self._look_around()  # on a full disk, not one request is made
+        if self._problem or self._reason or self._session is None:
             return
         try:
             async for request in self._session.requests(start):

@@ -55,8 +55,8 @@ def test_without_the_bound_there_are_no_ratios() -> None:
         ("bound", "the bound, by hand"),
         ("sdist3", "`sdist crawl` on 3 nodes"),
         ("sdist2-fast", "`sdist crawl --profile fast` on 2 nodes"),
-        ("pull2-redis-fast", "`sdist crawl --pull --profile fast` on 2 nodes, Redis"),
-        ("pull2-none", "`sdist crawl --pull --profile none` on 2 nodes"),
+        ("sdist2-redis-fast", "`sdist crawl --profile fast` on 2 nodes, Redis"),
+        ("push2-none", "`sdist crawl --push --profile none` on 2 nodes"),
         ("scrapy-redis2", "scrapy-redis, 2 processes and the index"),
         ("scrapy-redis2-fast", "scrapy-redis, 2 processes and the index, settings of `fast`"),
         ("bound-usual", "the bound, by hand, settings of `usual`"),
@@ -67,13 +67,13 @@ def test_a_way_says_what_it_is(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "sdist", "bound2", "pull2-slow", "scrapy-redis", "scrapy-redis2-redis", "bound-fast-fast"]
+    "name", ["", "sdist", "bound2", "push2-slow", "scrapy-redis", "scrapy-redis2-redis", "bound-fast-fast"]
 )
 def test_a_way_that_nobody_knows_is_told(name: str) -> None:
-    with pytest.raises(ValueError, match="pullN-redis"):
+    with pytest.raises(ValueError, match="sdistN-redis"):
         Way.named(name)
 
 
 def test_only_ways_that_need_a_redis_server_get_one() -> None:
-    names = ("plain", "bound", "sdist2", "pull2", "pull2-redis", "scrapy-redis2")
-    assert [name for name in names if Way.named(name).needs_redis] == ["pull2-redis", "scrapy-redis2"]
+    names = ("plain", "bound", "sdist2", "push2", "sdist2-redis", "scrapy-redis2")
+    assert [name for name in names if Way.named(name).needs_redis] == ["sdist2-redis", "scrapy-redis2"]
