@@ -16,20 +16,21 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
 
 @pytest.mark.black_box
 @pytest.mark.parametrize(
-    ("name", "redis", "pull"),
+    ("name", "redis", "mode"),
     [
-        ("a worker killed", False, False),
-        ("a worker killed", False, True),
-        ("the producer killed", True, False),
-        ("Redis killed, restarted with its file", True, False),
-        ("a node's parts and reports removed", False, False),
+        ("a worker killed", False, "push"),
+        ("a worker killed", False, "pull"),
+        ("a worker killed", False, "auto"),
+        ("the producer killed", True, "auto"),
+        ("Redis killed, restarted with its file", True, "auto"),
+        ("a node's parts and reports removed", False, "push"),
     ],
 )
 def test_a_broken_crawl_keeps_every_promise(
-    name: str, redis: bool, pull: bool, tmp_path: Path, node_python: Path
+    name: str, redis: bool, mode: str, tmp_path: Path, node_python: Path
 ) -> None:
     kind = next(kind for kind in KINDS if kind.name == name)
-    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python, pull=pull)
+    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python, mode=mode)
     assert verdict.good, verdict
 
 

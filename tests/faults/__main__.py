@@ -26,16 +26,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="of the first crawl; each next one has the next")
     parser.add_argument("--only", default="", help="only kinds whose name holds this text")
     parser.add_argument("--store", choices=("sqlite", "redis", "both"), default="both", help="the stores, in turn")
-    parser.add_argument("--pull", action="store_true", help="workers lease their batches instead of being sent them")
+    parser.add_argument("--mode", choices=("auto", "push", "pull"), default="auto", help="how batches reach the nodes")
     parser.add_argument("--long", action="store_true", help=f"only one kind: {LONG.name}")
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
 
-def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, pull: bool = False) -> Verdict:
+def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, mode: str = "auto") -> Verdict:
     """One crawl, broken once."""
     with ExitStack() as stack:
-        trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, pull=pull, **kind.trial)))
+        trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, mode=mode, **kind.trial)))
         if kind.around is not None:
             stack.enter_context(kind.around(trial))
         trial.begin()
@@ -79,7 +79,7 @@ def main() -> int:
             folder = Path(temporary) / f"run{number}"
             folder.mkdir()
             try:
-                verdict = one(kind, options.seed + number, redis=redis, folder=folder, python=python, pull=options.pull)
+                verdict = one(kind, options.seed + number, redis=redis, folder=folder, python=python, mode=options.mode)
             except Exception:  # noqa: BLE001 - the others shall still run
                 traceback.print_exc()
                 failed += 1

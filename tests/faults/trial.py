@@ -62,17 +62,16 @@ class Trial:
         settings: of the project, besides those above.
         items: detail pages of the site.
         latency: seconds that the site takes for a page.
-        pull: whether workers lease their batches instead of being sent them.
+        mode: how batches reach the nodes; `auto`: the workers of the second node do not reach the store.
         patience: seconds for one command.
     """
 
     def __init__(
         self, folder: Path, node_python: Path, seed: int, *, redis: bool = False, proxied: bool = False,
         node_env: Mapping[int, dict[str, str]] | None = None, settings: Mapping[str, Any] | None = None,
-        items: int = ITEMS_OF_SITE, latency: float = 0.15, pull: bool = False, patience: float = PATIENCE,
+        items: int = ITEMS_OF_SITE, latency: float = 0.15, mode: str = "auto", patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.dice = Random(seed)
-        self._options = ["--pull"] if pull else []
         self._patience = patience
         self._stack = ExitStack()
         self._folder = folder
@@ -82,10 +81,13 @@ class Trial:
             closing(SiteProcess(folder / "site", site, f"--latency={latency}", "--log-headers"))
         )
         self._nodes = self._stack.enter_context(closing(Nodes(node_python, folder / "nodes")))
-        self.nodes: list[ScrapydNode] = [self._nodes.make(env=(node_env or {}).get(at)) for at in range(2)]
+        lost = {"SDIST_STORE": "/nowhere/store.db"} if mode == "auto" else {}
+        env = {0: {}, 1: lost} | {at: {**lost, **values} if at else values for at, values in (node_env or {}).items()}
+        self.nodes: list[ScrapydNode] = [self._nodes.make(env=env[at]) for at in range(2)]
         self.proxies: list[Proxy] = []
         self._project = Project.demo(folder / "project")
-        self._settings = {**SETTINGS, "START_URL": self.site.start_url, **(settings or {})}
+        usual = {**SETTINGS, "DISTRIBUTED_MODE": mode, "START_URL": self.site.start_url}
+        self._settings = {**usual, **(settings or {})}
         self._proxied = proxied
         self.command: Command | None = None
         self.resumes = 0
@@ -129,7 +131,6 @@ class Trial:
             "-o",
             ITEMS,
             "--json",
-            *self._options,
         )
         wait_for(self.crawls, 60, "the crawl in the store")
 
