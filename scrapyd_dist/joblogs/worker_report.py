@@ -51,6 +51,7 @@ class WorkerReport:
     no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
     unreached: bool = False  #: whether a leasing worker cannot reach the store
     public: str | None = None  #: public key of the worker's code, if it introduces itself
+    batches: Mapping[str, int] | None = None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
     part: PartInfo | None = None
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
@@ -122,6 +123,9 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         no_lease=str(document.get("no_lease", "")),
         unreached=bool(document.get("unreached", False)),
         public=None if document.get("public") is None else str(document["public"]),
+        batches=None
+        if document.get("batches") is None
+        else {str(fate): _count(number) for fate, number in document["batches"].items()},
         part=None
         if part is None
         else PartInfo(

@@ -117,7 +117,9 @@ class SchedulerState:
 
     def put_back(self, batch: Batch, avoid: str) -> None:
         """A failed batch waits again: first in the queue, for another node than `avoid` if there is one."""
-        if batch.number in self.open and all(one.number != batch.number for one in self.waiting):
+        if not self.sent_to:
+            self.ended(batch.number)
+        elif batch.number in self.open and all(one.number != batch.number for one in self.waiting):
             self.avoid[batch.number] = avoid
             self.waiting.appendleft(batch)
             self.pump()

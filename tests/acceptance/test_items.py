@@ -64,7 +64,8 @@ def place(
         *module_fleet(1, jobs_to_keep="100", username="me", password=PASSWORD, items_dir=str(folder / "kept")),
     ]
     project = Project.demo(folder / "shop")
-    project.settings(**{**QUICK, "DISTRIBUTED_BATCH_SIZE": 15, "START_URL": site.start_url})
+    settings = {**QUICK, "DISTRIBUTED_MODE": "push", "DISTRIBUTED_BATCH_SIZE": 15, "START_URL": site.start_url}
+    project.settings(**settings)
     project.targets(nodes)
     with ExitStack() as stack:
 

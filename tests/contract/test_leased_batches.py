@@ -569,7 +569,9 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
     before.store.sent(CRAWL, 1, 1)
     await before.leave()
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
-        (await one_worker(after)).work_off()
+        worker = await one_worker(after)
+        await until(worker.lease, "the batch waits again")
+        worker.finish()
         after.scheduler.no_more()
         await after.ended()
         assert [attempt.state.value for attempt in after.attempts()] == ["failed", "accepted"]

@@ -90,6 +90,8 @@ REPORT = WorkerReport(
         ({}, JobState.FINISHED, Outcome.FINISHED),
         ({"failed": (("http://web/1", "503"),)}, JobState.FINISHED, Outcome.FINISHED),
         ({"finish_reason": "shutdown"}, JobState.FINISHED, Outcome.CANCELLED),
+        ({"finish_reason": "shutdown", "batches": {"acked": 3, "held": 0}}, JobState.FINISHED, Outcome.FINISHED),
+        ({"finish_reason": "shutdown", "batches": {"acked": 3, "given_back": 1}}, JobState.FINISHED, Outcome.CANCELLED),
         ({"finish_reason": "superseded"}, JobState.FINISHED, Outcome.CANCELLED),
         ({"problem": "the disk is full"}, JobState.FINISHED, Outcome.FAILED),
         ({"finish_reason": "disk-full"}, JobState.FINISHED, Outcome.FAILED),
