@@ -19,8 +19,8 @@ DEPLOYS = SCRIPT.with_name("deploys.py")
     [
         "plain,bound",
         "sdist2",
-        pytest.param("pull2,pull2-fast", marks=pytest.mark.black_box),
-        pytest.param("pull2-redis,scrapy-redis2", marks=pytest.mark.black_box),
+        pytest.param("sdist2,sdist2-fast", marks=pytest.mark.black_box),
+        pytest.param("sdist2-redis,scrapy-redis2", marks=pytest.mark.black_box),
     ],
 )
 def test_the_short_benchmark_measures_and_checks_every_way(ways: str, tmp_path: Path) -> None:
