@@ -91,10 +91,8 @@ class SqliteThrottle(SqlitePort):
             return []
         key, full = self._key(ask, terms, now)
         start = max(start, full)
-        near = self._grants("SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - terms.gap)
-        some, skipped = terms.counted(count)
-        back = self._grants("SELECT at FROM grants WHERE key = ? ORDER BY at DESC LIMIT ? OFFSET ?", key, some, skipped)
-        given = moments(count, start, near, back[::-1], terms, self._others(ask, start, terms))
+        own = self._grants("SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - terms.reach)
+        given = moments(count, start, own, terms, self._others(ask, start, terms))
         self._db.executemany("INSERT INTO grants VALUES (?, ?)", [(key, at) for at in given])
         self._db.execute("UPDATE throttle_keys SET full = ?, seen = ? WHERE number = ?", (given[-1], now, key))
         self._purge(key, now - terms.memory, terms.memory)

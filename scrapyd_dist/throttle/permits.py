@@ -128,8 +128,6 @@ SECOND = 1_000_000
 REMEMBERED = 60 * SECOND
 #: a later grant than this from now is worth requesting anew once one that has passed was returned
 FAR_OFF = 5 * SECOND
-#: earlier than any time
-NEVER = -(1 << 62)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,43 +157,52 @@ class WindowTerms:
         wait = self.window if self.hits else self.gap
         return wait >= FAR_OFF and returned <= now and latest > now + FAR_OFF
 
-    def counted(self, count: int) -> tuple[int, int]:
-        """Return how many earlier grants bound the next `count`, and how many of the latest to skip before them."""
-        some = min(count, self.hits)
-        return some, self.hits - some
+    @property
+    def reach(self) -> int:
+        """How far from a grant others of its key bound it."""
+        return max(self.window, self.gap) if self.hits else self.gap
 
 
-def moments(
-    count: int, start: int, near: Iterable[int], back: Iterable[int], terms: WindowTerms, others: Sequence[int] = ()
-) -> list[int]:
+def moments(count: int, start: int, own: Iterable[int], terms: WindowTerms, others: Sequence[int] = ()) -> list[int]:
     """Return the earliest times for `count` more grants, in order.
+
+    A grant may come before others that were given earlier: what was returned is free for any worker at once.
 
     Args:
         count: number of grants.
         start: the earliest allowed time.
-        near: grants later than `start - terms.gap`, in order.
-        back: the grants that `terms.counted(count)` selects, in order; fewer if there are not as many.
+        own: grants of the key later than `start - terms.reach`, in order.
         terms: the limits.
         others: grants of the domain's other keys later than `start - terms.apart`, in order.
     """
-    near, back, given = list(near), list(back), []
-    back = [NEVER] * (terms.counted(count)[0] - len(back)) + back
-    for at in range(count):
-        if terms.hits:
-            start = max(start, back[at] + terms.window)
-        start = _clear_of_all(near, others, start, terms)
-        insort(near, start)
-        insort(back, start)
+    own, given = list(own), []
+    for _ in range(count):
+        start = _next(own, others, start, terms)
+        insort(own, start)
         given.append(start)
     return given
 
 
-def _clear_of_all(near: Sequence[int], others: Sequence[int], moment: int, terms: WindowTerms) -> int:
+def _next(own: Sequence[int], others: Sequence[int], moment: int, terms: WindowTerms) -> int:
     while True:
-        own = _clear_of(near, moment, terms.gap)
-        moment = _clear_of(others, own, terms.apart)
-        if moment == own:
+        found = _clear_of(others, _clear_of(own, moment, terms.gap), terms.apart)
+        found = _with_room(own, found, terms)
+        if found == moment:
             return moment
+        moment = found
+
+
+def _with_room(own: Sequence[int], moment: int, terms: WindowTerms) -> int:
+    """Return `moment`, if no window around it has all its hits; otherwise a later one that may do."""
+    hits, window, place = terms.hits, terms.window, bisect_right(own, moment)
+    if not hits:
+        return moment
+    if place >= hits and moment - own[place - hits] < window:
+        return own[place - hits] + window
+    for first in range(max(0, place - hits + 1), min(place, len(own) - hits) + 1):
+        if own[first + hits - 1] - min(own[first], moment) < window:
+            return own[place]
+    return moment
 
 
 def _clear_of(grants: Sequence[int], moment: int, gap: int) -> int:

@@ -154,10 +154,8 @@ class Model:
             return terms
         self.terms[asked.key] = terms
         grants, start = self.grants.setdefault(asked.key, []), max(now, standing.rest_until)
-        some, skipped = terms.counted(asked.count)
-        back = grants[::-1][skipped : skipped + some][::-1]
         others = [at for key in self.grants for at in self.grants[key] if key != asked.key and asked.domain in key]
-        given = moments(asked.count, start, grants, back, terms, sorted(others) if terms.apart else ())
+        given = moments(asked.count, start, grants, terms, sorted(others) if terms.apart else ())
         grants[:] = sorted([*grants, *given])
         return PermitReply(permits=tuple(Permit(key=asked.key, at=at / 1e6) for at in given))
 

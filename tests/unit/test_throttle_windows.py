@@ -1,16 +1,20 @@
 """The arithmetic of rolling windows: whatever is taken and handed back, no window has too much; and nothing is lost."""
 
+import itertools
 from bisect import insort
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapyd_dist.throttle.permits import NEVER, WindowTerms, moments
+from scrapyd_dist.throttle.permits import WindowTerms, moments
 
 EVEN = WindowTerms(window=4_000, gap=200)
 BURST = WindowTerms(hits=3, window=100)
+#: earlier than any moment
+NEVER = -(1 << 62)
 TERMS = [
     EVEN,
     BURST,
@@ -45,9 +49,7 @@ class Ledger:
 
 
 def granted(grants: list[int], terms: WindowTerms, count: int, start: int) -> list[int]:
-    some, skipped = terms.counted(count)
-    back = grants[::-1][skipped : skipped + some][::-1]
-    return moments(count, start, [at for at in grants if at > start - terms.gap], back, terms)
+    return moments(count, start, [at for at in grants if at > start - terms.reach], terms)
 
 
 def keeps(grants: list[int], terms: WindowTerms, at: int) -> bool:
@@ -102,6 +104,37 @@ def test_of_a_burst_that_was_handed_back_the_place_is_free() -> None:
     assert ledger.take(BURST, 2, 10) == [10, 100]
 
 
+def test_the_place_is_free_also_before_grants_of_the_next_window() -> None:
+    ledger = Ledger()
+    ledger.take(BURST, 4, 0)  # 0, 1, 2, 100
+    ledger.give_back(1)
+    assert ledger.take(BURST, 2, 10) == [10, 102]
+
+
+@settings(max_examples=100)
+@given(
+    hands=st.lists(st.integers(1, 3), min_size=4, max_size=9),
+    returned=st.integers(0, 2),
+    early=st.booleans(),
+    dice=st.randoms(use_true_random=False),
+)
+def test_the_place_is_used_once_each_has_asked_again_for_what_it_has_of_the_next_windows(
+    hands: list[int], returned: int, early: bool, dice: Random
+) -> None:
+    ledger = Ledger()
+    given = [ledger.take(BURST, count, number) for number, count in enumerate(hands)]
+    ledger.give_back(sorted(itertools.chain(*given))[returned])
+    far = [kept for taken in given if (kept := [at for at in taken if at >= BURST.window])]
+    dice.shuffle(far)
+    if early:  # one that has none of the next windows is asked first
+        ledger.take(BURST, 1, 20)
+    for mine in far:
+        for at in mine:
+            ledger.give_back(at)
+        ledger.take(BURST, len(mine), 20)
+    assert sum(at < BURST.window for at in ledger.grants) == BURST.hits
+
+
 def test_a_faster_limit_uses_the_gaps_of_the_slower_one() -> None:
     ledger = Ledger()
     ledger.take(EVEN, 3, 0)
@@ -116,10 +149,10 @@ def test_a_slower_limit_counts_what_the_faster_one_gave_out() -> None:
 
 def test_what_a_site_asks_for_holds_between_the_keys_of_its_domain() -> None:
     both = WindowTerms(gap=200, apart=50)
-    assert moments(3, 0, [], [], both, [20, 190, 260, 480]) == [70, 310, 530]
-    assert moments(3, 0, [], [], EVEN, [20, 190, 260, 480]) == [0, 200, 400]
+    assert moments(3, 0, [], both, [20, 190, 260, 480]) == [70, 310, 530]
+    assert moments(3, 0, [], EVEN, [20, 190, 260, 480]) == [0, 200, 400]
     # What keeps away from another key's grant may come too near to one of its own.
-    assert moments(1, 20, [100], [], WindowTerms(gap=50, apart=50), [60]) == [150]
+    assert moments(1, 20, [100], WindowTerms(gap=50, apart=50), [60]) == [150]
 
 
 #: taking some, handing one of the last ones back, or letting time pass
@@ -170,8 +203,8 @@ def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]]
 
 
 @settings(max_examples=100)
-@given(steps=steps, gap=st.sampled_from([1, 7, 60]))
-def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], gap: int) -> None:
+@given(steps=steps, some=terms)
+def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], some: WindowTerms) -> None:
     ledger, now = Ledger(), 0
     for what, number in steps:
         if what == "wait":
@@ -180,5 +213,5 @@ def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], gap: int)
             ledger.give_back(ledger.grants[-min(number, len(ledger.grants) - 1)])
         elif what == "take":
             before = list(ledger.grants)
-            (given,) = ledger.take(WindowTerms(gap=gap), 1, now)
-            assert all(any(abs(at - one) < gap for one in before) for at in range(now, given))
+            (given,) = ledger.take(some, 1, now)
+            assert not any(keeps(sorted([*before, at]), some, at) for at in range(now, given))

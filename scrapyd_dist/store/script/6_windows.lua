@@ -2,8 +2,6 @@
 
 -- For how long a grant is kept at least.
 local REMEMBERED = 60 * SECOND
--- Before all moments.
-local NEVER = -2^62
 
 local function insort(list, value)
   local at = #list
@@ -28,30 +26,31 @@ local function numbers(words)
   return words
 end
 
--- Which earlier grants bound the next `count`.
-local function counted(grants, count, terms)
-  local some, back = math.min(count, terms.hits), {}
-  if some == 0 then return back end
-  local first = redis.call('ZCARD', grants) - terms.hits
-  local final = first + some - 1
-  for _ = first, math.min(final, -1) do back[#back + 1] = NEVER end
-  if final < 0 then return back end
-  for _, one in ipairs(redis.call('ZRANGE', grants, math.max(first, 0), final)) do back[#back + 1] = tonumber(one) end
-  return back
+-- This moment, if no window around it has all its hits; otherwise a later one that may do.
+local function with_room(own, moment, terms)
+  local hits, window, place = terms.hits, terms.window, #own
+  if hits == 0 then return moment end
+  while place > 0 and own[place] > moment do place = place - 1 end
+  if place >= hits and moment - own[place - hits + 1] < window then return own[place - hits + 1] + window end
+  for first = math.max(1, place - hits + 2), math.min(place, #own - hits) + 1 do
+    if own[first + hits - 1] - math.min(own[first], moment) < window then return own[place + 1] end
+  end
+  return moment
 end
 
 local function moments(grants, count, start, terms, others)
-  local near = numbers(redis.call('ZRANGEBYSCORE', grants, '(' .. whole(start - terms.gap), '+inf'))
-  local back, given, at, beside = counted(grants, count, terms), {}, 1, 1
+  local reach = terms.hits > 0 and math.max(terms.window, terms.gap) or terms.gap
+  local own = numbers(redis.call('ZRANGEBYSCORE', grants, '(' .. whole(start - reach), '+inf'))
+  local given, at, beside = {}, 1, 1
   for number = 1, count do
-    if terms.hits > 0 then start = math.max(start, back[number] + terms.window) end
-    local own
+    local found
     repeat
-      own, at = clear_of(near, start, terms.gap, at)
-      start, beside = clear_of(others, own, terms.apart, beside)
-    until start == own
-    insort(near, start)
-    insort(back, start)
+      found = start
+      start, at = clear_of(own, start, terms.gap, at)
+      start, beside = clear_of(others, start, terms.apart, beside)
+      start = with_room(own, start, terms)
+    until start == found
+    insort(own, start)
     given[number] = start
   end
   return given
