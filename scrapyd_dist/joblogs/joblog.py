@@ -159,7 +159,7 @@ _CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
 
 
-_ENGINE, _LOGSTATS = "scrapy.core.engine", "scrapy.extensions.logstats"
+_CRAWLER, _ENGINE, _LOGSTATS = "scrapy.crawler", "scrapy.core.engine", "scrapy.extensions.logstats"
 
 
 class LogLine(NamedTuple):  # there are millions, and creating a frozen dataclass takes three times as long
@@ -189,6 +189,7 @@ class LogFacts:
     levels: Mapping[str, int] = field(default_factory=dict)  #: number of entries per level
     last_error: str = ""  #: the last error; of a traceback, its first and last line
     closed: str = ""  #: the reason in "Spider closed (…)", or empty
+    told: bool = False  #: whether a signal told the job to end
     forced: bool = False  #: whether a second signal ended the job at once
     stats: Mapping[str, Stat] | None = None  #: the stats dump, if found
     pages: int | None = None
@@ -295,6 +296,7 @@ class LogReader:
             levels=dict(self._levels),
             last_error=self._error + (f" … {self._error_end}" if self._error_end else ""),
             closed=self._closed,
+            told=self._told,
             forced=self._forced,
             stats=stats or None,
             pages=self._count(stats, "response_received_count", self._pages),
@@ -315,7 +317,7 @@ class LogReader:
     def _begin(self) -> None:
         self._levels: dict[str, int] = {}
         self._error = self._error_end = self._closed = ""
-        self._forced = self._in_error = self._in_dump = False
+        self._told = self._forced = self._in_error = self._in_dump = False
         self._dump: list[str] = []
         self._dumped = 0
         self._pages: int | None = None
@@ -350,8 +352,8 @@ class LogReader:
     def _take_info(self, line: LogLine) -> None:
         if line.message.startswith("Dumping Scrapy stats:"):
             self._in_dump, self._dump, self._dumped = True, [], 0
-        elif "unclean shutdown" in line.message and "twice" in line.message:
-            self._forced = True
+        elif line.logger == _CRAWLER and line.message.startswith("Received SIG"):
+            self._told, self._forced = True, "twice" in line.message
         elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
             self._closed = closed[1]
         elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):

@@ -141,6 +141,8 @@ def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Out
         return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
     if facts.forced:
         return Outcome.DIED, "a second signal ended it at once"
+    if facts.told:  # Scrapy closes no spider that was told to end while it opened
+        return Outcome.CANCELLED, "its log ends without 'Spider closed'"
     return Outcome.DIED, "its log ends without 'Spider closed'"
 
 

@@ -96,10 +96,13 @@ def test_a_page_that_says_so_closes_no_spider() -> None:
     assert facts(START + said + "Spider closed (finished)\n").closed == ""
 
 
-def test_a_second_signal() -> None:
-    said = "2026-11-20 23:05:04 [scrapy.crawler] INFO: Received SIGINT twice, forcing unclean shutdown\n"
-    assert facts(START + said).forced
-    assert not facts(START).forced
+def test_signals() -> None:
+    first, second = (
+        f"2026-11-20 23:05:04 [scrapy.crawler] INFO: Received SIGINT{what}\n"
+        for what in (", shutting down gracefully. Send again to force ", " twice, forcing unclean shutdown")
+    )
+    found = [facts(START + said) for said in ("", first, first + second)]
+    assert [(one.told, one.forced) for one in found] == [(False, False), (True, False), (True, True)]
 
 
 def crawled(minute: int, pages: int) -> str:

@@ -45,7 +45,8 @@ def judged(seen: LogExcerpt | None, state: JobState = JobState.FINISHED, **optio
         ({"stats": None, "levels": {"ERROR": 1}}, Outcome.FAILED, "1 error logged"),
         ({"closed": ""}, Outcome.DIED, "its log ends without 'Spider closed'"),
         ({"closed": "", "last_error": "Killed"}, Outcome.DIED, "Killed"),
-        ({"closed": "", "forced": True}, Outcome.DIED, "a second signal ended it at once"),
+        ({"closed": "", "told": True, "forced": True}, Outcome.DIED, "a second signal ended it at once"),
+        ({"closed": "", "told": True}, Outcome.CANCELLED, "its log ends without 'Spider closed'"),
     ],
 )
 def test_how_a_job_ended_by_its_log(changes: dict[str, Any], outcome: Outcome, said: str) -> None:
