@@ -35,8 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--url-style", choices=get_args(UrlStyle), default="numbered", help="how the site's detail URLs look"
     )
     parser.add_argument("--shards", type=int, default=20, help="shards of the index crawl")
-    parser.add_argument("--batch-size", type=int, help="URLs in a batch; by default what --rounds makes of the items")
-    parser.add_argument("--rounds", type=int, default=2, help="batches for each process slot of the fleet")
+    parser.add_argument("--batch-size", type=int, help="URLs in a batch; by default as many as the crawl finds right")
     parser.add_argument("--max-proc", type=int, default=1, help="jobs at the same time on one node")
     parser.add_argument("--poll-interval", type=float, default=0.5, help="poll_interval of the nodes, in seconds")
     parser.add_argument(

@@ -32,10 +32,8 @@ class Options:
     per_page: int
     url_style: UrlStyle
     shards: int
-    #: URLs in a batch; None divides the items by `rounds`
+    #: URLs in a batch; None: what `sdist crawl` makes of them
     batch_size: int | None
-    #: batches for each process slot
-    rounds: int
     #: jobs at the same time on one node
     max_proc: int
     #: seconds between two looks of a node into its queue
@@ -167,17 +165,14 @@ class Bench:
     def _sdist(self, way: Way, feed: Path) -> list[str]:
         return [
             "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
-            "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(way),
+            "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(),
             *(["--push"] if way.kind == "push" else []), *(["--profile", way.profile] if way.profile else []),
             *self.options.extra,
         ]  # fmt: skip
 
-    def _batches(self, way: Way) -> list[str]:
+    def _batches(self) -> list[str]:
         options = self.options
-        if options.batch_size is None and way.kind == "sdist":
-            return []  # workers fetch one after the other: the usual size fits any site
-        batches = way.count * options.max_proc * options.rounds
-        return ["--batch-size", str(options.batch_size or -(-options.items // batches))]
+        return ["--batch-size", str(self.options.batch_size)] if self.options.batch_size else []
 
     def _check(self, way: str, feeds: list[Path]) -> None:
         items = [json.loads(line) for feed in feeds for line in feed.read_text(encoding="utf-8").splitlines()]

@@ -130,7 +130,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 ),
 "Batches": (
     _s("BATCH_SIZE", _WHOLE, AUTO, "requests in a batch: exactly so many, but for the last one and what has waited for"
-       " long (the book's meaning); or `auto`: as many as the fleet can use, at most 10,000 (100 with `pull`)"
+       " long (the book's meaning); or `auto`: as many as the fleet can use, at most 10,000 (100 where workers lease)"
        " ([more](placement.md))", option="--batch-size", least=1, choices=(AUTO,), must_be="a whole number, or auto"),
     _s("BATCH_MAX_AGE", _SECONDS, 30.0, "seconds after which a batch is sealed though it is not full",
        option="--batch-max-age"),
@@ -150,7 +150,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("PLACEMENT", _CHOICE, "by-capacity", "where a batch goes: `by-capacity`, where it will be done first, by the"
        " nodes' load, slots and speed; `round-robin`; `least-loaded`, the fewest jobs per process slot"
        " ([more](placement.md))", option="--placement", choices=("by-capacity", "round-robin", "least-loaded")),
-    _s("MAX_JOBS", _WHOLE, 0, "jobs (with `pull`: workers) at one time over all nodes; 0: the nodes' own limits",
+    _s("MAX_JOBS", _WHOLE, 0, "jobs, workers included, at one time over all nodes; 0: the nodes' own limits",
        option="--max-jobs", least=0),
     _s("DEPLOY", _CHOICE, "if-missing", "`never`: the nodes must have the code already", option="--deploy/--no-deploy",
        choices=("if-missing", "never")),
@@ -190,7 +190,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "Frontiers and slots": (
     _s("FRONTIER", _TEXT, None, "a process of `scrapy crawl` that only fills the frontier of this name"
        " ([more](frontier.md#filling-one-by-settings-alone))"),
-    _s("SLOTS", _WHOLE, 1, "with `pull` and in a frontier: number of slots that requests are spread over"
+    _s("SLOTS", _WHOLE, 1, "number of slots that requests are spread over, in a frontier and where workers lease"
        " ([more](frontier.md#slots))", must_be="a number of slots", travels=_SLOTS),
     _s("SLOT_PREFIX", _TEXT, "", "what their names begin with; a number from 0 on follows", travels=_SLOTS),
     _s("SLOT_BY", _CHOICE, "fingerprint", "what chooses a request's slot: `fingerprint`, evenly; `domain`, one site"
@@ -254,7 +254,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "Old names": (
     _s("BATCH_ADAPT", _YES_NO, None, "whether `BATCH_SIZE` is only the largest size",
        instead='DISTRIBUTED_BATCH_SIZE = "auto"'),
-    _s("WORKERS", _WHOLE, 0, "with `pull`, workers at one time", least=0, instead="DISTRIBUTED_MAX_JOBS"),
+    _s("WORKERS", _WHOLE, 0, "workers at one time", least=0, instead="DISTRIBUTED_MAX_JOBS"),
     _s("NODES_FILE", _TEXT, None, "a list of nodes", instead='an entry "file:PATH" in DISTRIBUTED_NODES'),
     _s("NODES_COMMAND", _TEXT, None, "a command that prints a list of nodes",
        instead='an entry "cmd:COMMAND" in DISTRIBUTED_NODES', secret=True),

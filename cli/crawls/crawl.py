@@ -96,6 +96,8 @@ def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
     for node in nodes:
         code = f"would get {plan.get('version') or 'it'}" if node.get("name") in to_deploy else "has it"
         remark = node.get("reason") or ("" if node.get("logs", True) else "serves no /logs/: needs --feed")
+        if node.get("unreached"):
+            remark = remark or f"is sent its batches: {node['unreached']}"
         up = node.get("state") == "up"
         rows.append(
             (node.get("name"), node.get("state"), node.get("slots"), code if up else "-", node.get("url"), remark)

@@ -79,7 +79,7 @@ class CrawlOptions:
     on_finish: Annotated[Optional[str], _setting("ON_FINISH", metavar="CMD|URL")] = None
     pull: Annotated[Optional[bool], _setting("MODE", "--pull/--push")] = None
     workers: Annotated[
-        Optional[int], _option("Nodes", "With --pull: the same as --max-jobs; the smaller one counts.", metavar="N")
+        Optional[int], _option("Nodes", "The same as --max-jobs; the smaller one counts.", metavar="N")
     ] = None
     fair: Annotated[Optional[str], _setting("FAIR", metavar="KIND")] = None
     max_jobs: Annotated[Optional[int], _setting("MAX_JOBS", metavar="N")] = None

@@ -136,7 +136,7 @@ def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
         f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
         f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
         f"{failed} {per_second(rates, 'failed')}".strip(),
-        str(node.get("reason") or ""),
+        str(node.get("reason") or ("is sent its batches" if node.get("unreached") else "")),
     )
 
 

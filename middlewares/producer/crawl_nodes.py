@@ -26,7 +26,7 @@ from .crawl_code import TODAYS, CrawlCode
 from .preflight import bring, members_of, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.scheduling.job_request import JobRequest
@@ -257,6 +257,7 @@ class CrawlNodes:
         repository: the crawl's.
         prepared: the nodes at the start.
         ways: to the store, for workers.
+        unreached: the nodes that are sent their batches since their workers do not reach the store, with the reason.
     """
 
     def __init__(
@@ -268,13 +269,14 @@ class CrawlNodes:
         repository: CrawlRepository,
         prepared: Prepared,
         ways: Ways,
+        unreached: Mapping[str, str],
     ) -> None:
         self._sources, self.options, self._spider = sources, options, spider
         self.project = project
         self._rules = repository.rules
         self.prepared = prepared
         self.warnings = list(prepared.warnings)
-        self.ways = ways
+        self.ways, self.unreached = ways, unreached
         self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
 
     @classmethod
@@ -302,8 +304,11 @@ class CrawlNodes:
         nodes = await in_thread(partial(sources.read, await repository.nodes()))
         prepared = await in_thread(partial(prepare, options, project, spider, nodes, code=code))
         ways = Ways(repository.where, prepared.key)
-        options = await in_thread(partial(settled, options, members_of(prepared), ways))
-        return cls(sources, options, project, spider, repository, prepared, ways)
+        members = members_of(prepared)
+        unreached = await in_thread(partial(find_unreached, options, members, ways))
+        if unreached and all(member.node.name in unreached for member in members if member.able):
+            options = replace(options, leases=False)
+        return cls(sources, options, project, spider, repository, prepared, ways, unreached)
 
     async def scheduler(
         self,
@@ -356,8 +361,8 @@ class CrawlNodes:
             ConfigError: no node's workers reach it.
         """
         members = members_of(self.prepared)
-        if self.options.leases and self.options.sends:
-            await in_thread(partial(note_unreached, members, self.ways))
+        for member in members:
+            member.unreached = self.unreached.get(member.node.name, "")
         needs, heeds = self.options.why_reach, self.options.heeds
         if not needs and heeds and await self._rules():
             needs = RULES
@@ -425,19 +430,17 @@ def check_reach(members: Sequence[NodeState], ways: Callable[[Node], Way], needs
     return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
 
 
-def settled(options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way]) -> ProducerOptions:
-    """The options with which a crawl goes on: no leases, where no node's workers reach the store. Blocking."""
-    usable = [member.node for member in members if member.able]
-    if options.leases and options.sends and usable and all(ways(node).reason for node in usable):
-        return replace(options, leases=False)
-    return options
+def find_unreached(
+    options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way]
+) -> dict[str, str]:
+    """Why the workers of a node do not reach the store, by the names of the nodes that are sent their batches then.
 
-
-def note_unreached(members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:
-    """Note the nodes whose workers do not reach the store, and which are sent their batches. Blocking."""
-    for member in members:
-        if member.able:
-            member.unreached = ways(member.node).reason
+    Blocking.
+    """
+    if not (options.leases and options.sends):
+        return {}
+    reasons = {member.node.name: ways(member.node).reason for member in members if member.able}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def note_deaf(members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:

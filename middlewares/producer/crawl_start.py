@@ -191,6 +191,8 @@ def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
     reporter.warn(*parts.fleet.warnings)
     for note in reporter.code:
         logger.warning("%s", note)
+    for name, reason in parts.fleet.unreached.items():
+        logger.info("%s is sent its batches: %s", name, reason)
     logger.info(
         "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
         parts.repository.id,

@@ -26,7 +26,7 @@ from scrapyd_dist.store.reach import Ways
 from ..targets import find_target
 from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_nodes import RULES, NodeSources, check_reach, note_deaf
+from .crawl_nodes import RULES, NodeSources, check_reach, find_unreached, note_deaf
 from .crawl_request import check_mode, check_parts, check_spider, shards_of
 from .preflight import (
     Prepared,
@@ -95,7 +95,8 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
     ]
     there = present([p.node for p in prepared.probes if p.error is None], project.name)
     version = _version(prepared, code, there)
-    nodes = describe(prepared)
+    unreached = find_unreached(options, members_of(prepared), Ways(store_address(options, project), prepared.key))
+    nodes = describe(prepared, unreached)
     return {
         "schema": 1,
         "spider": spider,

@@ -343,8 +343,8 @@ def other_than_deployed(version: str, there: Mapping[str, tuple[str, ...]]) -> l
     return [f"{taken} What was deployed last is {latest}, and a crawl runs that with --version {latest}."]
 
 
-def describe(prepared: Prepared) -> list[dict[str, Any]]:
-    """The nodes as a plan or a summary lists them."""
+def describe(prepared: Prepared, unreached: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The nodes as a plan lists them; `unreached`: why a node's workers do not reach the store."""
     return [
         {
             "name": p.node.name,
@@ -353,6 +353,7 @@ def describe(prepared: Prepared) -> list[dict[str, Any]]:
             "reason": str(p.error or prepared.unready.get(p.node.name, "")),
             "slots": p.node.slots,
             "logs": p.logs,
+            "unreached": unreached.get(p.node.name, ""),
         }
         for p in prepared.probes
     ]

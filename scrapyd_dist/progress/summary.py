@@ -224,6 +224,7 @@ def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "url": member.node.url,
         "state": member.state,
         "reason": member.unfit or member.down_reason,
+        "unreached": member.unreached,
         "slots": member.slots,
         "running": len(member.out),
         "waiting": sum(out.report is None for out in member.out.values()),

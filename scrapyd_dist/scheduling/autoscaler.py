@@ -298,7 +298,7 @@ def room(member: NodeState) -> int:
     """How many more workers it may get now."""
     if member.unreached or not member.usable:
         return 0
-    return max(0, min(member.free_slots, member.room()) - member.retired)
+    return max(0, member.free_slots - member.retired)
 
 
 def _share(member: NodeState) -> float:

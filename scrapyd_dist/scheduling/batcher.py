@@ -20,7 +20,7 @@ MIDDLE = 90.0
 #: seconds of work in the smallest batches
 LEAST = 10.0
 #: most requests in a batch while the time per request is unknown
-UNTRIED = 200
+UNTRIED = 500
 #: requests in the smallest batches
 FEWEST = 20
 #: largest share of one slot's remaining work that one batch may take
@@ -77,8 +77,10 @@ class BatchSizes:
         """The smallest size that is worth a job's start and still leaves something for every slot."""
         if not self.demand.pace:
             return min(self.most, FEWEST)
-        fair = self.left / max(1, self.demand.slots)
-        return min(self.most, max(FEWEST, math.ceil(min(LEAST * self.demand.pace, fair))))
+        work, fair = LEAST * self.demand.pace, self.left / max(1, self.demand.slots)
+        if math.isfinite(fair):  # equal rounds: no slot starts a job for a small rest
+            work = fair / max(1, round(fair / work))
+        return min(self.most, max(FEWEST, math.ceil(work)))
 
     def next(self, left: float) -> int:
         """The next size when this many requests are in no batch yet: the nearer the end, the smaller."""

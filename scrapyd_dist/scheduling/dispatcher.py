@@ -84,7 +84,7 @@ class Dispatcher:
             member=member,
             since=now,
             start_by=now + self.state.limits.start_timeout,
-            at_once=member.free_slots > 0,
+            at_once=member.idle_slots > 0,
             spider=spider_of_slot(batch.slot)[1],
         )
         member.out[out.job] = out

@@ -363,7 +363,7 @@ class NodeState:
             return 0
         if self.wedged_since is not None:
             return 1 - len(self.out)
-        return self.slots + self.ahead - len(self.out) - self.others
+        return self.likely_slots + self.ahead - len(self.out) - self.others
 
     @property
     def ahead(self) -> int:

@@ -111,7 +111,7 @@ class Placement:
         if not typical:
             return lambda _: False
         usable = [member for member in members if member.usable and member.wedged_since is None]
-        pace = sum([member.slots * (member.pace or typical) for member in usable])
+        pace = sum([member.likely_slots * (member.pace or typical) for member in usable])
         least = sum([batch.size for batch in waiting]) / max(pace, 0.001)
 
         @cache
@@ -136,7 +136,7 @@ class Placement:
         for index, (member, most) in enumerate(zip(members, rooms, strict=True)):
             room = most
             if typical and not member.pace and not member.crowded_out:
-                room = min(most, member.free_slots)  # no batch waits on a node of unknown speed
+                room = min(most, member.idle_slots)  # no batch waits on a node of unknown speed
             if room > 0:
                 seat = _seat(member, room, (index - self._turn) % len(members), size, typical or 1.0)
                 heap.append((self._rank(seat, size), seat.turn, seat))
@@ -148,13 +148,13 @@ class Placement:
         if self._kind == "round-robin":
             return 0.0
         if self._kind == "least-loaded":
-            return seat.ours / seat.member.slots
-        return self._done(seat, size) * (1 + SPREAD * min(1.0, seat.jobs / seat.member.slots))
+            return seat.ours / seat.member.likely_slots
+        return self._done(seat, size) * (1 + SPREAD * min(1.0, seat.jobs / seat.member.likely_slots))
 
     @staticmethod
     def _done(seat: _FreeSlots, size: float) -> float:
         """Seconds until it would be done with one more batch."""
-        slots = seat.member.slots
+        slots = seat.member.likely_slots
         wait = 0.0 if seat.jobs < slots else seat.work / (seat.pace * slots)
         return wait + size / seat.pace
 

@@ -44,7 +44,7 @@ def test_the_short_benchmark_measures_and_checks_every_way(ways: str, tmp_path: 
 
 def test_a_run_that_lost_an_item_is_no_measurement(tmp_path: Path) -> None:
     options = Options(
-        items=20, per_page=10, url_style="numbered", shards=2, batch_size=10, rounds=2, max_proc=1, poll_interval=0.5,
+        items=20, per_page=10, url_style="numbered", shards=2, batch_size=10, max_proc=1, poll_interval=0.5,
         index_weight=0, timeout=60,
     )  # fmt: skip
     with closing(Bench(tmp_path, options)) as bench:
