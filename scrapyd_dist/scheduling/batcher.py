@@ -78,8 +78,8 @@ class BatchSizes:
         if not self.demand.pace:
             return min(self.most, FEWEST)
         work, fair = LEAST * self.demand.pace, self.left / max(1, self.demand.slots)
-        if math.isfinite(fair):  # equal rounds: no slot starts a job for a small rest
-            work = fair / max(1, round(fair / work))
+        if math.isfinite(rounds := fair / work):  # equal rounds: no slot starts a job for a small rest
+            work = fair / max(1, round(rounds))
         return min(self.most, max(FEWEST, math.ceil(work)))
 
     def next(self, left: float) -> int:
@@ -140,28 +140,28 @@ class Batcher:
             return self._overdue(now)
         sizes = self._sizes(self._demand())
         self._usual = sizes.next(sizes.left)
-        bisector = self._for_idle_slots(sizes, now)
-        bisector += self._for_later(sizes, now)
+        cuts = self._for_idle_slots(sizes, now)
+        cuts += self._for_later(sizes, now)
         if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
-            bisector.append(self._cut(FEWEST))
-        return bisector
+            cuts.append(self._cut(FEWEST))
+        return cuts
 
     def take(self) -> list[BatchDraft]:
         """All that is left, when no request will be added."""
         if self._demand is None:
             return self._overdue(math.inf)
         sizes = self._sizes(replace(self._demand(), more=0.0))
-        bisector = []
+        cuts = []
         while self._waiting:
-            bisector.append(self._cut(sizes.next(len(self._waiting))))
-        return bisector
+            cuts.append(self._cut(sizes.next(len(self._waiting))))
+        return cuts
 
     def _overdue(self, now: float) -> list[BatchDraft]:
         """What has waited long enough, in batches of the given size."""
-        bisector = []
+        cuts = []
         while self._waiting and now - self._waiting.oldest() >= self._max_age:
-            bisector.append(self._cut(self._size))
-        return bisector
+            cuts.append(self._cut(self._size))
+        return cuts
 
     def _sizes(self, demand: Demand) -> BatchSizes:
         more = math.inf if demand.more is None else demand.more
@@ -176,30 +176,30 @@ class Batcher:
 
     def _for_later(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
         """One waiting batch per slot, and what has waited long enough."""
-        bisector: list[BatchDraft] = []
+        cuts: list[BatchDraft] = []
         room = sizes.demand.slots + min(0, sizes.demand.idle) if sizes.demand.pace else 0
         while self._waiting:
             left = len(self._waiting) + (math.inf if sizes.demand.more is None else sizes.demand.more)
             size = sizes.next(left)
-            wanted = len(bisector) < room and len(self._waiting) >= size + sizes.reserve
+            wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
             if not wanted and now - self._waiting.oldest() < self._max_age:
                 break
-            bisector.append(self._cut(size))
-        return bisector
+            cuts.append(self._cut(size))
+        return cuts
 
     def _cut(self, size: int) -> BatchDraft:
         found = self._waiting.take(size)
         return BatchDraft(values=[one.value for one in found], fingerprints=[one.fingerprint for one in found])
 
 
-def portions(bisector: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
+def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
     """Group cuts into the portions in which they are written; there may be one cut for each of thousands of slots.
 
     A portion has at most one cut per slot and priority, because two would be merged into one batch.
     """
     some: dict[tuple[str | None, int], BatchDraft] = {}
     count = 0
-    for cut in bisector:
+    for cut in cuts:
         if count >= PORTION or (cut.slot, cut.priority) in some:
             yield list(some.values())
             some, count = {}, 0
@@ -268,20 +268,20 @@ class SlotBatcher:
 
     def due(self, now: float) -> list[BatchDraft]:
         """Return full batches, batches past the maximum age, and batches for idle workers."""
-        bisector = self._take_full()
+        cuts = self._take_full()
         for place in self._in_order(self._older_than(self._max_age, now)):
-            bisector += self._cut(place, self._size)
-        idle = 0 if self._idle is None else self._idle() - len(bisector)
+            cuts += self._cut(place, self._size)
+        idle = 0 if self._idle is None else self._idle() - len(cuts)
         if idle <= 0:
-            return bisector
+            return cuts
         if self._many_slots:
             for place in self._older_than(FIRST_AFTER, now)[:idle]:
-                bisector += self._cut(place, self._size)
-            return bisector
+                cuts += self._cut(place, self._size)
+            return cuts
         for place in self._in_order(self._older_than(FIRST_AFTER, now)):
             fair = math.ceil(self._count / idle)
-            bisector += self._cut(place, min(self._size, max(FEWEST, fair)))
-        return bisector
+            cuts += self._cut(place, min(self._size, max(FEWEST, fair)))
+        return cuts
 
     def take(self) -> list[BatchDraft]:
         """Return everything that is left, at the end of the stream."""
@@ -289,9 +289,9 @@ class SlotBatcher:
         return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, self._size))]
 
     def _take_full(self) -> list[BatchDraft]:
-        bisector, self._full = self._full, []
-        self._count -= sum(len(cut.values) for cut in bisector)
-        return bisector
+        cuts, self._full = self._full, []
+        self._count -= sum(len(cut.values) for cut in cuts)
+        return cuts
 
     def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
         """Slots and priorities whose first request is at least `age` seconds old, oldest first."""

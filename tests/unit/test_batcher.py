@@ -74,7 +74,7 @@ def test_what_is_found_is_kept_until_the_pace_is_known() -> None:
     assert fleet.due(0.0) == [UNTRIED] * 2
     assert fleet.due(1.0) == []
     fleet.demand = replace(fleet.demand, pace=300.0)
-    assert fleet.due(5.0) == [3000, 3000]
+    assert fleet.due(5.0) == [2250, 2250]  # of 4,500 for each slot: two equal rounds
 
 
 @dataclass
