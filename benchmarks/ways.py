@@ -171,7 +171,6 @@ class Bench:
         ]  # fmt: skip
 
     def _batches(self) -> list[str]:
-        options = self.options
         return ["--batch-size", str(self.options.batch_size)] if self.options.batch_size else []
 
     def _check(self, way: str, feeds: list[Path]) -> None:

@@ -60,6 +60,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
             "url": "http://one:6800",
             "state": "up",
             "reason": "",
+            "unreached": "",
             "slots": 4,
             "running": 1,
             "waiting": 0,
