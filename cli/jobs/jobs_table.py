@@ -6,13 +6,13 @@ A verdict is by the store, a worker's report, or the job's log.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import AttemptState, home_of
+from scrapyd_dist.batches import AttemptState, CrawlState, home_of
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
@@ -49,6 +49,7 @@ class Kept:
     """What the store knows about one job of a crawl."""
 
     home: str  #: the crawl's folder in the nodes' logs
+    over: bool  #: whether the crawl has finished
     attempt: Attempt | None = None  #: None: a worker, whose word is in that folder only
 
 
@@ -81,7 +82,9 @@ class Judge:
             if verdict is not None:
                 return Judged(row=row, verdict=verdict)
             seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
-            verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled)
+            kept = self.of_store(row)
+            needless = kept is not None and kept.over and kept.attempt is None
+            verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled, needless=needless)
             return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
@@ -136,11 +139,14 @@ def kept_of(root: Path, rows: Iterable[Listed]) -> dict[str, Kept]:
         return {}
     with closing(store):
         crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
-        homes = {crawl.id: home_of(crawl.id, crawl.created) for crawl in crawls}
+        known = {
+            crawl.id: Kept(home=home_of(crawl.id, crawl.created), over=crawl.state is CrawlState.FINISHED)
+            for crawl in crawls
+        }
         jobs = {row.place.job: row.place.crawl for row in rows}
-        workers = {job: Kept(home=homes[crawl]) for job, crawl in jobs.items() if crawl in homes}
+        workers = {job: known[crawl] for job, crawl in jobs.items() if crawl in known}
         return workers | {
-            attempt.job: Kept(home=homes[crawl.id], attempt=attempt)
+            attempt.job: replace(known[crawl.id], attempt=attempt)
             for crawl in crawls
             for attempt in store.attempts(crawl.id)
         }

@@ -279,6 +279,7 @@ class LeaseSession:
 
         Raises:
             WorkRefused: the store or the key cannot be opened, or the throttle cannot work here.
+            StoreLost: the store does not answer.
             ConfigError: a setting makes no sense.
         """
         if self._job.introduce:
@@ -297,10 +298,11 @@ class LeaseSession:
         try:
             return await LeasedWork.open(self._crawler, self._job, self._folder, self._report, self._fail)
         except OutOfReach as why:
-            self._report.unreached = why.lasting
-            raise WorkRefused(f"The store is out of this worker's reach: {str(why).rstrip('.')}.") from None
-        except StoreLost as error:
-            raise WorkRefused(str(error)) from None
+            text = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
+            if not why.lasting:
+                raise StoreLost(text) from None
+            self._report.unreached = True
+            raise WorkRefused(text) from None
         except SealError as error:
             raise WorkRefused(f"The key of this crawl cannot be opened: {error}.") from None
 

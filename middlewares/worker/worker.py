@@ -19,6 +19,7 @@ from scrapyd_dist.settings import SettingReader
 from ..assignment import Assignment
 from ..engine_compat import close_spider, looping_call
 from .files import LOOK, NO_LOGS, FilesFolder, ReportFile, crawl_folder, remove_old
+from .lease_client import StoreLost
 from .lease_session import LeaseSession
 from .sent_session import SentSession, too_late
 from .work_unit import WorkRefused
@@ -96,6 +97,8 @@ class Worker:
         except (ConfigError, WorkRefused) as error:
             self._problem = str(error)
             logger.error(self._problem)  # noqa: TRY400 - it says all
+        except StoreLost as error:
+            self._fail(str(error), FinishReason.STORE_LOST)
         except Exception as error:  # Scrapy would only log it, and end as if all were done
             logger.exception("this worker cannot go on")
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)

@@ -188,6 +188,7 @@ class LogFacts:
     size: int = 0  #: bytes read
     levels: Mapping[str, int] = field(default_factory=dict)  #: number of entries per level
     last_error: str = ""  #: the last error; of a traceback, its first and last line
+    opened: bool = False  #: whether the spider was opened
     closed: str = ""  #: the reason in "Spider closed (…)", or empty
     told: bool = False  #: whether a signal told the job to end
     forced: bool = False  #: whether a second signal ended the job at once
@@ -295,6 +296,7 @@ class LogReader:
             size=self._size,
             levels=dict(self._levels),
             last_error=self._error + (f" … {self._error_end}" if self._error_end else ""),
+            opened=self._opened,
             closed=self._closed,
             told=self._told,
             forced=self._forced,
@@ -317,7 +319,7 @@ class LogReader:
     def _begin(self) -> None:
         self._levels: dict[str, int] = {}
         self._error = self._error_end = self._closed = ""
-        self._told = self._forced = self._in_error = self._in_dump = False
+        self._opened = self._told = self._forced = self._in_error = self._in_dump = False
         self._dump: list[str] = []
         self._dumped = 0
         self._pages: int | None = None
@@ -354,6 +356,8 @@ class LogReader:
             self._in_dump, self._dump, self._dumped = True, [], 0
         elif line.logger == _CRAWLER and line.message.startswith("Received SIG"):
             self._told, self._forced = True, "twice" in line.message
+        elif line.logger == _ENGINE and line.message.startswith("Spider opened"):
+            self._opened = True
         elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
             self._closed = closed[1]
         elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):

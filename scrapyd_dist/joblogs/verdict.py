@@ -72,7 +72,9 @@ class Verdict:
     errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
 
 
-def by_log(state: JobState, look: LogExcerpt | None, *, stall: float = STALL, signalled: bool = False) -> Verdict:
+def by_log(
+    state: JobState, look: LogExcerpt | None, *, stall: float = STALL, signalled: bool = False, needless: bool = False
+) -> Verdict:
     """Judge a job by the end of its log.
 
     Args:
@@ -80,6 +82,7 @@ def by_log(state: JobState, look: LogExcerpt | None, *, stall: float = STALL, si
         look: the end of its log; None if it has none.
         stall: seconds without progress after which a running job counts as stalled.
         signalled: whether this program sent it KILL, or forced its end.
+        needless: whether its crawl has finished without it.
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
@@ -89,9 +92,17 @@ def by_log(state: JobState, look: LogExcerpt | None, *, stall: float = STALL, si
         if signalled:
             return Verdict(outcome=Outcome.KILLED, reason="by sdist cancel; it has no log")
         return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
+    if needless and _unbegun(look):
+        return Verdict(outcome=Outcome.CANCELLED, reason="its crawl had finished before it began")
     facts = look.facts
     outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
     return Verdict(outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts))
+
+
+def _unbegun(look: LogExcerpt) -> bool:
+    """Whether a job has ended before its spider opened: until the reactor runs, a signal ends it without a word."""
+    facts = look.facts
+    return not facts.size or (facts.whole and look.says_info and not facts.opened and not facts.last_error)
 
 
 def errors_in(facts: LogFacts) -> int | None:

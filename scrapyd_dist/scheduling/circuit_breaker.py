@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import meaning
+from scrapyd_dist.batches import FinishReason, meaning
 
 if TYPE_CHECKING:
     from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -117,7 +117,10 @@ class FailurePolicy:
         elif reason and worker.member.up and not worker.dismissed:
             logger.warning("worker %s did nothing: %s", worker.job, reason)
             unfit = self.breaker.failed(worker.pool, node.name, reason, begun=begun or bool(worker.spider))
-            if unfit:
+            is_lost = report is not None and report.finish_reason == FinishReason.STORE_LOST
+            if unfit and is_lost and self.state.sends:
+                self.out_of_reach(worker.member, unfit)
+            elif unfit:
                 self.unfit(worker.member, unfit)
 
     def out_of_reach(self, member: NodeState, reason: str) -> None:

@@ -279,7 +279,9 @@ class Scheduler:
     async def left(self) -> None:
         """Wait until no worker runs; workers that do not end by themselves are told to."""
         for patient in (True, False):  # workers that have not begun are told at once
-            told = [one for one in self.state.workers() if one.posted and not (patient and one.report)]
+            told = [
+                one for one in self.state.workers() if one.posted and not one.dismissed and not (patient and one.report)
+            ]
             if self._awaited():
                 await asyncio.gather(*(self._autoscaler.dismiss(worker) for worker in told))
             deadline = time.monotonic() + LEAVE

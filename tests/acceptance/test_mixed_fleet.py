@@ -99,9 +99,9 @@ def test_a_crawl_over_all_three(run: RunCommand, shop: tuple[Project, SiteProces
     crawl = done["crawl"]
     rows = [row for row in run("jobs", "--json").json()["jobs"] if row["crawl"] == crawl]
     assert {row["node"] for row in rows} == set(NAMES)
-    # A worker that begins when all is done is told to end.
+    # A worker that begins when all is done is told to end; the process may end before it has a log.
     assert {row["state"] for row in rows if row["items"]} == {"finished"}
-    assert {row["state"] for row in rows} <= {"finished", "cancelled"}
+    assert {row["state"] for row in rows} <= {"finished", "cancelled", "unknown"}
     assert run("stats", crawl, "--json").json()["stats"]["item_scraped_count"]["sum"] == 60
 
 

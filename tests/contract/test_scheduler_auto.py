@@ -8,6 +8,7 @@ from rig.nodemodel import ModelNode
 from rig.scheduling import Bench, leasing, until
 
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.circuit_breaker import OF_A_NODE
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.store.reach import Way
 
@@ -87,6 +88,20 @@ async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_
         worker.end("store-lost", problem="The store was lost.", unreached=True)
         await whole(b, 2)
         assert sent(one) == ["c.b1.a2", "c.b2.a1"]
+
+
+async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_batches(tmp_path: Path) -> None:
+    one = model("one")
+    async with auto(tmp_path, one, scaling=ScalingPolicy(most=1)) as b:
+        b.add(2, 2)
+        for _ in range(OF_A_NODE):
+            await until(b.workers, "a worker")
+            b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
+        await whole(b, 2)
+        assert sent(one) == ["c.b1.a1", "c.b2.a1"]
+        (member,) = b.scheduler.members
+        assert "refused" in member.unreached
+        assert not member.unfit
 
 
 async def test_another_spider_of_the_project_is_sent_its_batches_too_and_another_project_gets_none(

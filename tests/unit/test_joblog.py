@@ -105,6 +105,11 @@ def test_signals() -> None:
     assert [(one.told, one.forced) for one in found] == [(False, False), (True, False), (True, True)]
 
 
+def test_whether_the_spider_was_opened() -> None:
+    begun, *_ = START.partition("2026-11-20 23:05:01 [scrapy.core.engine]")
+    assert [facts(text).opened for text in (begun, START, START + begun)] == [False, True, False]
+
+
 def crawled(minute: int, pages: int) -> str:
     return (
         f"2026-11-20 23:{minute:02d}:00 [scrapy.extensions.logstats] INFO: Crawled {pages} pages (at 0 pages/min), "

@@ -53,6 +53,16 @@ def test_how_a_job_ended_by_its_log(changes: dict[str, Any], outcome: Outcome, s
     assert judged(look(replace(DONE, **changes))) == (outcome, said)
 
 
+def test_a_worker_that_its_crawl_did_not_need() -> None:
+    begun = LogFacts(whole=True, size=9)
+    assert judged(look(begun))[0] is Outcome.DIED
+    assert judged(None, needless=True)[0] is Outcome.UNKNOWN
+    for seen in (look(LogFacts(whole=True), says_info=False), look(begun)):
+        assert judged(seen, needless=True) == (Outcome.CANCELLED, "its crawl had finished before it began")
+    for other in (replace(begun, opened=True), replace(begun, whole=False), replace(begun, last_error="Killed")):
+        assert judged(look(other), needless=True)[0] is Outcome.DIED
+
+
 def test_what_no_log_tells() -> None:
     assert judged(None)[0] is Outcome.UNKNOWN
     assert judged(look(LogFacts(whole=True), says_info=False))[0] is Outcome.UNKNOWN
