@@ -20,20 +20,17 @@ from ..classifier import count_found
 from .files import plain_stats, report_head
 from .lease_client import StoreLost
 from .lease_renewer import LeaseLoss
-from .work_unit import BatchUnit
+from .work_unit import BatchUnit, count
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
     from pathlib import Path
 
-    from scrapy.crawler import Crawler
-
     from scrapyd_dist.batches import Batch
 
     from ..assignment import Assignment
-    from .lease_client import LeaseClient, Notifier
+    from .lease_client import LeaseContext
     from .lease_renewer import HeldLease
-    from .request_tracker import RequestTracker
     from .work_unit import WorkUnit
 
 logger = logging.getLogger(__name__)
@@ -113,29 +110,10 @@ class LeaseReport:
 
 
 class BatchAcker:
-    """The batches that this worker has, and their ends.
+    """The batches that this worker has, and their ends."""
 
-    Args:
-        crawler: the worker's.
-        report: counts what becomes of them.
-        lease_client: the store.
-        tracker: what counts the requests.
-        notifier: tells that a batch has ended.
-        store_lost: is told, once, why the store can be told nothing any more.
-    """
-
-    def __init__(
-        self,
-        crawler: Crawler,
-        report: LeaseReport,
-        *,
-        lease_client: LeaseClient,
-        tracker: RequestTracker,
-        notifier: Notifier,
-        store_lost: Callable[[str], object],
-    ) -> None:
-        self._crawler, self._report, self._notifier = crawler, report, notifier
-        self._lease_client, self._tracker, self._store_lost = lease_client, tracker, store_lost
+    def __init__(self, context: LeaseContext, report: LeaseReport) -> None:
+        self._context, self._client, self._crawler, self._report = context, context.client, context.crawler, report
         self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._away = False  #: the store is lost: nothing can be told to it
         self.held: dict[tuple[int, int], BatchUnit] = {}
@@ -151,7 +129,7 @@ class BatchAcker:
             self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
 
     async def _end(self, batch: BatchUnit, reason: str) -> None:
-        self._tracker.leave(batch)
+        self._context.tracker.leave(batch)
         fate = "failed"
         try:
             part = await asyncio.to_thread(batch.close_part)
@@ -160,8 +138,8 @@ class BatchAcker:
             assert finds is not None
             good = reason == "finished" and not batch.problem
             if good:  # before the ack: better twice than never; as the batch's own, which no walk forgets
-                await self._lease_client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
-            kept = await self._lease_client.ack(batch.key, report, finds.found, finds.take_counts())
+                await self._client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
+            kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts())
             if kept is None:
                 fate = "lost"
             else:
@@ -172,20 +150,20 @@ class BatchAcker:
         except Exception as error:  # a batch that never ends would keep the worker for ever
             logger.exception("batch %d, attempt %d, cannot be ended", *batch.key)
             self._report.trouble = f"Batch {batch.key[0]} could not be ended: {type(error).__name__}: {error}."
-            self._lease_client.release(batch.key)  # else its lease would be renewed for as long as this worker lives
+            self._client.release(batch.key)  # else its lease would be renewed for as long as this worker lives
         self._part_from(batch, fate)
 
     def _part_from(self, batch: BatchUnit, fate: str) -> None:
         """The batch is not this worker's any more."""
         self._ending.pop(batch.key, None)
-        self._tracker.leave(batch)
+        self._context.tracker.leave(batch)
         if fate != "acked":
             batch.discard_part()
         self._report.fate(batch, fate)
-        self._crawler.stats.inc_value(f"distributed/batches_{fate}")
-        self._crawler.stats.inc_value("distributed/requests_left", batch.left)
+        count(self._crawler, f"batches_{fate}")
+        count(self._crawler, "requests_left", batch.left)
         self.held.pop(batch.key, None)
-        self._notifier.tell()
+        self._context.notifier.tell()
 
     def lost(self, held: HeldLease, loss: LeaseLoss) -> None:
         """A lease is lost: no request of its batch is made any more, and nothing is told of it."""
@@ -199,7 +177,7 @@ class BatchAcker:
     def _lose_store(self, why: str) -> None:
         if not self._away:
             self._away = True
-            self._store_lost(why)
+            self._context.lose_store(why)
 
     async def finish(self, reason: str) -> None:
         """The worker ends: ack complete batches, give back those not begun, and report how far the rest came."""
@@ -219,7 +197,7 @@ class BatchAcker:
                 batch.discard_part()  # before: the next worker of it on this node writes a part of the same name
                 self._part_from(batch, "given_back" if await self._give_back(batch.key, reason) else "lost")
         try:
-            for one in await self._lease_client.unclaimed():
+            for one in await self._client.unclaimed():
                 await self._give_back((one.batch.number, one.attempt), reason)
         except StoreLost as error:
             self._lose_store(str(error))
@@ -237,20 +215,14 @@ class BatchAcker:
 
     async def _give_back(self, key: tuple[int, int], reason: str) -> bool:
         try:
-            return await self._lease_client.give_back(key, f"its worker has ended ({reason})")
+            return await self._client.give_back(key, f"its worker has ended ({reason})")
         except StoreLost as error:
             self._lose_store(str(error))
             return False
 
 
 async def keep_sweeping(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> None:
-    """Sweep now, and then from time to time, until it is cancelled.
-
-    Args:
-        folder: the frontier's own, in the node's logs.
-        crawl: the frontier.
-        batch: gives the batch of a number as the store has it; None where it cannot tell.
-    """
+    """Sweep now, and then from time to time, until it is cancelled."""
     while True:
         removed = await sweep(folder, crawl, batch)
         if removed:
@@ -259,7 +231,10 @@ async def keep_sweeping(folder: Path, crawl: str, batch: Callable[[int], Awaitab
 
 
 async def sweep(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> int:
-    """Remove the parts whose batch is done in the store, of this attempt or a later one; how many."""
+    """Remove a frontier's parts whose batch is done in the store, of this attempt or a later one; how many.
+
+    `batch` gives the batch of a number as the store has it; None where the store does not say.
+    """
     removed = 0
     for path in (await asyncio.to_thread(lambda: sorted(folder.glob(f"{crawl}.b*.jl"))))[:MOST]:
         found = _PART.fullmatch(path.name.removeprefix(crawl))

@@ -62,7 +62,7 @@ class FilesFolder:
                 f"The folder {FOLDER}/{self.path.name} in this node's logs was removed while this worker wrote its"
                 " items there; what was not fetched from it yet is crawled again."
             )
-        return (FinishReason.DISK_FULL, "") if free_bytes(self.path) < self._least else None
+        return (FinishReason.DISK_FULL, "") if shutil.disk_usage(self.path).free < self._least else None
 
 
 def _is_there(handle: int, path: Path) -> bool:
@@ -73,56 +73,29 @@ def _is_there(handle: int, path: Path) -> bool:
         return False
 
 
-class _HashedFile:
-    """A binary file that counts and hashes what is written to it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._hash = hashlib.sha256()
-        self.bytes = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        self.bytes += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        if not self.closed:
-            self._file.flush()
-
-    def has_name(self, path: Path) -> bool:
-        return _is_there(self._file.fileno(), path)
-
-    def close(self) -> str:
-        self.closed = True
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return self._hash.hexdigest()
-
-    # What Scrapy's exporters ask of a file besides write().
-    def writable(self) -> bool:
-        return True
-
-
 class PartFile:
     """The items of one attempt, one JSON line each: `<job>.jl.part` while it grows, `<job>.jl` when it is whole."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{name}.jl"
-        self._growing = folder / f"{name}.jl.part"
-        self._file = _HashedFile(self._growing)
-        self._exporter = JsonLinesItemExporter(cast("BytesIO", self._file), encoding="utf-8")
-        self.items = 0
+        self.path, self._growing = folder / f"{name}.jl", folder / f"{name}.jl.part"
+        self._file, self._hash = self._growing.open("wb"), hashlib.sha256()
+        self._exporter = JsonLinesItemExporter(cast("BytesIO", self), encoding="utf-8")
+        self.items = self._bytes = 0
 
     def add(self, item: Any) -> None:
         self._exporter.export_item(item)
         self.items += 1
 
+    def write(self, data: bytes) -> int:
+        """Called by the exporter, to which this is a file."""
+        self._hash.update(data)
+        self._bytes += len(data)
+        return self._file.write(data)
+
     def flush(self) -> None:
-        self._file.flush()
+        with contextlib.suppress(ValueError):  # it was closed meanwhile: a thread reports
+            self._file.flush()
 
     def close(self) -> dict[str, Any]:
         """Make it whole; what the report says about it.
@@ -130,17 +103,18 @@ class PartFile:
         Raises:
             OSError: it cannot be written, or was removed.
         """
-        if not self._file.has_name(self._growing):
-            self._file.close()
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            is_there = _is_there(self._file.fileno(), self._growing)
+        if not is_there:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self._growing))
-        sha256 = self._file.close()
         self._growing.replace(self.path)
-        return {"file": self.path.name, "items": self.items, "bytes": self._file.bytes, "sha256": sha256}
+        return {"file": self.path.name, "items": self.items, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
 
     def discard(self) -> None:
         """It counts for nothing: leave no file, whole or not."""
-        if not self._file.closed:
-            self._file.close()
+        self._file.close()
         for path in (self._growing, self.path):
             path.unlink(missing_ok=True)
 
@@ -178,11 +152,6 @@ class ReportFile:
         with growing.open("w", encoding="utf-8") as file:
             json.dump(report, file)
         growing.replace(self._path)
-
-
-def free_bytes(folder: Path) -> int:
-    """The bytes that are free where the part grows."""
-    return shutil.disk_usage(folder).free
 
 
 def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None:

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.batches import AttemptState, BatchState, FinishReason
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.frontier.intake import add_unseen
@@ -22,13 +23,19 @@ from .lease_renewer import clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from scrapy.crawler import Crawler
+
     from scrapyd_dist.batches import Batch, Crawl, Miss
     from scrapyd_dist.frontier.backlog import Leased, NewBatch
     from scrapyd_dist.frontier.intake import FrontierIntake
     from scrapyd_dist.store.base import Store
 
     from ..assignment import Assignment
+    from ..classifier import FoundRequests
     from .lease_renewer import LeaseRenewer
+    from .request_tracker import RequestTracker
+
+    Counts = Mapping[str, int]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -76,11 +83,8 @@ class LeaseClient:
     """One worker's batches, as the store has them."""
 
     def __init__(self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
-        self._job = job
-        self._thread = StoreThread(store)
-        self._db = store
-        self._renewer = renewer
-        self._key = key
+        self._job, self._renewer, self._key = job, renewer, key
+        self._db, self._thread = store, StoreThread(store)
         self._asking: asyncio.Task[list[Leased]] | None = None
         self._drained: float | None = None  #: since when nothing is left but what may return
         self._began = time.monotonic()
@@ -124,14 +128,14 @@ class LeaseClient:
         return leased
 
     def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
-        since = clock()
+        since, job = clock(), self._job
         leased = self._db.lease_next(
-            self._job.crawl,
-            self._job.lessee,
-            slots=self._job.slots,
-            seconds=self._job.lease,
+            job.crawl,
+            job.lessee,
+            slots=job.slots,
+            seconds=job.lease,
             limit=limit,
-            fair=self._job.fair,
+            fair=job.fair,
             enough=enough,
             now=time.time(),
         )
@@ -171,16 +175,12 @@ class LeaseClient:
         return time.monotonic() - self._drained > MAY_RETURN
 
     async def ack(
-        self,
-        key: tuple[int, int],
-        report: Mapping[str, Any],
-        found: Sequence[FrontierIntake],
-        counts: Mapping[str, int],
+        self, key: tuple[int, int], report: Mapping[str, Any], found: Sequence[FrontierIntake], counts: Counts
     ) -> dict[str, int] | None:
         """Ack a batch that has led to these requests: their counts as kept; None when its lease was lost."""
         kept: dict[str, int] = {}
 
-        def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+        def keep(new: Sequence[NewBatch], told: Counts) -> None:
             kept.clear()
             kept.update(told)  # before: it may be only the answer that is lost, and the next time says no
             self._db.ack(self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told)
@@ -223,10 +223,10 @@ class LeaseClient:
             self._renewer.release(*key)
         return True
 
-    async def add(self, found: Sequence[FrontierIntake], counts: Mapping[str, int]) -> dict[str, int]:
+    async def add(self, found: Sequence[FrontierIntake], counts: Counts) -> dict[str, int]:
         """Add requests that the worker's own pages have led to; their counts as the store kept them."""
 
-        def keep(new: Sequence[NewBatch], told: Mapping[str, int]) -> None:
+        def keep(new: Sequence[NewBatch], told: Counts) -> None:
             self._db.add_batches(self._job.crawl, new, now=time.time(), counts=told)
 
         await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
@@ -236,10 +236,7 @@ class LeaseClient:
             await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
 
     def _add(
-        self,
-        keep: Callable[[Sequence[NewBatch], Mapping[str, int]], None],
-        found: Sequence[FrontierIntake],
-        counts: Mapping[str, int],
+        self, keep: Callable[[Sequence[NewBatch], Counts], None], found: Sequence[FrontierIntake], counts: Counts
     ) -> dict[str, int]:
         if found or counts:
             return add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)[1]
@@ -276,3 +273,21 @@ class LeaseClient:
     def close(self) -> None:
         """Wait for the call that is under way, and close the connection."""
         self._thread.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseContext:
+    """What the parts of a worker that leases its batches share."""
+
+    crawler: Crawler
+    job: Assignment
+    key: bytes | None  #: of the crawl, whose batches may be encrypted
+    client: LeaseClient
+    tracker: RequestTracker
+    notifier: Notifier
+    finds: Callable[[str], FoundRequests]  #: makes room for the requests that pages lead to
+    fail: Callable[[str, FinishReason], None]  #: ends the worker before its work is done, with a problem
+
+    def lose_store(self, why: str) -> None:
+        """End the worker, as its store is lost."""
+        self.fail(f"The store was lost: {why}.", FinishReason.STORE_LOST)

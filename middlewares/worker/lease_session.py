@@ -18,16 +18,16 @@ from scrapyd_dist.settings import uploading_feeds
 
 from ..assignment import Assignment, crawl_key, egg_key
 from ..classifier import Disposition, FoundRequests, RequestClassifier
-from ..engine_compat import spider_method, under_way
+from ..engine_compat import under_way
 from ..slot_routing import SlotHome, SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .files import LOOK
-from .lease_client import LeaseClient, Notifier, StoreLost
+from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
 from .lease_renewer import LeaseRenewer, guard
-from .login import Login, OwnRequests
+from .login import OwnRequests
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
 from .work_unit import SESSION, WorkRefused, mark_of
@@ -86,19 +86,8 @@ logger = logging.getLogger(__name__)
 class LeasedWork:
     """The parts of a worker that leases its batches, once its store is open, and what they tell each other.
 
-    Args:
-        crawler: the worker's.
-        job: what it was told.
-        folder: for parts.
-        report: counts what becomes of batches.
-        renewer: of leases.
-        client: the store.
-        crawl: the crawl's row.
-        fail: ends the worker.
-
     Attributes:
-        client: the store.
-        tracker: counts the requests.
+        context: what these parts share.
         acker: has the batches that are held.
         feeder: gives the requests.
     """
@@ -107,31 +96,20 @@ class LeasedWork:
         self, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, *,
         renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
     ) -> None:  # fmt: skip
-        self._crawler, self._job, self._fail = crawler, job, fail
-        self._renewer, self.client, self._notifier = renewer, client, Notifier()
-        self._key = crawl_key(job.told)
+        self._crawler, self._renewer = crawler, renewer
         home = SlotHome(project=crawl.project, spider=crawl.spider)
         self._slotting = SlotRouting.from_settings(crawler.settings, home=home, own=job.other_slot)
-        self.tracker = RequestTracker(
+        tracker = RequestTracker(
             crawler, crawl=job.crawl, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
             target=_target(crawler), again=self._again,
         )  # fmt: skip
-        self.acker = BatchAcker(
-            crawler, report, lease_client=client, tracker=self.tracker, notifier=self._notifier,
-            store_lost=self.lose_store,
+        self.context = context = LeaseContext(
+            crawler=crawler, job=job, key=crawl_key(job.told), client=client, tracker=tracker,
+            notifier=Notifier(), finds=self._finds, fail=fail,
         )  # fmt: skip
-        self._own_requests = OwnRequests(
-            crawler, job.name, tracker=self.tracker, lease_client=client, notifier=self._notifier, finds=self._finds
-        )
-        self._login = Login(
-            crawler, spider_method(crawler, "DISTRIBUTED_LOGIN"), own_requests=self._own_requests, tracker=self.tracker,
-            failed=lambda reason: fail(reason, FinishReason.LOGIN_FAILED),
-        )  # fmt: skip
-        self.feeder = RequestFeeder(
-            crawler, job, folder, key=self._key,
-            lease_client=client, tracker=self.tracker, acker=self.acker, notifier=self._notifier, finds=self._finds,
-            broken=lambda problem: fail(problem, FinishReason.REFUSED),
-        )  # fmt: skip
+        self.acker = BatchAcker(context, report)
+        self._own_requests = OwnRequests(context)
+        self.feeder = RequestFeeder(context, self.acker, folder)
         self._tasks = [asyncio.ensure_future(self._keep_forgetting())]
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
             self._tasks.append(asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch)))
@@ -168,15 +146,11 @@ class LeasedWork:
 
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """The spider's own start where it comes first, and the login; False when one of them fails."""
-        if self._job.start == "first":
-            failed = await self._own_requests(lambda: start)
-            if failed:
-                self._fail(f"One of the spider's own start requests has failed: {failed}.", FinishReason.START_FAILED)
-                return False
-        failed = await self._login.enter()
-        if failed:
-            self._fail(failed, FinishReason.LOGIN_FAILED)
-        return not failed
+        if self.context.job.start == "first" and (failed := await self._own_requests.make(lambda: start)):
+            why = f"One of the spider's own start requests has failed: {failed}."
+            self.context.fail(why, FinishReason.START_FAILED)
+            return False
+        return await self._own_requests.enter()
 
     def _why_not(self, request: Request) -> str:
         """Asked before a request leaves: those of a batch that was lost do not."""
@@ -184,62 +158,58 @@ class LeasedWork:
         mark = mark_of(request)
         if mark is None:
             return ""
-        begun = self.tracker.begun.get(mark.key)
+        begun = self.context.tracker.begun.get(mark.key)
         if begun is None:
             return "its batch is not this worker's any more"
         begun.touched = True
-        if self._login.wanted:
-            request.meta[SESSION] = self._login.session
+        if self._own_requests.has_login:
+            request.meta[SESSION] = self._own_requests.session
         return ""
 
     def _again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
-        return self._login.again(begun, mark, request)
+        return self._own_requests.again(begun, mark, request)
 
     def _finds(self, salt: str) -> FoundRequests:
         spider = self._crawler.spider
         assert spider
         refuse = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE") == "refuse"
-        sorter = RequestClassifier(self._crawler, spider, key=self._key, slotting=self._slotting, salt=salt)
+        sorter = RequestClassifier(self._crawler, spider, key=self.context.key, slotting=self._slotting, salt=salt)
         return FoundRequests(sorter, stay=Disposition.REFUSED if refuse else Disposition.LOCAL)
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)
         if begun.over or self.feeder.room > 0:
-            self._notifier.tell()
+            self.context.notifier.tell()
 
     async def _keep_forgetting(self) -> None:
         quiet = 0
         while True:
             await asyncio.sleep(LOOK)
-            quiet = 0 if self._login.busy or under_way(self._crawler) else quiet + 1
+            quiet = 0 if self._own_requests.busy or under_way(self._crawler) else quiet + 1
             if quiet > 1:
                 self._forget()
 
     def _forget(self) -> None:
         """Scrapy has nothing left: requests that still count as open have ended without a word."""
-        for begun in [one for one in self.tracker.begun.values() if not one.making]:
+        for begun in [one for one in self.context.tracker.begun.values() if not one.making]:
             if begun.requests:
                 logger.warning("nothing was heard of %d requests of batch %d", begun.requests, begun.key[0])
             begun.forget()
             self._changed(begun)
 
-    def lose_store(self, why: str) -> None:
-        """End the worker, as its store is lost."""
-        self._fail(f"The store was lost: {why}.", FinishReason.STORE_LOST)
-
     def stop(self) -> None:
         """Lease nothing more."""
         self.feeder.stopped = True
-        self._notifier.tell()  # Scrapy 2.13 would let the spider's start go on
+        self.context.notifier.tell()  # Scrapy 2.13 would let the spider's start go on
 
     async def close(self, reason: str) -> None:
         """End all batches, and leave the store."""
         for task in self._tasks:
             task.cancel()
         self.stop()
-        self.client.end()
+        self.context.client.end()
         await self.acker.finish(reason)
-        self.client.close()
+        self.context.client.close()
         self._renewer.stop()
 
 
@@ -272,7 +242,7 @@ class LeaseSession:
     @property
     def tracker(self) -> RequestTracker | None:
         """What counts the requests; None as long as the store is not open."""
-        return None if self._work is None else self._work.tracker
+        return None if self._work is None else self._work.context.tracker
 
     async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
         """The leased requests instead of the spider's own start, which comes first where that was asked for.
@@ -292,7 +262,7 @@ class LeaseSession:
                 async for request in work.feeder.requests():
                     yield request
         except StoreLost as error:
-            work.lose_store(str(error))
+            work.context.lose_store(str(error))
 
     async def _open(self) -> LeasedWork:
         try:
@@ -320,7 +290,7 @@ class LeaseSession:
         limit = ""
         if self._work is not None:
             await self._work.close(reason)
-            limit = self._work.client.limit
+            limit = self._work.context.client.limit
         return self._report.final(reason, problem, limit, self._crawler.stats.get_stats())
 
 

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
+from scrapyd_dist.batches import FinishReason
+
 from ..classifier import count_found
-from ..engine_compat import each
+from ..engine_compat import each, spider_method
 from .work_unit import REPEATED, SESSION, OwnPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy.crawler import Crawler
-
-    from ..classifier import FoundRequests
-    from .lease_client import LeaseClient, Notifier
-    from .request_tracker import RequestTracker
+    from .lease_client import LeaseContext
     from .work_unit import UnitMark, WorkUnit
 
 logger = logging.getLogger(__name__)
@@ -37,30 +35,23 @@ WAY = frozenset(
 
 
 class OwnRequests:
-    """Makes a worker's own requests.
+    """Makes a worker's own requests, and keeps count of its sessions.
 
-    Args:
-        finds: makes room for the requests that its pages lead to.
+    Attributes:
+        session: the number of the session that it is logged in to.
     """
 
-    def __init__(
-        self,
-        crawler: Crawler,
-        name: str,
-        *,
-        tracker: RequestTracker,
-        lease_client: LeaseClient,
-        notifier: Notifier,
-        finds: Callable[[str], FoundRequests],
-    ) -> None:
-        self._crawler, self._name = crawler, name
-        self._tracker, self._lease_client, self._notifier, self._finds = tracker, lease_client, notifier, finds
-        self._times = 0
+    def __init__(self, context: LeaseContext) -> None:
+        self._context, self._tracker, self._crawler = context, context.tracker, context.crawler
+        self._log_in = spider_method(context.crawler, "DISTRIBUTED_LOGIN")
+        self._waiting: list[Callable[[], object]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._times = self.session = 0
 
-    async def __call__(self, make: Callable[[], Any]) -> str:
+    async def make(self, make: Callable[[], Any]) -> str:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
-        finds = self._finds(f"{self._name}:{self._times}:")
+        client, finds = self._context.client, self._context.finds(f"{self._context.job.name}:{self._times}:")
         own = OwnPages(self._tracker.crawl, self._times, finds)
         self._tracker.enter(own)
         try:
@@ -72,37 +63,13 @@ class OwnRequests:
             own.failed = f"{type(error).__name__}: {error}"
         own.making = False
         while not own.over:
-            await self._notifier.wait()
+            await self._context.notifier.wait()
         self._tracker.leave(own)
-        await self._lease_client.missed(finds.take_misses())
+        await client.missed(finds.take_misses())
         counts = finds.take_counts()
         if finds.found or counts:
-            count_found(self._crawler, await self._lease_client.add(finds.found, counts))
+            count_found(self._crawler, await client.add(finds.found, counts))
         return own.failed
-
-
-class Login:
-    """The sessions of one worker.
-
-    Args:
-        method: gives the requests of a login; None where none is needed.
-        failed: is told why a login in the middle of the crawl has failed.
-    """
-
-    def __init__(
-        self,
-        crawler: Crawler,
-        method: Callable[[], Any] | None,
-        *,
-        own_requests: OwnRequests,
-        tracker: RequestTracker,
-        failed: Callable[[str], object],
-    ) -> None:
-        self._crawler, self._method, self._own_requests = crawler, method, own_requests
-        self._tracker, self._failed = tracker, failed
-        self._waiting: list[Callable[[], object]] = []
-        self._task: asyncio.Task[None] | None = None
-        self.session = 0
 
     @property
     def busy(self) -> bool:
@@ -110,18 +77,19 @@ class Login:
         return self._task is not None
 
     @property
-    def wanted(self) -> bool:
-        """Whether there is anything to log in to."""
-        return self._method is not None
+    def has_login(self) -> bool:
+        return self._log_in is not None
 
-    async def enter(self) -> str:
-        """Log in; why it failed, if it did."""
-        reason = "" if self._method is None else await self._own_requests(self._method)
-        return f"The login has failed: {reason}." if reason else ""
+    async def enter(self) -> bool:
+        """Log in, where the spider has a login; False ends the worker, as it has failed."""
+        reason = "" if self._log_in is None else await self.make(self._log_in)
+        if reason:
+            self._context.fail(f"The login has failed: {reason}.", FinishReason.LOGIN_FAILED)
+        return not reason
 
     def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
         """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
-        if self._method is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST:
+        if self._log_in is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST:
             return False
         self._waiting.append(self._repeat_later(begun, mark, request))
         if self._task is None:
@@ -141,9 +109,7 @@ class Login:
 
     async def _renew(self) -> None:
         logger.info("the session has expired; logging in again")
-        reason = await self.enter()
-        if reason:
-            self._failed(reason)
+        await self.enter()
         self.session += 1
         await self._repeat()
 

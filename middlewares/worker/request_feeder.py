@@ -1,6 +1,7 @@
-"""From leases to batches: the next batch is leased while requests of the last one are still being made.
+"""From leases to batches, and from batches to requests: each is made as its spider would have made it.
 
-Part of the worker half: imports Scrapy and the standard library only.
+The next batch is leased while requests of the last one are still being made. A request that cannot be made here fails
+alone, with its reason. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -9,29 +10,32 @@ import logging
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scrapy import Request
+
+from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.payload import PayloadError, decode
 
+from ..codec import ATTRIBUTES, from_value, set_attributes
+from ..engine_compat import spider_method
+from ..targets import with_target
 from .files import PartFile
 from .lease_client import is_suspect
-from .request_builder import RequestBuilder
-from .work_unit import BatchUnit
+from .work_unit import BatchUnit, count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapyd_dist.frontier.backlog import Leased
     from scrapyd_dist.payload import RequestValue
 
-    from ..assignment import Assignment
-    from ..classifier import FoundRequests
     from .batch_acker import BatchAcker
-    from .lease_client import LeaseClient, Notifier
+    from .lease_client import LeaseContext, Notifier
     from .request_tracker import RequestTracker
 
 logger = logging.getLogger(__name__)
@@ -45,34 +49,98 @@ MOST_HELD = 400
 UNLIMITED = 100
 
 
+class UnbuiltRequest(NamedTuple):
+    """A request of a batch that cannot be made, and how the ledger counts it."""
+
+    kind: str
+    reason: str
+    stat: str = "requests_not_made"
+
+
+class RequestBuilder:
+    """Makes the requests of batches; the crawl's key proves that a leased request is its own."""
+
+    def __init__(self, crawler: Crawler, key: bytes | None, *, tracker: RequestTracker, notifier: Notifier) -> None:
+        self._crawler, self._key, self._tracker, self._notifier = crawler, key, tracker, notifier
+        self._hook = spider_method(crawler, "DISTRIBUTED_REQUEST_HOOK")
+        self._attributes: Any = None
+
+    async def requests(self, batch: BatchUnit) -> AsyncIterator[Request]:
+        """The requests of this batch that Scrapy does not have yet."""
+        while batch.todo:
+            index = batch.todo[0]
+            await self._take_attributes(batch.values[index])
+            made = await self._made(batch, batch.values[index])
+            if batch.key not in self._tracker.begun:  # its lease was lost meanwhile
+                return
+            batch.todo.popleft()
+            if isinstance(made, Request):
+                count(self._crawler, "requests_returned")
+                yield self._tracker.watched(made, batch, index)
+            else:
+                count(self._crawler, made.stat)
+                batch.ledger.missed(index, made.kind, made.reason)
+        self._tracker.changed(batch)  # it may have been nothing but requests that cannot be made
+
+    async def _made(self, batch: BatchUnit, value: RequestValue) -> Request | UnbuiltRequest:
+        spider = self._crawler.spider
+        assert spider
+        if self._key is None and not batch.sent and (why := _unproven(value)):
+            return UnbuiltRequest("dead", why)
+        try:
+            request = from_value(with_target(value, self._crawler), spider)
+        except (ValueError, TypeError, AttributeError) as error:  # CannotTravel among them
+            return UnbuiltRequest("dead", f"it cannot be made here: {error}")
+        return request if self._hook is None else await self._hooked(request)
+
+    async def _hooked(self, request: Request) -> Request | UnbuiltRequest:
+        assert self._hook
+        try:
+            answer = self._hook(request)
+            kept = await answer if isawaitable(answer) else answer
+        except Exception as error:
+            logger.exception("the hook for requests failed at %s", request)
+            return UnbuiltRequest("failed", f"the hook for requests failed: {type(error).__name__}: {error}")
+        if kept is None:
+            return UnbuiltRequest("gone", "dropped by the hook", "requests_dropped_by_hook")
+        if not isinstance(kept, Request):
+            return UnbuiltRequest("failed", f"the hook for requests returned a {type(kept).__name__}")
+        return kept
+
+    async def _take_attributes(self, value: RequestValue) -> None:
+        """Give the spider the attributes that travel with a request, once all earlier requests have ended.
+
+        A spider has one value of each: an earlier request's callback would get the wrong one without a word.
+        """
+        wanted = value.get(ATTRIBUTES)
+        if wanted is None or wanted == self._attributes:
+            return
+        while any(begun.busy for begun in self._tracker.begun.values()):
+            await self._notifier.wait()
+        assert self._crawler.spider
+        set_attributes(value, self._crawler.spider)
+        self._attributes = wanted
+
+
+def _unproven(value: RequestValue) -> str:
+    """Why a request is not made without a key that proves it is this project's own."""
+    scheme = value["url"].partition(":")[0].lower()
+    if scheme in {"http", "https"} and "proxy" not in str(value.get("meta", "")):
+        return ""
+    return (
+        f"it is a request of the kind {scheme}:, or by a proxy, and this code carries no key by which it could be known"
+        " whose it is; deploy it with sdist"
+    )
+
+
 class RequestFeeder:
-    """Gives Scrapy the requests of one batch after the other.
+    """Gives Scrapy the requests of one batch after the other; the items of each go to a part in the folder."""
 
-    Args:
-        folder: where parts are written.
-        key: of the crawl, whose batches may be encrypted.
-        finds: makes room for what a batch leads to.
-        broken: is told why no batch can be read.
-    """
-
-    def __init__(
-        self,
-        crawler: Crawler,
-        job: Assignment,
-        folder: Path,
-        *,
-        key: bytes | None,
-        lease_client: LeaseClient,
-        tracker: RequestTracker,
-        acker: BatchAcker,
-        notifier: Notifier,
-        finds: Callable[[str], FoundRequests],
-        broken: Callable[[str], object],
-    ) -> None:
-        self._crawler, self._job, self._folder, self._key = crawler, job, folder, key
-        self._builder = RequestBuilder(crawler, key, tracker=tracker, notifier=notifier)
-        self._lease_client, self._tracker, self._acker, self._notifier = lease_client, tracker, acker, notifier
-        self._finds, self._broken = finds, broken
+    def __init__(self, context: LeaseContext, acker: BatchAcker, folder: Path) -> None:
+        crawler, job = context.crawler, context.job
+        self._context, self._acker, self._folder, self._job = context, acker, folder, job
+        self._notifier, self._client = context.notifier, context.client
+        self._builder = RequestBuilder(crawler, context.key, tracker=context.tracker, notifier=context.notifier)
         self._ready = (crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED) * (1 + max(0, job.ahead))
         self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
@@ -96,13 +164,13 @@ class RequestFeeder:
 
     async def requests(self) -> AsyncIterator[Request]:
         """All that this worker makes; ends when the last batch of it is settled."""
-        while not self.stopped and not self._lease_client.limit:
+        while not self.stopped and not self._client.limit:
             # Items that a component swallows keep batches open without requests, until Scrapy has run dry once.
             if self.room <= 0 or len(self._acker.held) > min(2 * self._ready, MOST_HELD):
                 await self._notifier.wait()
                 continue
             enough = {slot for slot, number in self._of_sites().items() if number > self._enough}
-            leased = await self._lease_client.next(-(-self.room // self._size), enough)
+            leased = await self._client.next(-(-self.room // self._size), enough)
             # Opened all at once: a worker that ends gives back each.
             for one, batch in [(one, self._open(one)) for one in leased]:
                 if is_suspect(one):
@@ -124,31 +192,28 @@ class RequestFeeder:
         """Wait a moment for work; whether none will come."""
         if self._acker.held:
             self._worked = time.monotonic()
-        elif await self._lease_client.no_more() or self._idled():
+        elif await self._client.no_more() or 0 < self._job.idle <= time.monotonic() - self._worked:
             return True
         await self._notifier.wait(self._pause)
         self._pause = min(2 * self._pause, POLL)
         return False
 
-    def _idled(self) -> bool:
-        return bool(self._job.idle) and time.monotonic() - self._worked >= self._job.idle
-
     def _open(self, leased: Leased) -> BatchUnit:
         self._worked, self._pause = time.monotonic(), SOON
-        number = leased.batch.number
-        values, problem = _values(leased, self._key)
+        row, job, crawler = leased.batch, self._job, self._context.crawler
+        values, problem = _values(leased, self._context.key)
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
-        part = PartFile(self._folder, f"{self._job.crawl}.b{number}.a{leased.attempt}")
+        part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
         batch = BatchUnit(
-            self._job.crawl, number, leased.attempt, values, part, finds=self._finds(f"b{number}:"),
-            slot=leased.batch.slot, size=leased.batch.size,
+            job.crawl, row.number, leased.attempt, values, part, finds=self._context.finds(f"b{row.number}:"),
+            slot=row.slot, size=row.size,
         )  # fmt: skip
         self._acker.held[batch.key] = batch
-        self._tracker.enter(batch)
-        self._count("batches_leased")
-        self._count("requests_leased", leased.batch.size)
-        self._note(number, problem)
+        self._context.tracker.enter(batch)
+        count(crawler, "batches_leased")
+        count(crawler, "requests_leased", row.size)
+        self._note(row.number, problem)
         if problem:
             batch.problem = problem
             self._acker.changed(batch)
@@ -161,10 +226,8 @@ class RequestFeeder:
         elif self._unread is not None:
             self._unread += 1
             if self._unread >= UNREADABLE:
-                self._broken(f"Batch {number} cannot be crawled, and none before it could be: {problem}.")
-
-    def _count(self, name: str, number: int = 1) -> None:
-        self._crawler.stats.inc_value(f"distributed/{name}", number)
+                why = f"Batch {number} cannot be crawled, and none before it could be: {problem}."
+                self._context.fail(why, FinishReason.REFUSED)
 
 
 def of_a_site(crawler: Crawler) -> int:

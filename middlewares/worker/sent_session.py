@@ -23,7 +23,7 @@ from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock, guard
-from .request_builder import RequestBuilder
+from .request_feeder import RequestBuilder
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, WorkRefused
 

@@ -10,7 +10,7 @@ import logging
 import time
 from array import array
 from collections import deque
-from itertools import count
+from itertools import count as numbers
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -20,6 +20,7 @@ from scrapyd_dist.payload import REPLACES
 from ..codec import PagesUsedUp
 
 if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
     from twisted.python.failure import Failure
 
     from scrapyd_dist.payload import RequestValue
@@ -175,6 +176,11 @@ class UnitMark(NamedTuple):
         return self.batch, self.attempt
 
 
+def count(crawler: Crawler, name: str, number: int = 1) -> None:
+    """Add to Scrapy's statistics of this worker."""
+    crawler.stats.inc_value(f"distributed/{name}", number)
+
+
 def mark_of(page: Any) -> UnitMark | None:
     """The mark of a request, of a response, or of a failure that Scrapy told an errback of."""
     meta = getattr(getattr(page, "request", page), "meta", None)
@@ -192,7 +198,7 @@ class WorkUnit:
         self.touched = False  #: a request of it may have left this process
         self._open: set[int] = set()
         self._items = 0
-        self._serials = count()
+        self._serials = numbers()
 
     def begin(self, index: int | None = None, source: int | None = None) -> UnitMark:
         """One more request is open; one that is none of the batch's own has followed from the `source`."""

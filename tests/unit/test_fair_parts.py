@@ -1,36 +1,23 @@
-"""Fair work, part by part: a slot for each site, what is cut when, what batches are made of, how much is taken."""
+"""Fair work, part by part: a slot for each site, what is cut when, what batches are made of."""
 
-import asyncio
-from collections import Counter
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
-from scrapy.utils.test import get_crawler
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
-from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.producer.crawl_request import worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
-from scrapyd_dist.middlewares.worker.lease_client import Notifier
-from scrapyd_dist.middlewares.worker.request_feeder import RequestFeeder
 
-from scrapyd_dist.batches import Batch
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, Leased, SlotCount, check_slot_name
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotCount, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import SITE, SlotRule, slot_of_site
-from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling import batcher
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, SlotBatcher, portions
 from scrapyd_dist.scheduling.buffers import buffer_for
@@ -243,114 +230,3 @@ def test_the_age_is_that_of_the_oldest_whatever_has_gone_before_it() -> None:
     assert [sites(cut) for cut in cutter.due(5.0)] == ["bb"]
     assert cutter.due(5.9) == []
     assert [sites(cut) for cut in cutter.due(6.0)] == ["b"]
-
-
-# how much a worker takes
-
-
-class Sites:
-    """A frontier with so many batches of each site; nothing ends but what a test ends."""
-
-    limit = ""
-
-    def __init__(self, counts: dict[str, int], size: int = 10) -> None:
-        self.left, self.size = Counter(counts), size
-        self.asked: list[int] = []
-        self.held: dict[Any, Any] = {}
-        self.begun: dict[Any, Any] = {}
-        self.feeder: Any = None
-        self.given = 0
-
-    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
-        self.asked.append(limit)
-        under_way = Counter(dict.fromkeys(self.left, 0))
-        for batch in self.held.values():
-            under_way[batch.slot] += batch.requests
-        order = [slot for slot, _ in reversed(under_way.most_common()) if self.left[slot] and slot not in enough]
-        leased = [self._batch(slot) for slot in order[:limit]]
-        if not leased:
-            self.feeder.stopped = True
-        return leased
-
-    def _batch(self, slot: str) -> Leased:
-        self.left[slot] -= 1
-        self.given += 1
-        payload = encode([{"url": f"http://{slot}/{self.given}/{at}"} for at in range(self.size)])
-        return Leased(batch=Batch(number=self.given, size=self.size, slot=slot), attempt=1, payload=payload)
-
-    async def no_more(self) -> bool:
-        return True
-
-    def enter(self, batch: Any) -> None:
-        self.begun[batch.key] = batch
-
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
-        batch.begin(index)
-        return request
-
-    def changed(self, batch: Any) -> None:
-        """Nothing ends."""
-
-    def of_each(self) -> Counter[str]:
-        """Slot -> requests that the worker has."""
-        have: Counter[str] = Counter()
-        for batch in self.held.values():
-            have[batch.slot] += batch.requests
-        return have
-
-
-class _Full(Notifier):
-    """Nobody waits for news: the worker has all that it wants."""
-
-    frontier: Sites
-
-    async def wait(self, timeout: float | None = None) -> None:
-        self.frontier.feeder.stopped = True
-
-
-def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
-    """What a worker has of each site when it wants nothing more."""
-    crawler = get_crawler(Spider, settings)
-    crawler.spider = crawler._create_spider("any")
-    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", fair=SPREAD, batch_size=frontier.size)
-    parts: Any = SimpleNamespace(it=frontier)
-    news = _Full()
-    news.frontier = frontier
-    frontier.feeder = RequestFeeder(
-        crawler, job, folder, key=None, lease_client=parts.it, tracker=parts.it, acker=parts.it, notifier=news,
-        finds=lambda salt: None, broken=lambda problem: None,  # type: ignore[arg-type, return-value]  # nothing is found
-    )  # fmt: skip
-
-    async def feed() -> int:
-        return len([request async for request in frontier.feeder.requests()])
-
-    with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(asyncio.run, feed()).result(20)
-    for batch in frontier.held.values():
-        batch.part.discard()
-    assert made == sum(frontier.of_each().values())
-    return frontier.of_each()
-
-
-def many(number: int) -> dict[str, int]:
-    return {f"site{at}.com": 5 for at in range(number)}
-
-
-def test_a_worker_takes_so_many_sites_that_its_downloader_is_busy(tmp_path: Path) -> None:
-    frontier = Sites(many(200))
-    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
-    assert set(has.values()) == {10}
-    assert len(has) == 30  # of each 8 can be under way: 240, twice what it makes at one time
-    assert frontier.asked == [30]
-
-
-@pytest.mark.parametrize("why", [{"DOWNLOAD_DELAY": 1}, {"AUTOTHROTTLE_ENABLED": True}, {"DISTRIBUTED_THROTTLE": True}])
-def test_where_sites_are_asked_one_request_at_a_time_it_takes_more_sites(why: dict[str, Any], tmp_path: Path) -> None:
-    has = taken(Sites(many(50)), tmp_path, CONCURRENT_REQUESTS=16, **why)
-    assert len(has) == 32
-
-
-def test_of_the_last_sites_it_takes_enough_and_leaves_the_rest_to_others(tmp_path: Path) -> None:
-    frontier = Sites({"one.com": 100, "two.com": 100}, size=4)
-    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
-    assert has == {"one.com": 12, "two.com": 12}  # more than 8

@@ -1,52 +1,50 @@
-"""How many batches a pulling worker takes at a time: enough to work, and never all that the others could do."""
+"""How many batches a leasing worker takes at a time: enough to work, and never all that the others could do."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
-from scrapyd_dist.middlewares.worker.lease_client import Notifier
+from scrapyd_dist.middlewares.worker.lease_client import LeaseContext, Notifier
 from scrapyd_dist.middlewares.worker.request_feeder import POLL, SOON, RequestFeeder
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.frontier.backlog import Leased
+from scrapyd_dist.frontier.backlog import SPREAD, Leased
 from scrapyd_dist.payload import encode
 
 JOB = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", url="http://one")
 
 
 class Frontier:
-    """Batches of these sizes; what is leased ends as soon as its requests are made."""
+    """Batches of these sizes, and what a feeder sees of a worker: what is leased ends once its requests are made."""
 
     limit = ""
+    job = JOB
 
     def __init__(self, sizes: list[int], *, unreadable: frozenset[int] = frozenset()) -> None:
-        self.unreadable = unreadable  #: numbers of batches
-        self.sizes, self.asked, self.taken = sizes, [], 0  # type: ignore[var-annotated]  # of batches
+        self.sizes, self.unreadable = sizes, unreadable  #: numbers of batches
+        self.asked: list[int] = []
+        self.taken = 0
         self.held: dict[Any, Any] = {}
         self.begun: dict[Any, Any] = {}
+        self.feeder: Any = None
+
+    def leased(self, size: int, slot: str = "") -> Leased:
+        self.taken += 1
+        values = [{"url": f"http://web/{self.taken}/{at}"} for at in range(size)]
+        payload = {} if self.taken in self.unreadable else encode(values)
+        return Leased(batch=Batch(number=self.taken, size=size, slot=slot), attempt=1, payload=payload)
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
         self.asked.append(limit)
-        sizes = self.sizes[self.taken : self.taken + limit]
-        first = self.taken + 1
-        self.taken += len(sizes)
-        return [
-            Leased(
-                batch=Batch(number=number, size=size),
-                attempt=1,
-                payload=encode([{"url": f"http://web/{number}/{n}"} for n in range(size)])
-                if number not in self.unreadable
-                else {},
-            )
-            for number, size in enumerate(sizes, first)
-        ]
+        return [self.leased(size) for size in self.sizes[self.taken : self.taken + limit]]
 
     async def no_more(self) -> bool:
         return True
@@ -62,8 +60,28 @@ class Frontier:
             batch.part.close()
 
 
-async def drain(feeder: RequestFeeder) -> int:
-    return len([request async for request in feeder.requests()])
+def made_of(frontier: Any, folder: Path, notifier: Notifier | None = None, **settings: Any) -> tuple[int, list[str]]:
+    """How many requests a worker makes of these batches, and why it ended early."""
+    crawler = get_crawler(Spider, {"CONCURRENT_REQUESTS": 16, **settings})
+    crawler.spider = crawler._create_spider("any")
+    why: list[str] = []
+
+    def fail(problem: str, _: Any) -> None:
+        frontier.feeder.stopped = True
+        why.append(problem)
+
+    nothing: Any = lambda salt: None  # noqa: E731 - no batch leads to anything
+    context = LeaseContext(
+        crawler=crawler, job=frontier.job, key=None, client=frontier, tracker=frontier,
+        notifier=notifier or Notifier(), finds=nothing, fail=fail,
+    )  # fmt: skip
+    frontier.feeder = feeder = RequestFeeder(context, frontier, folder)
+
+    async def drain() -> int:
+        return len([request async for request in feeder.requests()])
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, drain()).result(20), why
 
 
 @pytest.mark.parametrize(
@@ -78,26 +96,6 @@ def test_a_worker_takes_no_more_than_it_can_begin(sizes: list[int], most: list[i
     frontier = Frontier(sizes)
     assert made_of(frontier, tmp_path) == (sum(sizes), [])
     assert sorted(set(frontier.asked)) == most
-
-
-def made_of(frontier: Frontier, folder: Path, news: Notifier | None = None) -> tuple[int, list[str]]:
-    """How many requests a worker makes of these batches, and why it ended early."""
-    crawler = get_crawler(Spider, {"CONCURRENT_REQUESTS": 16})
-    crawler.spider = crawler._create_spider("any")
-    parts: Any = SimpleNamespace(lease_client=frontier, tracker=frontier, acker=frontier)
-    why: list[str] = []
-    feeder = RequestFeeder(
-        crawler, JOB, folder, key=None, lease_client=parts.lease_client, tracker=parts.tracker, acker=parts.acker,
-        notifier=news or Notifier(),
-        finds=lambda salt: None, broken=lambda problem: _end(feeder, why, problem),  # type: ignore[arg-type, return-value]  # nothing is found
-    )  # fmt: skip
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, drain(feeder)).result(20), why
-
-
-def _end(feeder: RequestFeeder, why: list[str], problem: str) -> None:
-    feeder.stopped = True
-    why.append(problem)
 
 
 def test_a_batch_that_cannot_be_read_costs_nothing_else(tmp_path: Path) -> None:
@@ -135,7 +133,7 @@ class Late(Frontier):
 
 
 class Waits(Notifier):
-    """Notes for how long somebody would have waited."""
+    """Notes for how long the worker would have waited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,3 +149,75 @@ def test_who_waits_for_work_asks_again_soon_at_first_and_then_less_often(tmp_pat
     longer = [SOON, 2 * SOON, 4 * SOON, 8 * SOON, POLL, POLL]
     assert waits.seconds == [*longer, *longer[:5]]
     assert sum(longer[:3]) < POLL
+
+
+# where workers share the slots fairly, and each site has one
+
+
+class Sites(Frontier):
+    """So many batches of each site, leased as a fair store does; nothing ends."""
+
+    def __init__(self, counts: dict[str, int], size: int = 10) -> None:
+        super().__init__([])
+        self.left, self.size = Counter(counts), size
+        self.job = replace(JOB, fair=SPREAD, batch_size=size)
+
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        self.asked.append(limit)
+        has = self.has()
+        order = sorted((slot for slot in self.left if self.left[slot] and slot not in enough), key=has.__getitem__)
+        self.feeder.stopped = not order
+        self.left.subtract(order[:limit])
+        return [self.leased(self.size, slot) for slot in order[:limit]]
+
+    def watched(self, request: Any, batch: Any, index: int) -> Any:
+        batch.begin(index)
+        return request
+
+    def changed(self, batch: Any) -> None:
+        """Nothing ends."""
+
+    def has(self) -> Counter[str]:
+        """Slot -> requests that the worker has."""
+        have: Counter[str] = Counter()
+        for batch in self.held.values():
+            have[batch.slot] += batch.requests
+        return have
+
+
+def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
+    """What a worker has of each site when it wants nothing more."""
+
+    class Full(Notifier):
+        async def wait(self, timeout: float | None = None) -> None:
+            frontier.feeder.stopped = True
+
+    made, _ = made_of(frontier, folder, Full(), **settings)
+    for batch in frontier.held.values():
+        batch.part.discard()
+    assert made == sum(frontier.has().values())
+    return frontier.has()
+
+
+def many(number: int) -> dict[str, int]:
+    return {f"site{at}.com": 5 for at in range(number)}
+
+
+def test_a_worker_takes_so_many_sites_that_its_downloader_is_busy(tmp_path: Path) -> None:
+    frontier = Sites(many(200))
+    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
+    assert set(has.values()) == {10}
+    assert len(has) == 30  # of each 8 can be under way: 240, twice what it makes at one time
+    assert frontier.asked == [30]
+
+
+@pytest.mark.parametrize("why", [{"DOWNLOAD_DELAY": 1}, {"AUTOTHROTTLE_ENABLED": True}, {"DISTRIBUTED_THROTTLE": True}])
+def test_where_sites_are_asked_one_request_at_a_time_it_takes_more_sites(why: dict[str, Any], tmp_path: Path) -> None:
+    has = taken(Sites(many(50)), tmp_path, CONCURRENT_REQUESTS=16, **why)
+    assert len(has) == 32
+
+
+def test_of_the_last_sites_it_takes_enough_and_leaves_the_rest_to_others(tmp_path: Path) -> None:
+    frontier = Sites({"one.com": 100, "two.com": 100}, size=4)
+    has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
+    assert has == {"one.com": 12, "two.com": 12}  # more than 8
