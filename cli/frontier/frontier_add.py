@@ -172,9 +172,9 @@ def _worklist(settings: Any, key: bytes, callback: str | None, priority: int, *,
 
 
 def _project(settings: Any) -> str:
-    from scrapyd_dist.middlewares.producer.preflight import find_project
+    from scrapyd_dist.middlewares.producer.crawl_request import find_project
 
-    return find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME")).name
+    return find_project(settings).name
 
 
 def _producer(

@@ -74,10 +74,10 @@ def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[
 
 
 async def judge_items(
-    policy: CompletionPolicy, repository: CrawlRepository, spec: JobRequest, items: int
+    policy: CompletionPolicy, repository: CrawlRepository, spec: JobRequest, items: int, *, limited: bool
 ) -> tuple[list[str], str]:
     """What is to be said of the number of items: warnings, and why they are fewer than were asked for."""
-    if repository.limited:  # it says nothing of the site
+    if limited:  # it says nothing of the site
         return [], too_few(items, policy.min_items)
     earlier = earlier_items(repository.id, spec.args, await repository.all_crawls(), spec.spider)
     said = unusual(items, earlier)

@@ -137,18 +137,16 @@ def _not_kept(version: str) -> str:
     )
 
 
-def import_from(code: CrawlCode, crawl: Path, root: Path) -> None:
-    """From now on this process imports the project from the kept egg, and nothing of it was imported so far.
+def import_code(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
+    """Let this process import the project as the crawl has to run it; arguments and errors as of `code_of`.
 
-    Loose files beside the project's packages are found in the working tree, as ever.
-
-    Args:
-        code: with an egg.
-        crawl: the crawl's folder.
-        root: the project's folder, whose place on the path the unpacked egg takes.
+    Nothing of the project was imported so far. A kept egg is unpacked, and takes the place of the project's folder on
+    the path. Loose files beside the project's packages are found in the working tree, as ever.
     """
+    code = code_of(row, crawl, root, store)
     folder = code.folder(crawl)
-    assert folder is not None
+    if folder is None:
+        return code
     assert code.files is not None
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -161,6 +159,7 @@ def import_from(code: CrawlCode, crawl: Path, root: Path) -> None:
     places = {"", str(root), str(root.resolve())}
     sys.path[:] = [str(folder), *(place for place in sys.path if place not in places), str(root)]
     os.environ["SCRAPY_SETTINGS_MODULE"] = code.settings_module
+    return code
 
 
 def runs_here(code: CrawlCode, crawl: Path) -> bool:

@@ -7,7 +7,7 @@ import logging
 import shlex
 import subprocess
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,34 +17,41 @@ from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.store.reach import Ways
 
 from .crawl_code import TODAYS, CrawlCode
+from .crawl_request import job_settings, shared_settings, worker_settings
 from .preflight import bring, members_of, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from scrapy.settings import BaseSettings
 
     from scrapyd_dist.nodes import NodeRecord
-    from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.node_state import NodeState
     from scrapyd_dist.store.reach import Way
     from scrapyd_dist.transports import AsyncSender
 
     from .crawl_repository import CrawlRepository
-    from .preflight import Prepared, PreparedProject
+    from .crawl_request import CrawlRequest
+    from .preflight import Prepared
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
-
-
+T = TypeVar("T")
 #: how entries begin that name a list, and a command that prints one
 FILE, COMMAND = "file:", "cmd:"
 #: characters of what a command says on standard error that are told
 TOLD = 300
+#: what makes that workers need the store, where no setting does
+RULES = "rules of `sdist throttle`"
+#: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
+PRODUCER = "producer"
 
 
 class NodeSources:
@@ -54,25 +61,21 @@ class NodeSources:
     were added to the store join, unless DISTRIBUTED_NODES has only names and addresses.
     """
 
-    def __init__(self, options: ProducerOptions, project: PreparedProject) -> None:
-        self._options = options
-        self._project = project
+    def __init__(self, request: CrawlRequest) -> None:
+        self._options, self._project = request.options, request.project
         self._said: dict[str, tuple[object, tuple[Node, ...]]] = {}  #: list -> its stamp then, and what it said
         self._wrong: dict[str, str] = {}  #: list -> what was told of it
 
     def read(self, records: Sequence[NodeRecord] = ()) -> tuple[Node, ...]:
-        """The nodes that are listed now, each once.
-
-        Args:
-            records: what the store has of nodes.
+        """The nodes that are listed now, each once; `records` are those of the store.
 
         Raises:
             ConfigError: a list cannot be read, and could not be before.
         """
-        named = self._named()
-        entries = self._options.nodes
+        named, entries = self._named(), self._options.nodes
         alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
-        added = [] if alone else [self._added(repository) for repository in records if repository.url]
+        extra = () if alone else (record for record in records if record.url)
+        added = [config.with_netrc(Node.parse(record.url, name=record.name)) for record in extra]
         nodes = distinct(one for node in (*named, *added) for one in self._addresses(node))
         return nodes or local_nodes.running(self._project.state)
 
@@ -94,20 +97,16 @@ class NodeSources:
         if entry.startswith(FILE):
             path = self._project.root / Path(entry.removeprefix(FILE)).expanduser()
             name = f"the list of nodes {path}"
-            return self._list(name, _stamp(path), lambda: self._parsed(_text_of(path), str(path)))
+            return self._list(name, _stamp(path), lambda: self._nodes_in(_text_of(path), str(path)))
         if entry.startswith(COMMAND):
             command = entry.removeprefix(COMMAND)
             read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
             what = f"the output of {_program(command)}"
-            return self._list(entry, self._turn(), lambda: self._parsed(read(), what))
+            return self._list(entry, self._turn(), lambda: self._nodes_in(read(), what))
         return (_of_text(entry, self._targets()),)
 
-    def _parsed(self, text: str, where: str) -> tuple[Node, ...]:
+    def _nodes_in(self, text: str, where: str) -> tuple[Node, ...]:
         return nodes_of(text, where, self._targets(), self._project.root)
-
-    @staticmethod
-    def _added(repository: NodeRecord) -> Node:
-        return config.with_netrc(Node.parse(repository.url, name=repository.name))
 
     def _addresses(self, node: Node) -> tuple[Node, ...]:
         """The node itself, or one for each address of its name."""
@@ -209,11 +208,7 @@ def _text_of(path: Path) -> str:
 
 
 def _output_of(command: str, folder: Path, timeout: float) -> str:
-    """What a command prints.
-
-    Raises:
-        ConfigError: it cannot be run, takes too long, or ends with another code than 0.
-    """
+    """What a command prints; ConfigError if it cannot be run, takes too long, or ends with another code than 0."""
     what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES),"
     try:
         done = subprocess.run(
@@ -235,111 +230,82 @@ def _program(command: str) -> str:
     return (command.split() or [""])[0]
 
 
-T = TypeVar("T")
-
-
-#: what makes that workers need the store, where no setting does
-RULES = "rules of `sdist throttle`"
-
-
-#: the name under which the process of a crawl fills the crawl's own frontier; the one that goes on with it has the same
-PRODUCER = "producer"
-
-
+@dataclass(kw_only=True)
 class CrawlNodes:
-    """The nodes of one crawl, which have its code.
+    """The nodes of one crawl, which have its code."""
 
-    Args:
-        sources: where they are listed.
-        options: what the crawl was given.
-        project: whose code the nodes get.
-        spider: its name.
-        repository: the crawl's.
-        prepared: the nodes at the start.
-        ways: to the store, for workers.
-        unreached: the nodes that are sent their batches since their workers do not reach the store, with the reason.
-    """
-
-    def __init__(
-        self,
-        sources: NodeSources,
-        options: ProducerOptions,
-        project: PreparedProject,
-        spider: str,
-        repository: CrawlRepository,
-        prepared: Prepared,
-        ways: Ways,
-        unreached: Mapping[str, str],
-    ) -> None:
-        self._sources, self.options, self._spider = sources, options, spider
-        self.project = project
-        self._rules = repository.rules
-        self.prepared = prepared
-        self.warnings = list(prepared.warnings)
-        self.ways, self.unreached = ways, unreached
-        self._unreadable = ""  #: why the list of nodes could not be read last, as it was told
+    request: CrawlRequest  #: its options as the nodes allow
+    repository: CrawlRepository
+    sources: NodeSources
+    prepared: Prepared
+    members: list[NodeState]  #: at the start; the scheduler's, once there is one
+    ways: Ways  #: to the store, for workers
+    warnings: list[str]
+    _unreadable: str = ""  #: why the list of nodes could not be read last
 
     @classmethod
-    async def prepare(
-        cls,
-        options: ProducerOptions,
-        project: PreparedProject,
-        spider: str,
-        repository: CrawlRepository,
-        code: CrawlCode = TODAYS,
-    ) -> CrawlNodes:
-        """Find the nodes, and bring them the code.
-
-        Args:
-            options: what the crawl was given.
-            project: whose code the nodes get.
-            spider: its name.
-            repository: the crawl's.
-            code: what is settled of it.
-
-        Raises:
-            DistError: nothing can be started, for this reason.
-        """
-        sources = NodeSources(options, project)
+    async def prepare(cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS) -> CrawlNodes:
+        """Find the nodes, and bring them the code, of which `code` is settled; DistError if nothing can be started."""
+        sources = NodeSources(request)
         nodes = await in_thread(partial(sources.read, await repository.nodes()))
-        prepared = await in_thread(partial(prepare, options, project, spider, nodes, code=code))
-        ways = Ways(repository.where, prepared.key)
-        members = members_of(prepared)
-        unreached = await in_thread(partial(find_unreached, options, members, ways))
-        if unreached and all(member.node.name in unreached for member in members if member.able):
-            options = replace(options, leases=False)
-        return cls(sources, options, project, spider, repository, prepared, ways, unreached)
+        prepared = await in_thread(partial(prepare, request, nodes, code=code))
+        ways, members = Ways(request.store, prepared.key), members_of(prepared)
+        await in_thread(partial(note_unreached, request.options, members, ways))
+        able = [member for member in members if member.able]
+        if able and all(member.unreached for member in able):
+            request = replace(request, options=replace(request.options, leases=False))
+        return cls(
+            request=request,
+            repository=repository,
+            sources=sources,
+            prepared=prepared,
+            members=members,
+            ways=ways,
+            warnings=list(prepared.warnings),
+        )
+
+    async def job_request(self, settings: BaseSettings, **own: Any) -> JobRequest:
+        """What all jobs of the crawl, with these settings, have in common; `own` are further fields."""
+        request, options = self.request, self.request.options
+        return JobRequest(
+            crawl=self.repository.id,
+            home=self.repository.home,
+            project=request.project.name,
+            spider=request.spider,
+            version=self.prepared.version,
+            settings={**worker_settings(options, settings), **job_settings(request.given, options)},
+            args=request.args,
+            shared=shared_settings(settings),
+            collected=await self.repository.collected(),
+            **own,
+        )
 
     async def scheduler(
-        self,
-        spec: JobRequest,
-        *,
-        repository: CrawlRepository,
-        sender: AsyncSender,
-        staffing: ScalingPolicy | None = None,
+        self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None
     ) -> Scheduler:
-        """What sees to it that the batches of a crawl or of a frontier are worked on here, and come home.
+        """The scheduler of the batches of a crawl or frontier.
 
         Args:
             spec: what all jobs have in common; it says what a frontier's rows are.
-            repository: the row and folder of the crawl or frontier.
             sender: makes the calls.
             staffing: how many workers `sdist consume` was asked for; None: for a crawl, which fills its own frontier.
 
         Raises:
             ConfigError: workers need the store, and no node's workers reach it.
         """
+        options, limits = self.request.options, self.request.options.limits
+        rules = await self.repository.rules()
+        self.warnings += await in_thread(partial(check_reach, options, self.members, self.ways, rules=rules))
         common: dict[str, Any] = {
             "spec": spec,
-            "members": await self._members(),
-            "store": repository.thread,
+            "members": self.members,
+            "store": self.repository.thread,
             "sender": sender,
-            "folder": repository.parts,
+            "folder": self.repository.parts,
             "prepare": self._bring,
             "listed": self._listed,
             "key": self.prepared.key,
         }
-        options, limits = self.options, self.options.limits
         if staffing is not None and spec.rows:
             limits, scaling = replace(limits, max_jobs=staffing.most), ScalingPolicy(max_time=staffing.max_time)
             return Scheduler(**common, limits=limits, scaling=scaling)
@@ -352,41 +318,20 @@ class CrawlNodes:
             return Scheduler(**common, reach=self.ways, sends=options.sends, scaling=options.scaling)
         return Scheduler(**common)
 
-    async def _members(self) -> list[NodeState]:
-        """The nodes at the start. Where workers need the store, those that do not reach it are not used.
-
-        They need it where a setting says so, and where the store has rules that the crawl is to heed.
-
-        Raises:
-            ConfigError: no node's workers reach it.
-        """
-        members = members_of(self.prepared)
-        for member in members:
-            member.unreached = self.unreached.get(member.node.name, "")
-        needs, heeds = self.options.why_reach, self.options.heeds
-        if not needs and heeds and await self._rules():
-            needs = RULES
-        if needs:
-            self.warnings += await in_thread(partial(check_reach, members, self.ways, needs))
-        elif heeds:
-            await in_thread(partial(note_deaf, members, self.ways))
-        return members
-
     async def _bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
-        node = member.node
-        work = partial(bring, self.options, self.project, node, self.prepared, self._spider)
-        wrong = await in_thread(work)
-        if not wrong and (self.options.throttled or self.options.heeds):  # a manager looks for itself
+        node, options = member.node, self.request.options
+        wrong = await in_thread(partial(bring, self.request, node, self.prepared))
+        if not wrong and (options.throttled or options.heeds):  # the autoscaler asks for its workers itself
             member.deaf = (await in_thread(partial(self.ways, node))).reason
-            if self.options.throttled or (member.deaf and await self._rules()):
+            if options.throttled or (member.deaf and await self.repository.rules()):
                 wrong = member.deaf
         return wrong
 
     async def _listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
         """The nodes that are listed now; None when that cannot be told at the moment."""
         try:
-            return await in_thread(partial(self._sources.read, records))
+            return await in_thread(partial(self.sources.read, records))
         except ConfigError as error:  # a list that was never read before, or a record that makes no sense
             if str(error) != self._unreadable:  # it is read once a second
                 self._unreadable = str(error)
@@ -394,25 +339,38 @@ class CrawlNodes:
             return None
 
 
-def stop_code(coordinator: Scheduler) -> int:
-    """The exit code of a coordinator that has stopped before the end: what there is to be set right, or to go on."""
-    if coordinator.unreached:
+def stop_code(scheduler: Scheduler) -> int:
+    """The exit code of a scheduler that has stopped before the end: there is something to set right, or to go on."""
+    if scheduler.unreached:
         return 2
-    return 1 if coordinator.failed else 3
+    return 1 if scheduler.failed else 3
 
 
-def check_reach(members: Sequence[NodeState], ways: Callable[[Node], Way], needs: str) -> list[str]:
-    """Mark the nodes whose workers do not reach the store; what is to be said of them. Blocking.
+def note_unreached(options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:
+    """Note why the workers of a node do not reach the store, where it is sent its batches then. Blocking."""
+    if options.leases and options.sends:
+        for member in members:
+            if member.able:
+                member.unreached = ways(member.node).reason
 
-    Args:
-        members: the nodes.
-        ways: to the store.
-        needs: which settings make that workers need it, or `RULES`.
+
+def check_reach(
+    options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way], *, rules: int
+) -> list[str]:
+    """Where workers need the store, mark the nodes whose workers do not reach it as unfit, with a warning for each.
+
+    They need it where a setting says so, and where the store has rules that the crawl is to heed. Without rules, nodes
+    whose workers would not hear of a later one are noted as `deaf`. Blocking.
 
     Raises:
-        ConfigError: that is so with all of them.
+        ConfigError: workers need the store, and those of no node reach it.
     """
     usable = [member for member in members if member.able]
+    needs = options.why_reach or (RULES if options.heeds and rules else "")
+    if not needs:
+        for member in usable if options.heeds else ():
+            member.deaf = ways(member.node).reason
+        return []
     for member in usable:
         member.unfit = ways(member.node).reason
     if usable and not any(member.able for member in usable):
@@ -428,26 +386,6 @@ def check_reach(members: Sequence[NodeState], ways: Callable[[Node], Way], needs
             f" Without {needs.partition(',')[0]} the nodes need not reach the store."
         )
     return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
-
-
-def find_unreached(
-    options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way]
-) -> dict[str, str]:
-    """Why the workers of a node do not reach the store, by the names of the nodes that are sent their batches then.
-
-    Blocking.
-    """
-    if not (options.leases and options.sends):
-        return {}
-    reasons = {member.node.name: ways(member.node).reason for member in members if member.able}
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
-def note_deaf(members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:
-    """Note the nodes whose workers would not hear of a rule that is made later. Blocking."""
-    for member in members:
-        if member.able:
-            member.deaf = ways(member.node).reason
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -28,7 +28,6 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from .crawl_code import code_of, keep
 from .item_exporters import exporter_for, with_format
-from .preflight import store_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from .crawl_code import CrawlCode
     from .crawl_request import CrawlRequest
-    from .preflight import Prepared, PreparedProject
+    from .preflight import Prepared
     from .producer_options import ProducerOptions
 
 #: crawls whose files on the nodes may go are named to the workers, at most so many
@@ -52,23 +51,22 @@ COLLECTED = 20
 OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OUTPUTS", "DISTRIBUTED_STORE"})
 
 
-def open_thread(options: ProducerOptions, project: PreparedProject) -> StoreThread:
+def open_thread(request: CrawlRequest) -> StoreThread:
     """The store of the crawl, on its thread."""
-    return StoreThread(open_store(store_address(options, project), key=state_key(project.state)))
+    return StoreThread(open_store(request.store, key=state_key(request.project.state)))
 
 
-async def find_row(
-    thread: StoreThread, options: ProducerOptions, project: PreparedProject, spider: str, asked: CrawlRequest
-) -> Crawl:
+async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
     """The row of this crawl: a new one, or the one that a command or an earlier process made for it."""
+    options, spider = request.options, request.spider
     if options.crawl is not None:
         with suppress(NothingMatched):
             return await thread(thread.store.own_crawl, options.crawl)
     while True:
         taken = {crawl.id for crawl in await thread(thread.store.crawls)}
         name = options.crawl or crawl_name(spider, datetime.now(timezone.utc), taken)
-        kept = _kept(asked, asked_outputs(options, name))
-        row = Crawl(id=name, project=project.name, spider=spider, created=time.time(), options=kept)
+        kept = _kept(request, asked_outputs(options, name))
+        row = Crawl(id=name, project=request.project.name, spider=spider, created=time.time(), options=kept)
         try:
             await thread(thread.store.add_crawl, row)
         except NameTaken:  # by a crawl that began in the same second
@@ -78,12 +76,12 @@ async def find_row(
             return row
 
 
-def _kept(asked: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+def _kept(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any]:
     """The options with which a producer goes on with this crawl, where no command has kept them."""
     return {
         "settings": {"DISTRIBUTED_OUTPUTS": [{**one, "path": str(Path(one["path"]).absolute())} for one in outputs]},
-        "spider_settings": {name: value for name, value in asked.given.items() if name not in OUTPUT_SETTINGS},
-        "args": dict(asked.args),
+        "spider_settings": {name: value for name, value in request.given.items() if name not in OUTPUT_SETTINGS},
+        "args": dict(request.args),
         "cwd": str(Path.cwd()),
     }
 
@@ -100,33 +98,27 @@ class CrawlRepository:
     Args:
         thread: the store.
         row: the crawl's, as it is when this process takes it up.
-        options: what the crawl was given.
-        project: whose state folder it is in.
-        counted: is told the account of found requests, part by part, when the store has it.
+        request: what the crawl is to be.
+        counted: is called with the account of found requests, part by part, when the store has it.
     """
 
     def __init__(
         self,
         thread: StoreThread,
         row: Crawl,
-        options: ProducerOptions,
-        project: PreparedProject,
+        request: CrawlRequest,
         counted: Callable[[Mapping[str, int]], object] = lambda _: None,
     ) -> None:
         self._counted = counted
-        self._options = options
-        self._project = project
-        self.where = store_address(options, project)
-        self.thread = thread
-        self._db = thread.store
-        self.row, self.id, self.started = row, row.id, row.created
-        self.folder = project.state / "crawls" / row.id
+        self._options, self._project, self._where = request.options, request.project, request.store
+        self.thread, self._db = thread, thread.store
+        self.row, self.id = row, row.id
+        self.folder = self._project.state / "crawls" / row.id
         before = row.summary.get("duration_s")
         self._ran_before = float(before or 0.0)
         self._taken = row.created if before is None else time.time()
         self.counts: dict[str, int] = {}
         self.state = CrawlState.STARTING
-        self.when_refused = row.when_refused
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
         self._misses: list[Miss] = []
         self._sampled: float | None = None
@@ -134,7 +126,7 @@ class CrawlRepository:
     @property
     def home(self) -> str:
         """The crawl's folder in the nodes' logs."""
-        return home_of(self.id, self.started)
+        return home_of(self.id, self.row.created)
 
     @property
     def ran(self) -> float:
@@ -145,11 +137,6 @@ class CrawlRepository:
     def parts(self) -> Path:
         return self.folder / PARTS
 
-    @property
-    def limited(self) -> bool:
-        """Whether only so many target requests are wanted."""
-        return self._options.limit > 0
-
     async def warnings(self) -> list[str]:
         """What endangers the record itself."""
         return await self.thread(self._db.warnings)
@@ -159,7 +146,7 @@ class CrawlRepository:
         return len((await self.thread(self._db.rules)).rules)
 
     async def take_up(self) -> None:
-        """From now on the crawl's row names this process."""
+        """Let the crawl's row name this process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         note_pid(self.folder, os.getpid())
         mine = {"pid": os.getpid(), "host": gethostname()}
@@ -171,7 +158,7 @@ class CrawlRepository:
         Raises:
             ConfigError: it is gone.
         """
-        return await self.thread(partial(code_of, self.row, self.folder, self._project.root, self.where))
+        return await self.thread(code_of, self.row, self.folder, self._project.root, self._where)
 
     async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
         """Keep what the crawl runs now, for the process that goes on with it.
@@ -179,9 +166,7 @@ class CrawlRepository:
         Returns:
             What is to be written down with the crawl's new state: its version, and those that it ran before.
         """
-        await self.thread(
-            partial(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
-        )
+        await self.thread(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
         before = self.row.version
         if before is not None and before != prepared.version:
             self.earlier_versions = (*self.earlier_versions, before)
@@ -284,20 +269,25 @@ class CrawlRepository:
         self.counts = await self.thread(self._db.counts, self.id)
 
     async def wanted(self) -> str:
-        """What a person wants of this crawl now: `pause`, `cancel`, or nothing."""
+        """The command of a user to this crawl: `pause`, `cancel`, or nothing."""
         return (await self.thread(self._db.crawl, self.id)).wanted
+
+    async def is_mine(self) -> bool:
+        """Whether the row still names this process."""
+        row = await self.thread(self._db.crawl, self.id)
+        return (row.pid, row.host) == (os.getpid(), gethostname())
 
     async def finish_shards(self, numbers: Collection[int]) -> None:
         await self.thread(self._db.finish_shards, self.id, numbers)
 
     async def enter(self, state: CrawlState, summary: dict[str, Any], **changes: Any) -> None:
-        """Write the state and the summary down; the heartbeat for whoever watches."""
+        """Write the state and the summary down; it is the heartbeat, too."""
         self.state = state
         await self._update(state=state, beat=time.time(), summary=summary, **changes)
 
     def sample_due(self) -> bool:
         """Whether it is time to write down how the whole crawl stands."""
-        return due(time.time(), self._sampled, self.started)
+        return due(time.time(), self._sampled, self.row.created)
 
     async def sample(self, values: dict[str, Any]) -> None:
         """Write down how the whole crawl stands."""
@@ -310,20 +300,20 @@ class CrawlRepository:
         changes: dict[str, Any] = {} if summary is None else {"summary": summary}
         await self._update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
 
+    async def amend(self, summary: dict[str, Any]) -> None:
+        """Change the summary of a crawl that has ended."""
+        await self._update(summary=summary)
+
     async def _update(self, **changes: Any) -> None:
         await self.thread(self._db.update_crawl, self.id, **changes)
 
-    async def amend(self, summary: dict[str, Any]) -> None:
-        """Something is to be told of a crawl that has ended."""
-        await self._update(summary=summary)
-
     async def refuse(self, *, code: int, message: str) -> None:
-        """The producer may not begin. A crawl that nobody else knows of leaves nothing behind."""
+        """The producer may not begin. A crawl whose name was made by this process leaves nothing behind."""
         if self._options.crawl is None:
             await self.thread(self._db.forget, self.id)
-            await self.thread(partial(shutil.rmtree, self.folder, ignore_errors=True))
+            await self.thread(shutil.rmtree, self.folder, ignore_errors=True)
         else:
-            await self.end(self.when_refused, code=code, message=message)
+            await self.end(self.row.when_refused, code=code, message=message)
 
     async def for_delivery(self, key: bytes | None) -> dict[str, Any]:
         """What `delivery.deliver` needs of the store."""
@@ -337,21 +327,13 @@ class CrawlRepository:
         try:
             payload = await self.thread(self._db.payload, self.id, batch.number)
             values = decode(payload.get, key=key)
-        except (
-            ForeignRow,
-            PayloadError,
-        ) as error:  # one of another key must not keep all others from their file
+        except (ForeignRow, PayloadError) as error:  # one of another key must not keep all others from their file
             reason = f"{batch.reason}; its {batch.size} requests cannot be named: {error}"
             return [Miss(url="", kind="dead", reason=reason, batch=batch.number)]
         return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]
 
     def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[ItemOutput]:
-        """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway.
-
-        Args:
-            settings: the producer's, whose FEED_EXPORT_… count.
-            crawler: for exporters that are made from one.
-        """
+        """The merged files, by the FEED_EXPORT_… of these settings; some exporters are made from a crawler."""
         return [
             ItemOutput.named(
                 one["path"],

@@ -1,4 +1,4 @@
-"""What a crawl was started with: arguments, settings, start pages; and what no distributed crawl can work with."""
+"""What a crawl is to be: spider, options, project, arguments, start pages; and what no crawl can work with."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 from w3lib.url import safe_url_string
 
+from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import SettingReader, Travels, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
+from scrapyd_dist.store.address import chosen
 
 from ..slot_routing import SlotRouting, hides_addon
 from ..throttle.throttle_client import options_of
 from ..throttle.throttle_options import SWITCH
 from ..throttle.throttle_options import given as throttle_given
+from .producer_options import CMDLINE, ProducerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,18 +36,60 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.transports import AsyncSender
 
-    from .producer_options import ProducerOptions
-
 #: Scrapy's own part for each setting that may name another one
 OWN = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
-
-
-#: what was wrong with the parts that were put aside
+#: the setting that says what was wrong with the parts that were put aside
 PUT_ASIDE = "SCRAPYD_DIST_PUT_ASIDE"
-
-
 #: the package whose filter of duplicates is one for all processes that start in the same second
 _SHARED = "scrapy_redis"
+#: digits that stand for a page number while an address is escaped
+_PLACEHOLDER = "9081726354"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedProject:
+    """Where the project is, and what it is called on the nodes."""
+
+    root: Path
+    state: Path
+    settings_module: str
+    name: str
+    config: config.ProjectConfig | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrawlRequest:
+    """What a crawl was asked to be, before its store and its nodes are known."""
+
+    spider: str
+    options: ProducerOptions
+    project: PreparedProject
+    args: Mapping[str, str] = field(default_factory=dict)  #: of -a
+    given: Mapping[str, str] = field(default_factory=dict)  #: of -s
+
+    @property
+    def store(self) -> str:
+        """The address of the store: a URL, or an absolute path.
+
+        Raises:
+            ConfigError: it stands in a variable that is not set.
+        """
+        project = self.project
+        return chosen(project.root, self.options.store, project.config.options.get("store") if project.config else None)
+
+
+def find_project(settings: BaseSettings) -> PreparedProject:
+    """The project of the current folder; ConfigError if its scrapy.cfg cannot be read."""
+    root = config.find_root()
+    loaded = None if root is None else config.load(root)
+    root = root or Path.cwd()
+    return PreparedProject(
+        root=root,
+        state=config.state_dir(root),
+        settings_module=loaded.settings_module if loaded else settings.get("SETTINGS_MODULE") or "",
+        name=(loaded.project if loaded else None) or settings.get("BOT_NAME"),
+        config=loaded,
+    )
 
 
 def put_aside(settings: BaseSettings) -> None:
@@ -56,11 +101,7 @@ def put_aside(settings: BaseSettings) -> None:
 
 
 def check_parts(settings: BaseSettings) -> None:
-    """Refuse what cannot work.
-
-    Raises:
-        ConfigError: what, why, and what to do.
-    """
+    """Raise ConfigError if a part of Scrapy was replaced by one that cannot work here."""
     problem = settings.get(PUT_ASIDE) or next(filter(None, (_problem_of(settings, name) for name in OWN)), "")
     if problem:
         raise ConfigError(problem)
@@ -91,39 +132,19 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
     return ""
 
 
-_CMDLINE = 40  # Scrapy's priority of -s
-#: digits that stand for a page number while an address is escaped
-_PLACEHOLDER = "9081726354"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CrawlRequest:
-    """The `-a` and `-s` of a crawl, as far as its jobs get them too."""
-
-    args: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    given: Mapping[str, str] = field(default_factory=dict)  #: all of -s, for whoever goes on with the crawl
-
-
-def asked_for(settings: BaseSettings) -> CrawlRequest:
-    """What this process was given.
+def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
+    """The `-a` and `-s` of this process: Scrapy keeps no list of them.
 
     Raises:
         ConfigError: an argument's name cannot be passed on.
     """
-    words = _command_line()
-    args = {**_pairs(words.args), **SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS")}
-    check_args(args)
-    given = _pairs(words.settings)
-    return CrawlRequest(args=args, settings=passed_on(given), given=given)
-
-
-def _command_line() -> argparse.Namespace:
-    """The `-a` and `-s` of this process's command line: Scrapy keeps no list of them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-a", dest="args", action="append", default=[])
     parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
-    return parser.parse_known_args(sys.argv[1:])[0]
+    words = parser.parse_known_args(sys.argv[1:])[0]
+    args = {**_pairs(words.args), **SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS")}
+    check_args(args)
+    return args, _pairs(words.settings)
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
@@ -131,21 +152,16 @@ def _pairs(words: list[str]) -> dict[str, str]:
     return {name: value for name, equals, value in split if equals}
 
 
-def job_settings(asked: CrawlRequest, options: ProducerOptions) -> dict[str, str]:
-    """The settings that all jobs of the crawl get besides their batch."""
-    settings = {**asked.settings, "DISTRIBUTED_PROFILE": options.profile}
+def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str, str]:
+    """The settings that all jobs of the crawl get besides their batch; `given` are those of -s."""
+    settings = {**passed_on(given), "DISTRIBUTED_PROFILE": options.profile}
     if options.feed_url is not None and options.send_feed_url:
         settings["DISTRIBUTED_TARGET_FEED_URL"] = options.feed_url
     return settings
 
 
 def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
-    """Refuse what goes with one mode only.
-
-    Raises:
-        ConfigError: feeds that are uploaded when a job closes, and workers that lease; slots that cannot be; or what
-            only workers that lease know of, and batches that are sent.
-    """
+    """Raise ConfigError if the settings ask for what the mode does not have, or for slots that cannot be."""
     if not options.leases:
         if options.only_leased:
             raise ConfigError(
@@ -178,7 +194,7 @@ def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[st
     if not options.leases:
         return {}
     ours = travelling(Travels.LEASING, Travels.SLOTS)
-    given = (name for name in ours if (settings.getpriority(name) or 0) >= _CMDLINE)
+    given = (name for name in ours if (settings.getpriority(name) or 0) >= CMDLINE)
     return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
 
 
@@ -187,7 +203,7 @@ def shared_settings(settings: BaseSettings) -> dict[str, str]:
     # Those without a value too: that project's own slots are for its own frontiers.
     slots = {name: _as_text(settings[name] or "") for name in travelling(Travels.SLOTS)}
     throttle = options_of(settings)
-    # Where nothing was said, that project's own settings hold.
+    # A throttle that these settings do not mention is that project's own affair.
     limits = throttle_given(settings) if throttle.on else {} if throttle.heeds else {SWITCH: False}
     return {**slots, **{name: _as_text(value) for name, value in limits.items()}}
 
@@ -224,11 +240,7 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
 
 
 def check_spider(spider: Spider) -> None:
-    """Refuse a spider whose jobs would not know that they are workers: they would crawl the index, each of them.
-
-    Raises:
-        ConfigError: its own settings replace the add-ons.
-    """
+    """Raise ConfigError if the spider's own settings replace the add-ons: each of its jobs would crawl the index."""
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"

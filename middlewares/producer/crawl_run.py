@@ -75,7 +75,7 @@ class CrawlRun(Lifecycle):
 
     async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
         keep = self._repository.add_batches if self.parts.options.leases else self._repository.seal
-        for batch in await keep(cuts, self.parts.fleet.prepared.key, self.parts.capture.take_counts()):
+        for batch in await keep(cuts, self.parts.nodes.prepared.key, self.parts.capture.take_counts()):
             self._scheduler.add(batch)
 
     def own_item(self, item: Any, shard: int, url: str) -> None:
@@ -210,7 +210,7 @@ class CrawlRun(Lifecycle):
         parts, repository, reporter = self.parts, self._repository, self._reporter
         await reporter.enter(CrawlState.COLLECTING)
         parts.own.close()
-        stored = await repository.for_delivery(parts.fleet.prepared.key)
+        stored = await repository.for_delivery(parts.nodes.prepared.key)
         outputs = repository.outputs(self._crawler.settings, self._crawler)
         feed_url = parts.options.feed_url
         work = partial(deliver, repository.folder, own=parts.own.parts(), outputs=outputs, feed_url=feed_url, **stored)
@@ -221,7 +221,9 @@ class CrawlRun(Lifecycle):
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=parts.options.max_failed)
-        unusual, too_few = await judge_items(parts.policy, repository, self._scheduler.spec, delivered.items)
+        unusual, too_few = await judge_items(
+            parts.policy, repository, self._scheduler.spec, delivered.items, limited=parts.options.limit > 0
+        )
         reporter.warn(*unusual)
         reporter.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts.get("sealed") or delivered.items)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.completion_policy import CompletionPolicy
-from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import complaints
 
 from ..classifier import count_found
@@ -21,33 +20,28 @@ from .crawl_code import runs_here
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
+    CrawlRequest,
     asked_for,
     check_mode,
     check_parts,
     check_spider,
-    job_settings,
+    find_project,
     loop_sender,
     shards_of,
-    shared_settings,
     template_of,
-    worker_settings,
 )
 from .crawl_run import CrawlRun
 from .discovery import IndexWalk, OwnItems, new_capture
-from .preflight import find_project
 from .producer_options import read_options
 from .status_reporter import CrawlParts, StatusReporter
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.crawler import Crawler
 
     from scrapyd_dist.errors import DistError
     from scrapyd_dist.scheduling.batcher import Demand
 
     from .crawl_code import CrawlCode
-    from .crawl_request import CrawlRequest
-    from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
 
@@ -77,41 +71,43 @@ class CrawlStart:
         sender = loop_sender(settings)
         check_spider(spider)
         target = find_target(spider, settings)
-        asked = asked_for(settings)
-        project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+        args, given = asked_for(settings)
+        project = find_project(settings)
+        request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
         shards = shards_of(options, spider)
-        thread = open_thread(options, project)
+        thread = open_thread(request)
         try:
-            row = await find_row(thread, options, project, spider.name, asked)
+            row = await find_row(thread, request)
         except BaseException:
             thread.close()
             raise
-        counted = partial(count_found, self._crawler)
-        self._repository = repository = CrawlRepository(thread, row, options, project, counted)
+        self._repository = repository = CrawlRepository(thread, row, request, partial(count_found, self._crawler))
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
-        warnings = [*complaints(settings), *await repository.warnings(), *await self._rules(repository, options)]
+        rules = await self._rules(repository, heeds=options.heeds)
+        warnings = [*complaints(settings), *await repository.warnings(), *rules]
         for warning in warnings:
             logger.warning("%s", warning)
         code = await repository.code()
-        fleet = await CrawlNodes.prepare(options, project, spider.name, repository, code)
-        kept, options = await repository.keep_code(fleet.prepared), fleet.options
+        nodes = await CrawlNodes.prepare(request, repository, code)
+        kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         own = OwnItems(repository.parts)
-        spec = await self._spec(repository, fleet, options, spider, asked)
-        scheduler = await fleet.scheduler(spec, repository=repository, sender=sender)
+        feed = options.feed_url is not None
+        spec = await nodes.job_request(settings, feed=feed, lease=options.lease, ways=nodes.ways)
+        scheduler = await nodes.scheduler(spec, sender=sender)
 
         def demand() -> Demand:
             return scheduler.demand(index.more(repository.counts.get("sealed", 0) + capture.buffered, capture.room))
 
-        capture = new_capture(options, self._crawler, demand, project=project.name, key=fleet.prepared.key)
+        capture = new_capture(options, self._crawler, demand, project=project.name, key=nodes.prepared.key)
         capture.remember(await repository.fingerprints())
         if options.limit:
             capture.room = max(0, options.limit - repository.counts.get("sealed", 0))
         own.recall(keep=not index.unfinished())
         await scheduler.recover()
         parts = CrawlParts(
-            options=options, target=target, repository=repository, fleet=fleet, index=index, capture=capture, own=own,
+            options=options, target=target, repository=repository, nodes=nodes, index=index, capture=capture, own=own,
             scheduler=scheduler, sender=sender, policy=self._policy,
         )  # fmt: skip
         reporter = StatusReporter(
@@ -119,7 +115,7 @@ class CrawlStart:
             scheduler=scheduler,
             parts=parts,
             warnings=warnings,
-            code=[*fleet.prepared.code, *_of_this_process(code, repository)],
+            code=[*nodes.prepared.code, *_of_this_process(code, repository)],
             unheeded=why_not_heeded(settings),
         )
         await reporter.recall()
@@ -138,44 +134,16 @@ class CrawlStart:
         for wrong in await tell_of_end(self._policy, refusal(crawl, self._crawler.spider, error)):
             logger.warning("%s", wrong)
 
-    async def _rules(self, repository: CrawlRepository, options: ProducerOptions) -> list[str]:
-        """Warn of the store's rules.
-
-        Raises:
-            ConfigError: the crawl cannot heed them, and was not told to go on without them.
-        """
+    async def _rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
+        """A warning of the store's rules; ConfigError if the crawl has to heed them (`heeds`), and cannot."""
         why = why_not_heeded(self._crawler.settings)
         rules = await repository.rules()
         if not rules:
             return []
-        if why and options.heeds:
+        if why and heeds:
             raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl cannot heed them. {why}")
         heeding = f"this crawl heeds none of them: {why}" if why else "all processes of this crawl heed them"
         return [f"rules of `sdist throttle` in the store: {rules}; {heeding}"]
-
-    async def _spec(
-        self,
-        repository: CrawlRepository,
-        fleet: CrawlNodes,
-        options: ProducerOptions,
-        spider: Spider,
-        asked: CrawlRequest,
-    ) -> JobRequest:
-        settings = self._crawler.settings
-        return JobRequest(
-            crawl=repository.id,
-            home=repository.home,
-            project=fleet.project.name,
-            spider=spider.name,
-            version=fleet.prepared.version,
-            settings={**worker_settings(options, settings), **job_settings(asked, options)},
-            args=asked.args,
-            shared=shared_settings(settings),
-            feed=options.feed_url is not None,
-            collected=await repository.collected(),
-            lease=options.lease,
-            ways=fleet.ways,
-        )
 
 
 def _of_this_process(code: CrawlCode, repository: CrawlRepository) -> list[str]:
@@ -187,12 +155,13 @@ def _of_this_process(code: CrawlCode, repository: CrawlRepository) -> list[str]:
 
 
 def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
-    prepared = parts.fleet.prepared
-    reporter.warn(*parts.fleet.warnings)
+    nodes, prepared = parts.nodes, parts.nodes.prepared
+    reporter.warn(*nodes.warnings)
     for note in reporter.code:
         logger.warning("%s", note)
-    for name, reason in parts.fleet.unreached.items():
-        logger.info("%s is sent its batches: %s", name, reason)
+    for member in nodes.members:
+        if member.unreached:
+            logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
     logger.info(
         "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
         parts.repository.id,
@@ -202,5 +171,5 @@ def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
         parts.options.batch_size,
         prepared.version,
         f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
-        parts.fleet.project.state,
+        nodes.request.project.state,
     )

@@ -26,19 +26,10 @@ from scrapyd_dist.store.reach import Ways
 from ..targets import find_target
 from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_nodes import RULES, NodeSources, check_reach, find_unreached, note_deaf
-from .crawl_request import check_mode, check_parts, check_spider, shards_of
-from .preflight import (
-    Prepared,
-    PreparedProject,
-    describe,
-    find_project,
-    members_of,
-    other_than_deployed,
-    prepare,
-    store_address,
-)
-from .producer_options import ProducerOptions, read_options
+from .crawl_nodes import NodeSources, check_reach, note_unreached
+from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of
+from .preflight import Prepared, members_of, other_than_deployed, prepare
+from .producer_options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +37,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings, Settings
 
     from scrapyd_dist.batches import Shard
+
+    from .preflight import NodeProbe
+    from .producer_options import ProducerOptions
 
 #: settings that counted for the whole crawl in one process, and count for each job now
 PER_JOB = (
@@ -64,16 +58,13 @@ SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.h
 
 
 def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCode = TODAYS) -> dict[str, Any]:
-    """The plan as a document, schema 1.
+    """The plan as a document, schema 1; DistError for all that would stop the crawl before its start.
 
     Args:
         settings: the project's, with what was asked for.
         spider: its name.
         args: of the spider.
         code: what is settled of the crawl's code.
-
-    Raises:
-        DistError: for all that would stop the crawl before its start.
     """
     check_args(args)
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
@@ -85,23 +76,30 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
     check_spider(made)
     target = find_target(made, crawler.settings)
     shards = shards_of(options, made)
-    project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
-    prepared = prepare(options, project, spider, NodeSources(options, project).read(), code=code, dry_run=True)
-    throttle = _throttle(options, project, crawler.settings)
+    request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
+    prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
+    throttle = _throttle(request, crawler.settings)
+    ways, members = Ways(request.store, prepared.key), members_of(prepared)
+    note_unreached(options, members, ways)
     warnings = [
         *complaints(crawler.settings),
         *prepared.warnings,
-        *_reach_warnings(options, project, prepared, rules=throttle["rules"]),
+        *check_reach(options, members, ways, rules=throttle["rules"]),
+        *(
+            f"workers on {member.node.name} could not heed rules of `sdist throttle` that are made while they run:"
+            f" {member.deaf}"
+            for member in members
+            if member.deaf
+        ),
     ]
-    there = present([p.node for p in prepared.probes if p.error is None], project.name)
+    there = present([p.node for p in prepared.probes if p.error is None], request.project.name)
     version = _version(prepared, code, there)
-    unreached = find_unreached(options, members_of(prepared), Ways(store_address(options, project), prepared.key))
-    nodes = describe(prepared, unreached)
+    nodes = [_node(found, member.unreached) for found, member in zip(prepared.probes, members, strict=True)]
     return {
         "schema": 1,
         "spider": spider,
         "target": target.how,
-        "project": project.name,
+        "project": request.project.name,
         "version": version,
         "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
         "nodes": nodes,
@@ -113,6 +111,18 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
         "output": [output["path"] for output in options.outputs],
         "code": _notes(prepared, code, version, there),
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
+    }
+
+
+def _node(found: NodeProbe, unreached: str) -> dict[str, Any]:
+    return {
+        "name": found.node.name,
+        "url": found.node.url,
+        "state": "down" if found.error else "up",
+        "reason": str(found.error or ""),
+        "slots": found.node.slots,
+        "logs": found.logs,
+        "unreached": unreached,
     }
 
 
@@ -139,34 +149,18 @@ def _shard(shard: Shard) -> dict[str, Any]:
     return {"number": shard.number, "url": shard.url, "first_page": shard.first_page, "last_page": shard.last_page}
 
 
-def _reach_warnings(options: ProducerOptions, project: PreparedProject, prepared: Prepared, *, rules: int) -> list[str]:
-    """Of nodes that would get no workers, or whose workers would not heed a rule that is made later."""
-    ways, members = Ways(store_address(options, project), prepared.key), members_of(prepared)
-    needs = options.why_reach or (RULES if options.heeds and rules else "")
-    if needs:
-        return check_reach(members, ways, needs)
-    if options.heeds:
-        note_deaf(members, ways)
-    return [
-        f"workers on {member.node.name} could not heed rules of `sdist throttle` that are made while they run:"
-        f" {member.deaf}"
-        for member in members
-        if member.deaf
-    ]
-
-
-def _throttle(options: ProducerOptions, project: PreparedProject, settings: BaseSettings) -> dict[str, Any]:
+def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:
     """How many rules the store has, and whether the crawl would heed them.
 
     Raises:
-        ConfigError: it could not, and was not told to go on without them.
+        ConfigError: it could not, and its settings do not say that it goes on without them.
     """
-    where, why = store_address(options, project), why_not_heeded(settings)
+    where, why = request.store, why_not_heeded(settings)
     rules = 0
     if is_url(where) or Path(where).exists():
         with closing(open_store(where)) as store:
             rules = len(store.rules().rules)
-    if rules and why and options.heeds:
+    if rules and why and request.options.heeds:
         raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
     return {"rules": rules, "heeded": not why, "reason": why}
 

@@ -15,7 +15,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from scrapy import Request, signals
+from scrapy import Request
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
@@ -28,11 +28,10 @@ from ..classifier import Disposition, count_found
 from ..slot_routing import SlotHome, SlotRouting
 from ..targets import find_target
 from .crawl_repository import open_thread
-from .crawl_request import asked_for, check_parts, shards_of
+from .crawl_request import CrawlRequest, asked_for, check_parts, find_project, shards_of
 from .discovery import Capture
-from .lifecycle import Lifecycle, begin
+from .lifecycle import Lifecycle, LifecycleMiddleware, begin
 from .lifecycle import exit_code as process_exit
-from .preflight import find_project
 from .producer_options import read_options
 
 if TYPE_CHECKING:
@@ -50,14 +49,16 @@ if TYPE_CHECKING:
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
-
-
 #: requests that may wait for the store; more wait in Scrapy
 ROOM = 10_000
-
-
 #: requests in one step of the store, at most
 STEP = 2_000
+#: seconds between two looks at what is to be written
+TICK = 1.0
+#: seconds after which a batch is written though it is not full, where no setting says otherwise
+MAX_AGE = 5.0
+#: seconds that the end waits for a store that is away
+LAST_PATIENCE = 60.0
 
 
 class FrontierWriter:
@@ -118,31 +119,8 @@ class FrontierWriter:
             self._room.set()
 
 
-#: seconds between two looks at what is to be written
-TICK = 1.0
-
-
-#: seconds after which a batch is written though it is not full, where nobody says otherwise
-MAX_AGE = 5.0
-
-
-#: seconds that the end waits for a store that is away
-LAST_PATIENCE = 60.0
-
-
-class Filler:
+class Filler(LifecycleMiddleware["FillerRun"]):
     """The spider middleware of a producer of a frontier."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._run: FillerRun | None = None  #: once it has begun
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Filler:
-        filler = cls(crawler)
-        crawler.signals.connect(filler._closed, signals.spider_closed)
-        crawler.signals.connect(filler._stopped, signals.engine_stopped)
-        return filler
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's own start; nothing at all when there is no way to the frontier."""
@@ -156,9 +134,8 @@ class Filler:
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        assert self._run is not None, "only a process that has begun makes requests"
         async for output in result:
-            if not isinstance(output, Request) or await self._run.stays(output):
+            if not isinstance(output, Request) or await self.run.stays(output):
                 yield output
 
     async def _begin(self) -> FillerRun:
@@ -173,7 +150,7 @@ class Filler:
         _check(options)
         target = find_target(spider, settings)
         shards_of(options, spider)
-        project = find_project(settings.get("SETTINGS_MODULE"), settings.get("BOT_NAME"))
+        project = find_project(settings)
         size = options.scaling.terms.batch_size
         age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
         key = await asyncio.to_thread(state_key, project.state)
@@ -186,9 +163,10 @@ class Filler:
             slotting=SlotRouting.from_settings(settings, home=SlotHome(project=project.name)),
             salt=uuid4().hex,
         )
-        args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(settings).args.items()))
+        args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(settings)[0].items()))
         digest = f".{hashlib.sha256(args.encode()).hexdigest()[:8]}" if args else ""
-        thread = await asyncio.to_thread(open_thread, options, project)
+        request = CrawlRequest(spider=spider.name, options=options, project=project)
+        thread = await asyncio.to_thread(open_thread, request)
         producer = FrontierProducer(
             store=thread.store,
             frontier=frontier,
@@ -208,13 +186,6 @@ class Filler:
 
     async def _refused(self, error: DistError) -> None:
         """The log and the exit code have told it."""
-
-    async def _closed(self, reason: str) -> None:
-        if self._run is not None:
-            await self._run.close(reason)
-
-    async def _stopped(self) -> None:
-        await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
 
 
 def _check(options: ProducerOptions) -> None:

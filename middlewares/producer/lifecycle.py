@@ -12,28 +12,26 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from scrapy import signals as scrapy_signals
 
 from scrapyd_dist.errors import DistError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from scrapy.crawler import Crawler
+
 logger = logging.getLogger(__name__)
 
 #: signals that ask a process to end
 ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
-
-
 #: loggers that tell of one page, or of a handler whose failure stops nothing
 _HARMLESS = ("scrapy.core.scraper", "scrapy.utils.signal", "scrapy.downloadermiddlewares", "scrapyd_dist")
-
-
 #: what Scrapy's engine says when it is closed before it was open: the error before that one is the reason
 _NOT_OPEN = ("Engine slot not assigned", "Spider not opened")
-
-
-#: characters of an exception's text that are told
+#: characters of an exception's text that are shown
 WORDS = 300
 
 
@@ -256,6 +254,32 @@ class Lifecycle(ABC):
             if self._over.is_set():
                 return
             await self.tick()
+
+
+class LifecycleMiddleware(Generic[WorkT]):
+    """A spider middleware that begins the work of its process, and closes it with the spider."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._run: WorkT | None = None  #: once it has begun
+        crawler.signals.connect(self._closed, scrapy_signals.spider_closed)
+        crawler.signals.connect(self._stopped, scrapy_signals.engine_stopped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> LifecycleMiddleware[WorkT]:
+        return cls(crawler)
+
+    @property
+    def run(self) -> WorkT:
+        assert self._run is not None, "only a process that has begun makes requests"
+        return self._run
+
+    async def _closed(self, reason: str) -> None:
+        if self._run is not None:
+            await self._run.close(reason)
+
+    async def _stopped(self) -> None:
+        await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
 
 
 async def begin(start: Callable[[], Awaitable[WorkT]], refused: Callable[[DistError], Awaitable[None]]) -> WorkT | None:

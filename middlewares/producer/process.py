@@ -24,7 +24,7 @@ from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 
-from .crawl_code import TODAYS, CrawlCode, code_of, import_from
+from .crawl_code import TODAYS, CrawlCode, import_code
 from .lifecycle import Fault, exit_code, faults, signals
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def _crawl(crawl: str, store: str) -> int:
     row = database.own_crawl(crawl)
     faults.listen()
     try:
-        _import_its_code(row, store)
+        if (root := find_root()) is not None:
+            import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
         settings = project_settings({**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store})
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
@@ -94,21 +95,6 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     """Raise `CrawlAborted` when Scrapy has come to its end, and nothing has said how the crawl ended."""
     if not row.state.ended and not signals.came:
         raise CrawlAborted(faults.last, log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute()))
-
-
-def _import_its_code(row: Crawl, store: str) -> None:
-    """A crawl that goes on, or that was given a version, is to be imported from its kept egg; before anything else is.
-
-    Raises:
-        ConfigError: that code is gone.
-    """
-    root = find_root()
-    if root is None:
-        return
-    folder = root / STATE_FOLDER / "crawls" / check_crawl_name(row.id)
-    code = code_of(row, folder, root, store)
-    if code.egg is not None:
-        import_from(code, folder, root)
 
 
 def _tell(row: Crawl) -> None:
@@ -210,10 +196,7 @@ def _planned_code(request: Mapping[str, Any], folder: Path) -> CrawlCode:
     if request.get("egg"):
         shutil.copy(request["egg"], folder)
     row = Crawl(id="plan", project="", spider=request["spider"], created=0, options={"version": request["version"]})
-    code = code_of(row, folder, root, chosen(root))
-    if code.egg is not None:
-        import_from(code, folder, root)
-    return code
+    return import_code(row, folder, root, chosen(root))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from ..worker.work_unit import judge
 from .crawl_start import CrawlStart
 from .discovery import PAGE, SHARD
 from .item_exporters import KEPT, exporter_for, exporters_of, with_format
-from .lifecycle import begin
+from .lifecycle import LifecycleMiddleware, begin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -45,23 +45,15 @@ logger = logging.getLogger(__name__)
 LOCAL = "distributed_local"
 
 
-class Producer:
+class Producer(LifecycleMiddleware["CrawlRun"]):
     """The spider middleware of a producer."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._run: CrawlRun | None = None  #: once the crawl has begun
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Producer:
-        producer = cls(crawler)
+        super().__init__(crawler)
         connect = crawler.signals.connect
-        connect(producer._item, signals.item_scraped)
-        connect(producer._dropped, signals.request_dropped)
-        connect(producer._idle, signals.spider_idle)
-        connect(producer._closed, signals.spider_closed)
-        connect(producer._stopped, signals.engine_stopped)
-        return producer
+        connect(self._item, signals.item_scraped)
+        connect(self._dropped, signals.request_dropped)
+        connect(self._idle, signals.spider_idle)
 
     # what goes in
 
@@ -102,8 +94,7 @@ class Producer:
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        run, shard = self._run, response.meta.get(SHARD, 0)
-        assert run is not None, "only a crawl that has begun makes requests"
+        run, shard = self.run, response.meta.get(SHARD, 0)
         try:
             async for output in result:
                 if not isinstance(output, Request):
@@ -155,8 +146,7 @@ class Producer:
 
     def _lost(self, meta: dict[str, Any], url: str, reason: str) -> None:
         """An index page failed for good: it is listed, and the walk goes on behind it."""
-        run = self._run
-        assert run is not None, "only a crawl that has begun makes requests"
+        run = self.run
         if PAGE not in meta:
             if LOCAL in meta:
                 run.local_missed(url, "failed", reason)
@@ -168,8 +158,7 @@ class Producer:
 
     def _local_failed(self, errback: Any, failure: Failure) -> Any:
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        if self._run is not None:
-            self._run.local_missed(request.url, *judge(failure))
+        self.run.local_missed(request.url, *judge(failure))
         return errback(failure) if errback else failure
 
     # signals
@@ -186,13 +175,6 @@ class Producer:
     def _idle(self) -> None:
         if self._run is not None and self._run.hold():
             raise DontCloseSpider
-
-    async def _closed(self, reason: str) -> None:
-        if self._run is not None:
-            await self._run.close(reason)
-
-    async def _stopped(self) -> None:
-        await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
 
 
 def _first_url(page: Response | Request) -> str:

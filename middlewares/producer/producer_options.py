@@ -30,7 +30,7 @@ BATCH_SIZE = 1000
 LARGEST = 10_000
 #: names of the one feed format that can be merged
 LINES = ("jsonlines", "jsonl", "jl")
-_CMDLINE = 40  # Scrapy's priority of -s
+CMDLINE = 40  #: Scrapy's priority of -s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
         return False
     if not _has_password(feed_url):
         return True
-    if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= _CMDLINE:
+    if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= CMDLINE:
         raise ConfigError(
             "The feed URL has a password, and a job's settings can be read in its node's process list and job list. Put"
             " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, not on the command line."

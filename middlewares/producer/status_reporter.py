@@ -39,7 +39,7 @@ class CrawlParts:
     options: ProducerOptions
     target: Target
     repository: CrawlRepository
-    fleet: CrawlNodes
+    nodes: CrawlNodes
     index: IndexWalk
     capture: Capture
     own: OwnItems

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.crawl_nodes import RULES, check_reach, note_deaf
+from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach
 from scrapyd_dist.middlewares.producer.crawl_request import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
@@ -150,33 +150,34 @@ def far(node: Node) -> Way:
 
 def test_nodes_that_do_not_reach_the_store_are_named_and_not_used() -> None:
     here = members("far1", "near")
-    assert check_reach(here, far, "--pull, DISTRIBUTED_MODE") == ["far1 gets no workers: it is another machine."]
+    assert check_reach(options(MODE="pull"), here, far, rules=0) == ["far1 gets no workers: it is another machine."]
     assert [member.able for member in here] == [False, True]
 
 
-def test_without_any_node_that_reaches_the_store_nothing_is_started() -> None:
-    with pytest.raises(ConfigError, match="it is another machine") as refused:
-        check_reach(members("far1", "far2"), far, "--pull, DISTRIBUTED_MODE")
-    assert str(refused.value).count("another machine") == 1
-
-
-def test_where_rules_are_what_needs_the_store_the_ways_out_are_named() -> None:
+@pytest.mark.parametrize(
+    ("mode", "rules", "named"),
+    [
+        ("pull", 0, ["Workers need a store that they reach (--pull, DISTRIBUTED_MODE)"]),
+        ("push", 1, ["SDIST_STORE=redis://", "sdist throttle show", "DISTRIBUTED_THROTTLE = False"]),
+    ],
+)
+def test_without_any_node_that_reaches_the_store_nothing_is_started(mode: str, rules: int, named: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_reach(members("far1"), far, RULES)
-    named = ("it is another machine", "SDIST_STORE=redis://", "sdist throttle show", "DISTRIBUTED_THROTTLE = False")
+        check_reach(options(MODE=mode), members("far1", "far2"), far, rules=rules)
+    assert str(refused.value).count("it is another machine") == 1
     assert [words for words in named if words not in str(refused.value)] == []
 
 
 def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
     here = members("far1", "near")
-    note_deaf(here, far)
+    assert check_reach(options(MODE="push"), here, far, rules=0) == []
     assert [(member.able, member.deaf) for member in here] == [(True, "it is another machine."), (True, "")]
 
 
 def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:
     away = members("far1")
     away[0].missed("refused", 1.0)
-    assert check_reach(away, far, "--pull, DISTRIBUTED_MODE") == []
+    assert check_reach(options(MODE="pull"), away, far, rules=0) == []
 
 
 # a worker as a job that is out

@@ -21,7 +21,7 @@ from scrapyd_dist.middlewares.addon import (
     leave_what_stays,
     log_no_more,
 )
-from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, job_settings
+from scrapyd_dist.middlewares.producer.crawl_request import job_settings
 from scrapyd_dist.middlewares.producer.producer_options import read_options
 
 from scrapyd_dist.payload import START_URLS
@@ -128,7 +128,7 @@ def test_workers_and_producers_get_it_and_no_other_crawl(process: dict[str, Any]
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_jobs_are_told_which(name: str) -> None:
     options = read_options(settings(DISTRIBUTED_PROFILE=name))
-    assert job_settings(CrawlRequest(), options)["DISTRIBUTED_PROFILE"] == name
+    assert job_settings({}, options)["DISTRIBUTED_PROFILE"] == name
 
 
 def test_what_an_earlier_crawl_of_this_process_has_left_behind_is_collected(as_before: None) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.crawl_nodes import NodeSources, nodes_of
-from scrapyd_dist.middlewares.producer.preflight import find_project
+from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, find_project
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
 from scrapyd_dist import config
@@ -29,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sources(**options: Any) -> NodeSources:
-    return NodeSources(ProducerOptions(**options), find_project("p.settings", "p"))
+    return NodeSources(CrawlRequest(spider="s", options=ProducerOptions(**options), project=find_project(Settings())))
 
 
 def names(nodes: tuple[Node, ...]) -> list[str]:
