@@ -205,7 +205,7 @@ def poll_until(
     """Ask until the answer is yes; gives whether it was before the deadline. It is asked once in any case.
 
     every: seconds between two questions; deadline: by the monotonic clock; meanwhile: called before each pause; pause:
-    waits for so many seconds, and that of `looked_out_for` lets Ctrl-C through.
+    waits for so many seconds, and the one of `looked_out_for` lets Ctrl-C through.
     """
     while not done():
         if time.monotonic() >= deadline:

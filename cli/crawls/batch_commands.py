@@ -7,7 +7,7 @@ producer process. A miss is forgotten in the same step that lets its request wai
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -20,15 +20,15 @@ from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
 
 from ..context import Context, key_of, requests_in
-from ..output import Output, complain, poll_until, put, say, some_of, table
+from ..output import Output, complain, poll_until, put, say, some_of
 from . import producer_process, wording
 from .crawl import CrawlId, Detach, NewCode, follow
 from .watcher import WatchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.batches import Attempt, Batch, Crawl
+    from scrapyd_dist.batches import Attempt, Crawl
     from scrapyd_dist.store import Store
 
 
@@ -39,15 +39,6 @@ class Kind(Enum):
     failed = "failed"
     dead = "dead"
     index = "index"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Again:
-    """Requests of one batch that are tried again."""
-
-    batch: int
-    requests: int
-    unknown: bool  #: some of its items may be theirs, and which is not known
 
 
 def misses(
@@ -68,87 +59,74 @@ def misses(
 
     Example: sdist misses easy-20260102T030405Z --kind dead
     """
-    root = context.root
     store = context.store
     store.crawl(crawl)
+    found = list(store.misses(crawl))
+    for row in store.batches(crawl, {BatchState.DEAD}):
+        try:
+            lost = [(str(value["url"]), row.reason) for value in requests_in(store, context.root, crawl, row)]
+        except ConfigError as error:
+            lost = [("", f"{row.reason}; {error}")]
+        found += [Miss(url=url, kind="dead", reason=reason, batch=row.number) for url, reason in lost]
     wanted = {one.value for one in kind or Kind}
-    found = [miss for miss in _all(store, root, crawl) if miss.kind in wanted]
-    if output.document({"crawl": crawl, "misses": [asdict(miss) for miss in found]}):
-        return
-    if urls:
+    found = [miss for miss in found if miss.kind in wanted]
+    if urls and not output.as_json:
         for miss in found:
             put(miss.url)
-    else:
-        table(("kind", "batch", "url", "why"), [(one.kind, one.batch or None, one.url, one.reason) for one in found])
+        return
+    document = {"crawl": crawl, "misses": [asdict(miss) for miss in found]}
+    rows = [(miss.kind, miss.batch or None, miss.url, miss.reason) for miss in found]
+    output.table(document, ("kind", "batch", "url", "why"), rows)
 
 
-def _all(store: Store, root: Path, crawl: str) -> Iterator[Miss]:
-    """Those that are written down, and the requests of dead batches."""
-    yield from store.misses(crawl)
-    for batch in store.batches(crawl, {BatchState.DEAD}):
-        try:
-            values = requests_in(store, root, crawl, batch)
-        except ConfigError as error:
-            yield Miss(url="", kind="dead", reason=f"{batch.reason}; {error}", batch=batch.number)
-            continue
-        for value in values:
-            yield Miss(url=str(value["url"]), kind="dead", reason=batch.reason, batch=batch.number)
+def try_again(store: Store, root: Path, crawl: str, kinds: Collection[str], numbers: Collection[int]) -> int:
+    """Requests of batches that are done wait again, in new batches; gives how many.
 
-
-def try_again(
-    store: Store, root: Path, crawl: str, kinds: Collection[str], *, numbers: Collection[int] = ()
-) -> list[Again]:
-    """Requests of batches that are done wait again, in new batches; what they yield takes the place of what they did.
-
-    kinds: of the misses that are tried again; numbers: only those of these batches, none: of all.
-
-    Raises:
-        ConfigError: those of a batch cannot be read here.
+    What they yield takes the place of what they yielded before; where it is not known which items those are, that is
+    reported. kinds: of the misses that are tried again; numbers: only those of these batches, none: of all.
     """
     missed: dict[int, list[Miss]] = {}
     for miss in store.misses(crawl):
         if miss.kind in kinds and miss.batch and (not numbers or miss.batch in numbers):
             missed.setdefault(miss.batch, []).append(miss)
     reports = {one.batch: one.report for one in store.attempts(crawl, {AttemptState.ACCEPTED})} if missed else {}
-    tried = [_retry(store, root, crawl, number, its, reports.get(number, {})) for number, its in missed.items()]
-    return [one for one in tried if one.requests]
+    total, doubled = 0, list[str]()
+    for number, its in missed.items():
+        report = reports.get(number, {})
+        known = places(report)
+        again = _retry(store, root, crawl, number, its, known)
+        total += len(again)
+        if report.get("items") and any(known.get(place) is None for place in again):
+            doubled.append(str(number))
+    if doubled:
+        complain(
+            f"Which items of {'batch' if len(doubled) == 1 else 'batches'} {some_of(doubled)} are those of the requests"
+            " that are tried again is not known: the code that crawled them was older than this, or a feed took only"
+            " some of its items. What these requests yielded before they failed stays beside what they yield now;"
+            " `sdist items merge CRAWL -o FILE --key FIELD` leaves out the second item with the same value."
+        )
+    return total
 
 
-def told_doubles(tried: Sequence[Again]) -> str:
-    """What is to be said of items that may come twice; empty where none can."""
-    unknown = [one for one in tried if one.unknown]
-    if not unknown:
-        return ""
-    numbers = [str(one.batch) for one in unknown]
-    what = f"{'batch' if len(numbers) == 1 else 'batches'} {some_of(numbers)}"
-    return (
-        f"Which items of {what} are those of the requests that are tried again is not known: the code that crawled"
-        " them was older than this, or a feed took only some of its items. What these requests yielded before they"
-        " failed stays beside what they yield now; `sdist items merge CRAWL -o FILE --key FIELD` leaves out the second"
-        " item with the same value."
-    )
-
-
-def _retry(store: Store, root: Path, crawl: str, number: int, missed: list[Miss], report: Mapping[str, Any]) -> Again:
-    known = places(report)
+def _retry(
+    store: Store, root: Path, crawl: str, number: int, missed: Sequence[Miss], known: Mapping[int, Any]
+) -> list[int]:
+    """Put the missed requests of a batch into new batches; gives their places in the old one."""
     by_url: dict[str, list[Miss]] = {}
     for miss in missed:
         by_url.setdefault(miss.url, []).append(miss)
-    values, again = [], []
+    values, again = dict[int, Any](), list[Miss]()
     requests = list(enumerate(requests_in(store, root, crawl, store.batch(crawl, number))))
     requests.sort(key=lambda one: one[0] not in known)  # where two have the same URL, the one that failed
-    again_places = []
     for place, value in requests:
         its = by_url.get(str(value["url"]))  # two requests may have the same one; what the batch led to is not in it
         if its:
-            values.append({**value, REPLACES: [number, place]})
+            values[place] = {**value, REPLACES: [number, place]}
             again.append(its.pop())
-            again_places.append(place)
     if values:
-        parts = [(settings, len(piece)) for piece, settings in fit(values, key=key_of(root))]
+        parts = [(settings, len(piece)) for piece, settings in fit(list(values.values()), key=key_of(root))]
         store.retry(crawl, number, parts, misses=again, now=time.time())
-    doubles = any(known.get(place) is None for place in again_places) and bool(report.get("items"))
-    return Again(batch=number, requests=len(values), unknown=doubles)
+    return list(values)
 
 
 #: seconds in which a producer takes notice of what is asked of it
@@ -180,7 +158,6 @@ def batches(
 
     Example: sdist batches easy-20260102T030405Z --state dead --urls
     """
-    root = context.root
     store = context.store
     store.crawl(crawl)
     rows = [row for row in store.batches(crawl, set(state or ())) if not batch or row.number in batch]
@@ -188,34 +165,26 @@ def batches(
         raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist batches {crawl}` lists all.")
     if urls:
         for row in rows:
-            for value in requests_in(store, root, crawl, row):
+            for value in requests_in(store, context.root, crawl, row):
                 put(str(value["url"]))
         return
     tries: dict[int, list[Attempt]] = {}
     for attempt in store.attempts(crawl):
         tries.setdefault(attempt.batch, []).append(attempt)
-    if output.document({"crawl": crawl, "batches": [_document(row, tries.get(row.number, [])) for row in rows]}):
-        return
-    cells = []
+    documents, cells = [], []
     for row in rows:
-        on = ", ".join(dict.fromkeys(one.node for one in tries.get(row.number, [])))
-        cells.append((row.number, row.state.value, row.size, row.attempts, on, row.reason))
-    table(("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed"), cells)
-
-
-def _document(row: Batch, tries: Sequence[Attempt]) -> dict[str, Any]:
-    return {
-        "batch": row.number,
-        "state": row.state.value,
-        "requests": row.size,
-        "reason": row.reason,
-        "split_from": row.parent or None,
-        "attempts": [
+        its = tries.get(row.number, [])
+        attempts = [
             {"number": one.number, "job": one.job, "worker": one.worker or None, "node": one.node,
              "state": one.state.value, "reason": one.reason}
-            for one in tries
-        ],
-    }  # fmt: skip
+            for one in its
+        ]  # fmt: skip
+        whole = {"batch": row.number, "state": row.state.value, "requests": row.size, "reason": row.reason}
+        documents.append({**whole, "split_from": row.parent or None, "attempts": attempts})
+        on = ", ".join(dict.fromkeys(one.node for one in its))
+        cells.append((row.number, row.state.value, row.size, row.attempts, on, row.reason))
+    headings = ("batch", "state", "requests", "attempts", "nodes", "why the last attempt failed")
+    output.table({"crawl": crawl, "batches": documents}, headings, cells)
 
 
 def retry(
@@ -241,20 +210,21 @@ def retry(
 
     Example: sdist retry easy-20260102T030405Z --failed-urls
     """
-    root = context.root
-    store = context.store
+    root, store = context.root, context.store
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
     if producer_process.runs(row):
         raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
     store.update_crawl(crawl, options=_anew(row))
-    dead, tried = _give_new_attempts(store, root, row, batch or [], failed_urls=failed_urls)
-    urls = sum(one.requests for one in tried)
-    if doubles := told_doubles(tried):
-        complain(doubles)
+    dead = [one.number for one in store.batches(crawl, {BatchState.DEAD}) if not batch or one.number in batch]
+    requeued = store.requeue(crawl, dead) if dead else []
+    urls = try_again(store, root, crawl, {"dead", "failed"} if failed_urls else {"dead"}, batch or ())
+    if not requeued and not urls:
+        hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
+        raise NothingMatched(f"The crawl {crawl} has nothing to try again: no batch of it is dead.{hint}")
     if not watched.quiet:
-        batches, others = wording.counted(dead, "dead batch", "dead batches"), wording.counted(urls, "URL")
-        say(f"Trying again: {batches}, {others} of others.")
+        batches = wording.counted(len(requeued), "dead batch", "dead batches")
+        say(f"Trying again: {batches}, {wording.counted(urls, 'URL')} of others.")
     again, process = producer_process.begin_again(root, store, crawl, finished=True, new_code=new_code)
     raise typer.Exit(follow(context, again, process, watched, detach=detach))
 
@@ -273,20 +243,6 @@ def _anew(row: Crawl) -> dict[str, Any]:
             path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")
         outputs.append({**output, "path": str(path), "overwrite": True})
     return {**row.options, "settings": {**settings, "DISTRIBUTED_OUTPUTS": outputs}}
-
-
-def _give_new_attempts(
-    store: Store, root: Path, crawl: Crawl, numbers: Sequence[int], *, failed_urls: bool
-) -> tuple[int, list[Again]]:
-    """How many dead batches, and which URLs of batches that are done, wait again."""
-    dead = [row.number for row in store.batches(crawl.id, {BatchState.DEAD}) if not numbers or row.number in numbers]
-    requeued = store.requeue(crawl.id, dead) if dead else []
-    kinds = {"dead", "failed"} if failed_urls else {"dead"}
-    urls = try_again(store, root, crawl.id, kinds, numbers=numbers)
-    if not requeued and not urls:
-        hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
-        raise NothingMatched(f"The crawl {crawl.id} has nothing to try again: no batch of it is dead.{hint}")
-    return len(requeued), urls
 
 
 def pause(context: Context, crawl: CrawlId) -> None:

@@ -23,7 +23,7 @@ from .live_view import LiveView, View, crawl_picture
 from .producer_process import crawl_folder, interrupt, last_words, lives
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import FrameType
 
@@ -31,40 +31,33 @@ if TYPE_CHECKING:
     from scrapyd_dist.store import Store
 
 
-class CtrlC:
-    """Records SIGINT."""
+@contextmanager
+def looked_out_for() -> Iterator[Callable[[float], None]]:
+    """Gives a pause of so many seconds that raises KeyboardInterrupt if Ctrl-C came, then or since the last one.
 
-    def __init__(self) -> None:
-        self._came = self._pausing = False
+    A second Ctrl-C breaks off whatever is under way: that may hang.
+    """
+    came = pausing = False
 
-    def take(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler. A second one breaks off whatever is under way: that may hang."""
-        if self._pausing or self._came:
+    def take(_number: int, _frame: FrameType | None) -> None:
+        nonlocal came
+        if pausing or came:
             raise KeyboardInterrupt
-        self._came = True
+        came = True
 
-    def pause(self, seconds: float) -> None:
-        """Wait.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C came, now or since the last pause.
-        """
-        self._pausing = True
+    def pause(seconds: float) -> None:
+        nonlocal pausing
+        pausing = True
         try:
-            if self._came:
+            if came:
                 raise KeyboardInterrupt
             time.sleep(seconds)
         finally:
-            self._pausing = False
+            pausing = False
 
-
-@contextmanager
-def looked_out_for() -> Iterator[CtrlC]:
-    """Within this block SIGINT becomes a KeyboardInterrupt of `CtrlC.pause`."""
-    found = CtrlC()
-    before = signal.signal(signal.SIGINT, found.take)
+    before = signal.signal(signal.SIGINT, take)
     try:
-        yield found
+        yield pause
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -186,16 +179,15 @@ def watch(
         ProducerDied: with the end of its log.
         StillRuns: after the time-out.
     """
-    watcher = Watcher(root=root, store=store, crawl=crawl, process=process)
     try:
-        row = watcher.until_ended(watched.view(root, crawl), watched.timeout)
+        row = until_ended(root, store, crawl, watched.view(root, crawl), watched.timeout, process)
     except KeyboardInterrupt:
         if not _wants_stop(crawl):
             return 130
         interrupt(root, store.crawl(crawl))
         say("Stopping: what is captured is sent first.")
         try:
-            row = watcher.until_ended(watched.view(root, crawl), None)
+            row = until_ended(root, store, crawl, watched.view(root, crawl), None, process)
         except KeyboardInterrupt:
             say(f"Left. Come back with: sdist watch {crawl}")
             return 130
@@ -207,37 +199,30 @@ def watch(
     return sum_up(root, row, watched)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watcher:
-    """One crawl, looked at again and again."""
-
-    root: Path
-    store: Store
-    crawl: str
-    process: subprocess.Popen[bytes] | None = None
-
-    def until_ended(self, view: View, timeout: float | None) -> Crawl:
-        """The crawl at its end."""
-        with closing(view), looked_out_for() as ctrl_c:
-            deadline = time.monotonic() + timeout if timeout is not None else float("inf")
-            look_at_process = time.monotonic()
-            while True:
-                row, now = self.store.crawl(self.crawl), time.monotonic()
-                view.show(row, now)
-                if row.state.ended:
-                    return row
-                if self.process is not None or now >= look_at_process:
-                    look_at_process = now + ALIVE_EVERY
-                    alive = self.process.poll() is None if self.process is not None else lives(row)
-                    # It may have come to its end between the two looks.
-                    if not alive and not self.store.crawl(self.crawl).state.ended:
-                        raise ProducerDied(died(self.root, row))
-                if now >= deadline:
-                    raise StillRuns(
-                        f"The crawl {self.crawl} still runs after {wording.clock(timeout or 0)} (--timeout), and goes"
-                        f" on without this command. Come back with: sdist watch {self.crawl}"
-                    )
-                ctrl_c.pause(LOOK)
+def until_ended(
+    root: Path, store: Store, crawl: str, view: View, timeout: float | None, process: subprocess.Popen[bytes] | None
+) -> Crawl:
+    """Watch a crawl; gives it as it is at its end."""
+    with closing(view), looked_out_for() as pause:
+        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        look_at_process = time.monotonic()
+        while True:
+            row, now = store.crawl(crawl), time.monotonic()
+            view.show(row, now)
+            if row.state.ended:
+                return row
+            if process is not None or now >= look_at_process:
+                look_at_process = now + ALIVE_EVERY
+                alive = process.poll() is None if process is not None else lives(row)
+                # It may have come to its end between the two looks.
+                if not alive and not store.crawl(crawl).state.ended:
+                    raise ProducerDied(died(root, row))
+            if now >= deadline:
+                raise StillRuns(
+                    f"The crawl {crawl} still runs after {wording.clock(timeout or 0)} (--timeout), and goes on without"
+                    f" this command. Come back with: sdist watch {crawl}"
+                )
+            pause(LOOK)
 
 
 def died(root: Path, row: Crawl) -> str:

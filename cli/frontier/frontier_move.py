@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
 
@@ -18,12 +18,12 @@ from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
 
 from ..context import Context, key_of, requests_in
-from ..crawls.batch_commands import told_doubles, try_again
+from ..crawls.batch_commands import try_again
 from ..crawls.clean import check_idle, remove
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
 from ..options import FrontierName, Yes, group
-from ..output import Output, complain, confirm, say, some_of
+from ..output import Output, confirm, say, some_of
 from .frontier_add import add
 from .frontier_list import (
     Prefix,
@@ -40,11 +40,9 @@ from .frontier_list import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-    from scrapyd_dist.batches import Batch, Crawl
-    from scrapyd_dist.frontier.backlog import SlotCount
+    from scrapyd_dist.batches import Batch
     from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
 
@@ -67,50 +65,51 @@ class BatchWalk:
 
     @property
     def requests(self) -> int:
-        """In those that are done."""
+        """In the batches that are done."""
         return sum(batch.size for batch in self.done)
 
-    @property
-    def exit_code(self) -> int:
-        return INTERRUPTED if self.interrupted else PARTIAL if self.left else 0
+    def words(self) -> tuple[str, str]:
+        """What is done: so many requests, so many batches."""
+        return counted(self.requests, "request"), counted(len(self.done), "batch", "batches")
 
-    def document(self) -> dict[str, Any]:
-        """The same in JSON."""
-        return {
-            "batches": len(self.done),
-            "requests": self.requests,
-            "left": [batch.number for batch in self.left],
-            "interrupted": self.interrupted,
-        }
-
-    def complain(self) -> None:
-        """Say what was not done."""
-        if self.left:
-            named = some_of([str(batch.number) for batch in self.left], SHOWN)
+    def end(self, output: Output, document: dict[str, Any], sentence: str) -> NoReturn:
+        """End the command with its document, or with this sentence and what was not done."""
+        left = [batch.number for batch in self.left]
+        counts = {"batches": len(self.done), "requests": self.requests, "left": left, "interrupted": self.interrupted}
+        if not output.document({**document, **counts}):
+            say(sentence)
+        if left:
+            named = some_of([str(number) for number in left], SHOWN)
             say(f"Left as they are, because workers have them now: batch {named}. Say the same again later.")
         if self.interrupted:
             say(f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on.")
+        raise typer.Exit(INTERRUPTED if self.interrupted else PARTIAL if left else 0)
 
 
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:
-    """Do it to one batch after the other; `StepRefused` where a worker has it. doing: as a word, deleted."""
-    made, told = BatchWalk(total=len(batches)), time.monotonic()
-    with looked_out_for() as ctrl_c:
-        for batch in batches:
+    """Do it to each batch that no worker has; doing: as a word, deleted.
+
+    `StepRefused` and `NothingMatched` of a step say that a worker was faster, or has ended the batch meanwhile.
+    """
+    idle = [batch for batch in batches if batch.state not in OUT]
+    made, shown = BatchWalk(total=len(idle)), time.monotonic()
+    with looked_out_for() as pause:
+        for batch in idle:
             try:
-                ctrl_c.pause(0)
+                pause(0)
             except KeyboardInterrupt:
                 made.interrupted = True
-                return made
+                break
             try:
                 step(batch)
-            except (StepRefused, NothingMatched):  # a worker was faster, or has ended it meanwhile
+            except (StepRefused, NothingMatched):
                 made.left.append(batch)
             else:
                 made.done.append(batch)
-            if time.monotonic() - told >= TELL:
-                told = time.monotonic()
+            if time.monotonic() - shown >= TELL:
+                shown = time.monotonic()
                 say(f"{len(made.done):,} of {made.total:,} batches {doing}")
+    made.left += [batch for batch in batches if batch.state in OUT]
     return made
 
 
@@ -185,7 +184,6 @@ def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *,
     store, _ = opened(context, frontier)
     found = with_prefix(slots_in(store, frontier), frontier, prefix)
     names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
-    batches = [one for one in store.batches(frontier, WAITING | OUT) if one.slot in names]
     turn = cycle(goal.names())
 
     def cut(batch: Batch) -> None:
@@ -197,14 +195,12 @@ def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *,
         if [part.slot for part in parts] != [batch.slot]:
             store.split(frontier, batch.number, parts)
 
-    made = walk([one for one in batches if one.state in WAITING], cut, "moved")
-    made.left += [one for one in batches if one.state in OUT]
-    if not output.document({"frontier": frontier, "to": goal.names(), **made.document()}):
-        what = f"{counted(made.requests, 'request')} of {counted(len(made.done), 'batch', 'batches')}"
-        filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
-        say(f"Moved {what} of {frontier} to {filled}.")
-    made.complain()
-    raise typer.Exit(made.exit_code)
+    made = walk([one for one in store.batches(frontier, WAITING | OUT) if one.slot in names], cut, "moved")
+    filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
+    requests, batches = made.words()
+    made.end(
+        output, {"frontier": frontier, "to": goal.names()}, f"Moved {requests} of {batches} of {frontier} to {filled}."
+    )
 
 
 def _put(store: Store, frontier: str, batch: Batch, slot: str) -> Batch:
@@ -237,33 +233,24 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
     """Put one batch, waiting or dead, into a slot under a new number."""
     check_slot_name(slot)
     store, _ = opened(context, frontier)
-    row = _movable(store, frontier, number)
-    new = _put(store, frontier, row, slot)
-    document = {"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size}
-    if not output.document(document):
-        say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
-
-
-def _movable(store: Store, frontier: str, number: int) -> Batch:
-    """The batch of that number, unless a worker has it or it is over."""
     row = next((one for one in store.batches(frontier) if one.number == number), None)
     if row is None:
         raise NothingMatched(f"The frontier {frontier} has no batch {number}. `sdist batches {frontier}` lists all.")
     check_own_slot(row.slot)
     if row.state in OUT:
+        out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
+        jobs = [f"the job {one.worker or one.job} on {one.node}" for one in store.attempts(frontier, out)
+                if one.batch == number]  # fmt: skip
         raise ConfigError(
-            f"Batch {number} of {frontier} cannot be moved now: {_holder(store, frontier, number)} has it. When that"
+            f"Batch {number} of {frontier} cannot be moved now: {jobs[-1] if jobs else 'a worker'} has it. When that"
             " has ended it, or its lease has run out, say the same again."
         )
     if row.state not in {*WAITING, BatchState.DEAD}:
         raise ConfigError(f"Batch {number} of {frontier} is {row.state.value}: nothing of it waits any more.")
-    return row
-
-
-def _holder(store: Store, frontier: str, number: int) -> str:
-    out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
-    attempts = [one for one in store.attempts(frontier, out) if one.batch == number]
-    return f"the job {attempts[-1].worker or attempts[-1].job} on {attempts[-1].node}" if attempts else "a worker"
+    new = _put(store, frontier, row, slot)
+    document = {"frontier": frontier, "was": number, "batch": new.number, "slot": slot, "requests": new.size}
+    if not output.document(document):
+        say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
 
 
 def requeue(
@@ -289,33 +276,24 @@ def requeue(
     store, _ = opened(context, frontier)
     dead = store.batches(frontier, {BatchState.DEAD})
     missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
-    _check(frontier, {one.number for one in dead} | missed, batch or [])
-    wanted = [one for one in dead if not batch or one.number in batch]
-    back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
-    tried = try_again(store, context.root, frontier, kinds, numbers=batch or ())
-    urls = sum(one.requests for one in tried)
-    if doubles := told_doubles(tried):
-        complain(doubles)
-    again = [one for one in wanted if one.number in back]
-    requests = sum(one.size for one in again)
-    numbers = [one.number for one in again]
-    if output.document({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls}):
-        return
-    told = [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"] if again else []
-    told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
-    say(f"{' and '.join(told) or 'Nothing'} waits again in {frontier}.")
-
-
-def _check(frontier: str, there: Collection[int], numbers: Collection[int]) -> None:
-    """Refuse batches that have nothing that was given up."""
-    others = sorted(set(numbers) - set(there))
-    if others:
+    there = missed | {one.number for one in dead}
+    if others := sorted(set(batch or ()) - there):
         raise NothingMatched(
             f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; nothing was done."
             f" `sdist batches {frontier} --state dead` lists those that are."
         )
     if not there:
         raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")
+    wanted = [one for one in dead if not batch or one.number in batch]
+    back = set(store.requeue(frontier, [one.number for one in wanted])) if wanted else set()
+    urls = try_again(store, context.root, frontier, kinds, batch or ())
+    again = [one for one in wanted if one.number in back]
+    requests, numbers = sum(one.size for one in again), [one.number for one in again]
+    if output.document({"frontier": frontier, "batches": numbers, "requests": requests, "urls": urls}):
+        return
+    told = [f"{counted(len(again), 'batch', 'batches')} with {counted(requests, 'request')}"] if again else []
+    told += [f"{counted(urls, 'request')} of batches that are done"] if urls else []
+    say(f"{' and '.join(told) or 'Nothing'} waits again in {frontier}.")
 
 
 #: slots that are shown before the question
@@ -342,54 +320,34 @@ def delete(
         raise ConfigError("Name what to delete: --prefix P for slots, or --all for the whole frontier. One of the two.")
     if prefix == "":
         raise ConfigError("An empty --prefix fits every slot. If that is meant, say --all.")
-    root = context.root
     store, row = opened(context, frontier)
     if all_:
-        _everything(store, root, row, yes=yes, output=output)
-        return
-    counts = with_prefix(slots_in(store, frontier), frontier, prefix or "")
-    _confirm(frontier, counts, yes=yes)
-    _slots(store, frontier, counts, output=output)
-
-
-def _slots(store: Store, frontier: str, counts: Sequence[SlotCount], output: Output) -> None:
-    slots = {count.slot for count in counts}
-    # What was cut has given all it had to its pieces, which may lie elsewhere.
-    states = set(BatchState) - {BatchState.SPLIT}
-    batches = [batch for batch in store.batches(frontier, states) if batch.slot in slots]
-    idle = [batch for batch in batches if batch.state not in OUT]
-    made = walk(idle, lambda batch: store.drop_batch(frontier, batch.number, forget=True), "deleted")
-    made.left += [batch for batch in batches if batch.state in OUT]
-    document = {"frontier": frontier, "slots": [slot_document(count) for count in counts], **made.document()}
-    if not output.document(document):
-        what = f"{counted(made.requests, 'request')} in {counted(len(made.done), 'batch', 'batches')}"
-        say(f"Deleted {what}, of {counted(len(counts), 'slot')} of {frontier}.")
-    made.complain()
-    raise typer.Exit(made.exit_code)
-
-
-def _everything(store: Store, root: Path, row: Crawl, *, yes: bool, output: Output) -> None:
-    if row.kind != "frontier":
-        raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
-    check_idle(store, row)
-    counts = slots_in(store, row.id)
-    _confirm(row.id, counts, yes=yes)
-    remove(store, root, row)
-    requests = sum(total_of(counts).values())
-    batches = sum(sum(batches_of(count).values()) for count in counts)
-    made = {"batches": batches, "requests": requests, "left": [], "interrupted": False}
-    if not output.document({"frontier": row.id, "slots": [slot_document(count) for count in counts], **made}):
-        say(f"Deleted the frontier {row.id} and all that was kept of it.")
-
-
-def _confirm(frontier: str, counts: Sequence[SlotCount], *, yes: bool) -> None:
-    if yes:
-        return
+        if row.kind != "frontier":
+            raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
+        check_idle(store, row)
+    counts = slots_in(store, frontier)
+    if not all_:
+        counts = with_prefix(counts, frontier, prefix or "")
     slots, total = counted(len(counts), "slot"), total_of(counts)
-    told = ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number) or "no requests"
-    lines = [f"{count.slot}: {counted(sum(batches_of(count).values()), 'batch', 'batches')}" for count in counts]
-    what = f"{slots} of {frontier}"
-    confirm(f"Delete {what} for good ({told})?", lines, most=_SHOWN, refusal=f"{what} would be deleted ({told})")
+    if not yes:
+        what = f"{slots} of {frontier}"
+        told = ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number) or "no requests"
+        lines = [f"{one.slot}: {counted(sum(batches_of(one).values()), 'batch', 'batches')}" for one in counts]
+        confirm(f"Delete {what} for good ({told})?", lines, most=_SHOWN, refusal=f"{what} would be deleted ({told})")
+    document = {"frontier": frontier, "slots": [slot_document(one) for one in counts]}
+    if all_:
+        remove(store, context.root, row)
+        number = sum(sum(batches_of(one).values()) for one in counts)
+        made = {"batches": number, "requests": sum(total.values()), "left": [], "interrupted": False}
+        if not output.document({**document, **made}):
+            say(f"Deleted the frontier {frontier} and all that was kept of it.")
+        return
+    names = {one.slot for one in counts}
+    # What was cut has given all it had to its pieces, which may lie elsewhere.
+    rows = [one for one in store.batches(frontier, set(BatchState) - {BatchState.SPLIT}) if one.slot in names]
+    walked = walk(rows, lambda one: store.drop_batch(frontier, one.number, forget=True), "deleted")
+    requests, batches = walked.words()
+    walked.end(output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}.")
 
 
 frontier = group(

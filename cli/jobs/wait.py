@@ -99,8 +99,8 @@ def _for_crawls(context: Context, names: Sequence[str], deadline: float, output:
     store = context.store
     ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
     ends = Ends(context=context, left=list(ids))
-    with looked_out_for() as ctrl_c:
-        if not poll_until(lambda: not ends.look(), LOOK, deadline=deadline, pause=ctrl_c.pause):
+    with looked_out_for() as pause:
+        if not poll_until(lambda: not ends.look(), LOOK, deadline=deadline, pause=pause):
             raise _still_runs(f"crawl {ends.left[0]}", f"sdist watch {ends.left[0]}")
     rows = [store.crawl(name) for name in ids]
     codes = [ends.codes[row.id] for row in rows]
@@ -145,8 +145,8 @@ class Ends:
 def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
     """Wait until these jobs are over; gives the exit code."""
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
-    with looked_out_for() as ctrl_c:
-        if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=ctrl_c.pause):
+    with looked_out_for() as pause:
+        if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=pause):
             raise _still_runs(f"job {waited.left[0]}", f"sdist logs -f {waited.left[0]}")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
     judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), signalled=noted(context.root))

@@ -225,7 +225,7 @@ def watch(context: Context, watched: WatchOptions) -> int:
     looks = FleetLook(context=context, nodes=context.nodes())
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
     view = View() if watched.silent else LiveView(fleet_picture) if on_terminal() else PlainFleet()
-    with closing(view), looked_out_for() as ctrl_c:
+    with closing(view), looked_out_for() as pause:
         try:
             while True:
                 began = time.monotonic()
@@ -234,7 +234,7 @@ def watch(context: Context, watched: WatchOptions) -> int:
                 if time.monotonic() >= deadline:
                     code = 124
                     break
-                ctrl_c.pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
+                pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
         except KeyboardInterrupt:
             code = 130
     if watched.as_json:

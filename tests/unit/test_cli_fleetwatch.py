@@ -97,21 +97,21 @@ def test_of_many_nodes_those_in_trouble_are_drawn() -> None:
 
 def test_ctrl_c_comes_through_at_a_pause_only() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with looked_out_for() as ctrl_c:
+    with looked_out_for() as pause:
         os.kill(os.getpid(), signal.SIGINT)  # while something is under way
         with pytest.raises(KeyboardInterrupt):
-            ctrl_c.pause(60)
+            pause(60)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ctrl_c_ends_a_pause() -> None:
     main = threading.main_thread().ident
     assert main is not None
-    with looked_out_for() as ctrl_c:
+    with looked_out_for() as pause:
         timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            ctrl_c.pause(60)
+            pause(60)
         timer.join()
 
 

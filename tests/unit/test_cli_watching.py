@@ -104,8 +104,8 @@ def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> No
             if not crawl.state.ended:
                 store.update_crawl("c", state=CrawlState.FINISHED, exit_code=0)
 
-    eye = watcher.Watcher(root=tmp_path, store=store, crawl="c")
-    assert eye.until_ended(Ending(), 20.0).state is CrawlState.FINISHED
+    row = watcher.until_ended(tmp_path, store, "c", Ending(), 20.0, None)
+    assert row.state is CrawlState.FINISHED
 
 
 def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
