@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -25,11 +25,6 @@ from ..crawls.watcher import misses_of
 from ..options import FrontierName, Json, Quiet, SpiderName, in_panel, nodes, seconds
 from ..output import complain, put, put_json, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scrapyd_dist.batches import Crawl
 
 _WORKERS, _SPIDER, _ITEMS, _NODES = "Workers", "The spider", "Items", "Nodes"
 
@@ -107,11 +102,7 @@ class ConsumeOptions:
         )
 
     def check_rows(self) -> None:
-        """Refuse options for workers at a frontier whose rows are jobs.
-
-        Raises:
-            ConfigError: there is such an option.
-        """
+        """Refuse options for workers at a frontier whose rows are jobs."""
         asked = {
             "--slots": self.slots, "--fair": self.fair, "--loop": self.loop is not None,
             "--max-batches": self.max_batches, "--max-requests": self.max_requests, "--idle": self.idle,
@@ -124,29 +115,12 @@ class ConsumeOptions:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return the other options as settings."""
+        """The other options as settings; options that are zero set nothing."""
         asked = {**of_options(self), "DISTRIBUTED_IDLE": seconds("--idle", self.idle)}
         return {name: value for name, value in asked.items() if value}
 
-    def labels(self) -> list[str]:
-        """The words for each job.
-
-        Raises:
-            ConfigError: one has a comma, which would make two of it.
-        """
-        for text in self.label or ():
-            if "," in text:
-                raise ConfigError(
-                    f"--label {text!r} has a comma, which parts two labels. Give each by an option of its own."
-                )
-        return self.label or []
-
     def outputs(self) -> list[dict[str, Any]]:
-        """The files that the items go to, as DISTRIBUTED_OUTPUTS has them.
-
-        Raises:
-            ConfigError: a file is there, or nothing will be home to write.
-        """
+        """The files that the items go to, as DISTRIBUTED_OUTPUTS has them."""
         outputs = outputs_of(Path.cwd(), self.add_to, self.overwrite)
         if outputs and self.loop == 0:
             raise ConfigError(
@@ -175,28 +149,8 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
 
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
-    root = context.root
     outputs = wanted.outputs()
     store, row = opened(context, wanted.frontier)
-    _check_free(row)
-    rows = has_arguments(store.own_crawl(row.id))
-    if rows:
-        wanted.check_rows()
-    backlog = store.backlog(row.id)
-    if wanted.slots is not None and not (backlog.standing or backlog.producers):  # else it may still be filled
-        with_prefix(slots_in(store, row.id), row.id, wanted.slots)
-    code = _manage(root, wanted, outputs, rows=rows, before=(row.pid, row.host))
-    _, ended = opened(context, wanted.frontier)
-    if wanted.as_json:
-        put_json(told(ended))
-    else:
-        for line in wording.closing(ended, misses_of(root, ended.id)):
-            put(line)
-    raise typer.Exit(code)
-
-
-def _check_free(row: Crawl) -> None:
-    """Refuse a crawl, and a frontier that another process manages."""
     if row.kind != "frontier":
         raise ConfigError(
             f"{row.id} is a crawl: its own process keeps its workers running, and `sdist resume {row.id}` starts that"
@@ -207,6 +161,20 @@ def _check_free(row: Crawl) -> None:
             f"Process {row.pid} on {row.host} keeps the workers of the frontier {row.id} running already; two would"
             f" start too many. `sdist status {row.id}` says how it stands; `kill -INT {row.pid}` there ends it."
         )
+    rows = has_arguments(store.own_crawl(row.id))
+    if rows:
+        wanted.check_rows()
+    backlog = store.backlog(row.id)
+    if wanted.slots is not None and not (backlog.standing or backlog.producers):  # else it may still be filled
+        with_prefix(slots_in(store, row.id), row.id, wanted.slots)
+    code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
+    ended = store.crawl(row.id)
+    if wanted.as_json:
+        put_json(told(ended))
+    else:
+        for line in wording.closing(ended, misses_of(context.root, ended.id)):
+            put(line)
+    raise typer.Exit(code)
 
 
 def _manage(
@@ -215,6 +183,11 @@ def _manage(
     """Run the manager in this process; its exit code."""
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
 
+    for text in wanted.label or ():
+        if "," in text:
+            raise ConfigError(
+                f"--label {text!r} has a comma, which parts two labels. Give each by an option of its own."
+            )
     given = pairs("-s", wanted.setting)
     refuse_store(given)
     errand = ConsumeRequest(
@@ -222,23 +195,29 @@ def _manage(
         scaling=wanted.scaling(),
         args=pairs("-a", wanted.arg),
         given=given,
-        labels=wanted.labels(),
+        labels=wanted.label or [],
         merge=bool(outputs),
         rows=rows,
         before=before,
     )
     # A row of arguments is a job of its own, which has no need to reach the store.
     ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
-    asked = {**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs}
-    settings = settings_of(asked)
+    settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
 
     def look_on(summary: dict[str, Any]) -> None:
         if summary["batches"]["total"]:  # it has been looked at
             show(_line(wanted.frontier, summary))
 
+    logger, announcer = logging.getLogger("scrapyd_dist"), _Announcer(level=logging.WARNING)
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(announcer)
     silence = nullcontext(lambda _: None)
-    with _told(), silence if wanted.quiet else waiting(LINE_EVERY) as show:
-        return asyncio.run(ConsumeProcess(errand, settings, look_on).run())
+    try:
+        with silence if wanted.quiet else waiting(LINE_EVERY) as show:
+            return asyncio.run(ConsumeProcess(errand, settings, look_on).run())
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(announcer)
 
 
 def _line(frontier: str, summary: dict[str, Any]) -> str:
@@ -255,22 +234,8 @@ def _line(frontier: str, summary: dict[str, Any]) -> str:
     return f"{frontier}: {' · '.join(piece for piece in pieces if piece)}"
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Show the manager's warnings on standard error."""
-    handler = _Announcer(level=logging.WARNING)
-    logger = logging.getLogger("scrapyd_dist")
-    logger.addHandler(handler)
-    before, logger.propagate = logger.propagate, False
-    try:
-        yield
-    finally:
-        logger.propagate = before
-        logger.removeHandler(handler)
-
-
 class _Announcer(logging.Handler):
-    """A log record as a line for people."""
+    """Shows a log record as a line for people."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(record.getMessage())

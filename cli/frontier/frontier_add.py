@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from enum import Enum
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Optional
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Optional
 
 import typer
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.middlewares.producer.worklist_import import AnyWorklist, ImportResult
 
     from scrapyd_dist.frontier.worklists import AnyRow
-    from scrapyd_dist.store import Store
 
 #: what stands for standard input
 STDIN = "-"
@@ -130,20 +129,39 @@ def add(
         raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
     if abs(priority) > MAX_PRIORITY:
         raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
+    from scrapyd_dist.middlewares.producer.crawl_request import find_project
+    from scrapyd_dist.middlewares.producer.producer_options import read_options
+    from scrapyd_dist.middlewares.producer.worklist_import import ArgumentImport, WorklistImport
+    from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
+
     root = context.root
     with ExitStack() as stack:
         kind = format_.value if format_ else format_of(file)
         listed = rows(_opened(stack, file), kind=kind, column=column, arguments=arguments)
         settings = settings_of({"DISTRIBUTED_MODE": "pull", **asked})
         complain_each(complaints(settings))
-        worklist = _worklist(settings, key_of(root), spider_callback, priority, arguments=arguments)
+        key, project = key_of(root), find_project(settings).name
+        worklist: AnyWorklist
+        if arguments:
+            worklist = ArgumentImport(priority=priority)
+        else:
+            routing = SlotRouting.from_settings(settings, home=SlotHome(project=project))
+            worklist = WorklistImport(settings, routing, key=key, callback=spider_callback, priority=priority)
         store = stack.enter_context(closing(project_store(root)))
-        producer = _producer(store, settings, key_of(root), frontier, file, arguments=arguments)
+        producer = FrontierProducer(
+            store=store,
+            frontier=check_crawl_name(frontier, "frontier"),
+            project=project,
+            work=f"add {Path(file).name or file}",
+            process=f"{gethostname()}.{os.getpid()}",
+            size=1 if arguments else read_options(settings).batch_size,
+            key=None if arguments else key,  # a job's arguments can be read on its node anyway
+            arguments=arguments,
+        )
         if standing is not None:
             row = open_frontier(
-                store, producer.frontier, project=producer.project, now=time.time(), standing=standing,
-                arguments=arguments,
-            )  # fmt: skip
+                store, frontier, project=project, now=time.time(), standing=standing, arguments=arguments
+            )
             if row.standing is not standing:
                 store.update_crawl(row.id, standing=standing)
         account, interrupted = _fill(producer, worklist, listed)
@@ -159,39 +177,6 @@ def _opened(stack: ExitStack, name: str) -> BinaryIO:
         raise NothingMatched(f"There is no file {name}; standard input is -.") from None
     except OSError as error:
         raise ConfigError(f"The list {name} cannot be read: {error.strerror}.") from error
-
-
-def _worklist(settings: Any, key: bytes, callback: str | None, priority: int, *, arguments: bool) -> AnyWorklist:
-    from scrapyd_dist.middlewares.producer.worklist_import import ArgumentImport, WorklistImport
-    from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
-
-    if arguments:
-        return ArgumentImport(priority=priority)
-    slotting = SlotRouting.from_settings(settings, home=SlotHome(project=_project(settings)))
-    return WorklistImport(settings, slotting, key=key, callback=callback, priority=priority)
-
-
-def _project(settings: Any) -> str:
-    from scrapyd_dist.middlewares.producer.crawl_request import find_project
-
-    return find_project(settings).name
-
-
-def _producer(
-    store: Store, settings: Any, key: bytes, frontier: str, file: str, *, arguments: bool
-) -> FrontierProducer:
-    from scrapyd_dist.middlewares.producer.producer_options import read_options
-
-    return FrontierProducer(
-        store=store,
-        frontier=check_crawl_name(frontier, "frontier"),
-        project=_project(settings),
-        work=f"add {Path(file).name or file}",
-        process=f"{gethostname()}.{os.getpid()}",
-        size=1 if arguments else read_options(settings).batch_size,
-        key=None if arguments else key,  # a job's arguments can be read on its node anyway
-        arguments=arguments,
-    )
 
 
 def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:

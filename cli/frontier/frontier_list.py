@@ -23,28 +23,19 @@ from ..options import FrontierName, frontiers
 from ..output import Output, put, say, some_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy.settings import Settings
 
-    from scrapyd_dist.batches import Batch, Crawl
+    from scrapyd_dist.batches import Crawl
     from scrapyd_dist.frontier.backlog import Backlog
-    from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
-
-    from ..context import Context
 
 Prefix = Annotated[Optional[str], typer.Option("--prefix", metavar="P", help="Only slots whose name begins like this.")]
 
 
 def opened(context: Context, name: str) -> tuple[Store, Crawl]:
-    """The project's store and a frontier in it; a crawl is one as well.
-
-    Raises:
-        ConfigError: nothing can be called so.
-        NothingMatched: nothing is.
-    """
+    """The project's store and a frontier in it; a crawl is one as well. NothingMatched where there is none."""
     check_crawl_name(name, "frontier")
     store = context.store_if_any
     how = "`sdist frontier add FRONTIER FILE` makes one, and so does a producer's first write."
@@ -53,38 +44,20 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
     rows = {crawl.id: crawl for crawl in store.crawls()}
     if name in rows:
         return store, rows[name]
-    near = difflib.get_close_matches(name, rows, 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
     there = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
-    raise NothingMatched(f"There is no frontier {name}.{hint} The frontiers are: {there}. {how}")
+    raise NothingMatched(f"There is no frontier {name}.{_nearest(name, rows)} The frontiers are: {there}. {how}")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def with_prefix(counts: Sequence[SlotCount], frontier: str, prefix: str) -> list[SlotCount]:
-    """The slots whose names begin so.
-
-    Raises:
-        NothingMatched: there is none.
-    """
+    """The slots whose names begin so; NothingMatched where there is none."""
     found = [count for count in counts if count.slot.startswith(prefix)]
     if not found:
         raise _no_slot(f"The frontier {frontier} has no slot whose name begins with {prefix!r}.", counts)
-    return found
-
-
-def matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[SlotCount]:
-    """The slots whose names a regular expression fits, as a whole.
-
-    Raises:
-        ConfigError: it is none.
-        NothingMatched: it fits no slot.
-    """
-    try:
-        wanted = re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"--regex {pattern!r} is no regular expression: {error}.") from None
-    found = [count for count in counts if wanted.fullmatch(count.slot)]
-    if not found:
-        raise _no_slot(f"No slot of the frontier {frontier} fits {pattern!r}.", counts)
     return found
 
 
@@ -93,25 +66,8 @@ def _no_slot(text: str, counts: Sequence[SlotCount]) -> NothingMatched:
     return NothingMatched(f"{text} Its slots are: {some_of(names) or 'none'}.")
 
 
-def check_slot(counts: Sequence[SlotCount], frontier: str, name: str) -> None:
-    """Refuse a name that no slot has.
-
-    Raises:
-        NothingMatched: that is so.
-    """
-    names = [count.slot for count in counts]
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise _no_slot(f"The frontier {frontier} has no slot {name!r}.{hint}", counts)
-
-
 def check_own_slot(name: str) -> None:
-    """Refuse slots of other spiders, because their names say which spider crawls them.
-
-    Raises:
-        ConfigError: it is one of these.
-    """
+    """Refuse slots of other spiders, because their names say which spider crawls them."""
     if name.startswith(OTHER_SPIDER):
         raise ConfigError(
             f"{name!r} names slots of other spiders: the name says which spider crawls what lies there, so their"
@@ -120,11 +76,7 @@ def check_own_slot(name: str) -> None:
 
 
 def settings_of(ours: Mapping[str, Any]) -> Settings:
-    """The project's settings, with ours on top of them; its code runs in this process.
-
-    Raises:
-        ConfigError: they cannot be loaded.
-    """
+    """The project's settings, with ours on top of them; its code runs in this process."""
     from scrapyd_dist.middlewares.producer.process import broken, project_settings
 
     try:
@@ -166,8 +118,47 @@ def list_(
     if frontier is not None:
         for count in entries[0].counts:
             put(count.slot)
+    elif not entries:
+        say("There are no frontiers yet. `sdist frontier add FRONTIER FILE` makes one.")
+    elif all_:
+        rows = [(entry.row.id, count.slot, count.waiting) for entry in entries for count in entry.counts]
+        table(("frontier", "slot", "waiting"), rows)
     else:
-        _show(entries, slots=all_)
+        headings = ("frontier", "state", "slots", *KINDS, "producers", "manager")
+        table(headings, [entry.cells() for entry in entries])
+        for entry in entries:
+            if entry.backlog.lost:
+                say(f"{entry.row.id}: not heard of any more, and not signed off: {', '.join(entry.backlog.lost)}.")
+
+
+#: what requests of a slot can be -> the states of their batches
+KINDS = {"waiting": ("sealed", "failed"), "leased": ("sent", "running"), "done": ("done",), "dead": ("dead",)}
+
+
+def by_kind(states: Mapping[str, int]) -> dict[str, int]:
+    """Kind, one of `KINDS` -> number, of the numbers by the state of the batch."""
+    return {kind: sum(states.get(state, 0) for state in its) for kind, its in KINDS.items()}
+
+
+def batches_in(counts: Sequence[SlotCount]) -> int:
+    """Batches of all these slots; what was only cut there, and lies elsewhere now, is none."""
+    return sum(sum(by_kind(count.batches).values()) for count in counts)
+
+
+def slots_in(store: Store, frontier: str) -> list[SlotCount]:
+    """The slots that have something."""
+    return [one for one in store.slots(frontier) if batches_in([one])]
+
+
+def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
+    """Kind -> requests of all these slots."""
+    rows = [by_kind(count.requests) for count in counts]
+    return {kind: sum(row[kind] for row in rows) for kind in KINDS}
+
+
+def slot_document(count: SlotCount) -> dict[str, Any]:
+    """A slot in JSON."""
+    return {"slot": count.slot, "requests": by_kind(count.requests), "batches": by_kind(count.batches)}
 
 
 class _Entry:
@@ -188,7 +179,7 @@ class _Entry:
 
     @property
     def manager(self) -> str:
-        """Describe the process that keeps workers running here; empty if there is none."""
+        """The process that keeps workers running here; empty if there is none."""
         return f"process {self.row.pid} on {self.row.host}" if self.row.pid and lives(self.row) else ""
 
     def cells(self) -> tuple[object, ...]:
@@ -225,45 +216,8 @@ def status(store: Store, row: Crawl, output: Output) -> None:
         put(row.message or f"No workers are kept running here; `sdist consume SPIDER {row.id}` does that.")
 
 
-def _show(entries: Sequence[_Entry], *, slots: bool) -> None:
-    if not entries:
-        say("There are no frontiers yet. `sdist frontier add FRONTIER FILE` makes one.")
-    elif slots:
-        rows = [(entry.row.id, count.slot, count.waiting) for entry in entries for count in entry.counts]
-        table(("frontier", "slot", "waiting"), rows)
-    else:
-        headings = ("frontier", "state", "slots", "waiting", "leased", "done", "dead", "producers", "manager")
-        table(headings, [entry.cells() for entry in entries])
-        for entry in entries:
-            if entry.backlog.lost:
-                say(f"{entry.row.id}: not heard of any more, and not signed off: {', '.join(entry.backlog.lost)}.")
-
-
 #: slots that are shown on a terminal, at most: where each site has one there are thousands
 SCREEN = 50
-#: what requests of a slot can be -> the states of their batches
-KINDS = {"waiting": ("sealed", "failed"), "leased": ("sent", "running"), "done": ("done",), "dead": ("dead",)}
-
-
-def requests_of(count: SlotCount) -> dict[str, int]:
-    """Kind, one of `KINDS` -> requests of a slot."""
-    return {kind: sum(count.requests.get(state, 0) for state in states) for kind, states in KINDS.items()}
-
-
-def batches_of(count: SlotCount) -> dict[str, int]:
-    """Kind, one of `KINDS` -> batches of a slot."""
-    return {kind: sum(count.batches.get(state, 0) for state in states) for kind, states in KINDS.items()}
-
-
-def slots_in(store: Store, frontier: str) -> list[SlotCount]:
-    """The slots that have something; what was only cut there, and lies elsewhere now, is nothing."""
-    return [one for one in store.slots(frontier) if any(batches_of(one).values())]
-
-
-def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
-    """Kind -> requests of all these slots."""
-    rows = [requests_of(count) for count in counts]
-    return {kind: sum(row[kind] for row in rows) for kind in KINDS}
 
 
 def count(
@@ -288,13 +242,21 @@ def count(
     if regex is not None and (prefix is not None or num_slots is not None):
         raise ConfigError("--regex stands alone: leave --prefix and --num-slots out, or write them into it.")
     store, _ = opened(context, frontier)
-    counts = _chosen(slots_in(store, frontier), frontier, prefix, regex, num_slots)
+    counts = slots_in(store, frontier)
+    if regex is not None:
+        counts = _matching(counts, frontier, regex)
+    elif num_slots is not None:
+        known = {one.slot: one for one in counts}
+        names = [f"{prefix or ''}{at}" for at in range(num_slots)]
+        counts = [known.get(name) or SlotCount(slot=name) for name in names]
+    elif prefix is not None:
+        counts = with_prefix(counts, frontier, prefix)
     total, filled = total_of(counts), sum(one.waiting > 0 for one in counts)
     slots = [slot_document(one) for one in counts]
     if output.document({"frontier": frontier, "slots": slots, "requests": total, "not_empty": filled}):
         return
     shown = fullest(counts) if sys.stdout.isatty() else counts
-    rows = [(one.slot, *requests_of(one).values()) for one in shown]
+    rows = [(one.slot, *by_kind(one.requests).values()) for one in shown]
     table(("slot", *KINDS), [*rows, ("total", *total.values())])
     if len(shown) < len(counts):
         left = len(counts) - len(shown)
@@ -302,28 +264,23 @@ def count(
     say(f"{filled:,} of {len(counts):,} slots have requests that wait.")
 
 
+def _matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[SlotCount]:
+    """The slots whose names a regular expression fits, as a whole."""
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--regex {pattern!r} is no regular expression: {error}.") from None
+    found = [count for count in counts if wanted.fullmatch(count.slot)]
+    if not found:
+        raise _no_slot(f"No slot of the frontier {frontier} fits {pattern!r}.", counts)
+    return found
+
+
 def fullest(counts: Sequence[SlotCount]) -> Sequence[SlotCount]:
     """As many as a screen has room for, those with the most to do first; all of them in their order when they fit."""
     if len(counts) <= SCREEN:
         return counts
-    return nlargest(SCREEN, counts, key=lambda one: (one.waiting, requests_of(one)["leased"]))
-
-
-def slot_document(count: SlotCount) -> dict[str, Any]:
-    """A slot in JSON."""
-    return {"slot": count.slot, "requests": requests_of(count), "batches": batches_of(count)}
-
-
-def _chosen(
-    counts: Sequence[SlotCount], frontier: str, prefix: str | None, regex: str | None, number: int | None
-) -> list[SlotCount]:
-    if regex is not None:
-        return matching(counts, frontier, regex)
-    if number is not None:
-        known = {one.slot: one for one in counts}
-        names = [f"{prefix or ''}{at}" for at in range(number)]
-        return [known.get(name) or SlotCount(slot=name) for name in names]
-    return with_prefix(counts, frontier, prefix) if prefix is not None else list(counts)
+    return nlargest(SCREEN, counts, key=lambda one: (one.waiting, by_kind(one.requests)["leased"]))
 
 
 def dump(
@@ -340,25 +297,22 @@ def dump(
 
     Example: sdist frontier dump shop p0 --num-requests 10
     """
-    root = context.root
     store, _ = opened(context, frontier)
-    check_slot(slots_in(store, frontier), frontier, slot)
-    found = list(_next(store, root, frontier, slot, num_requests))
-    batches = [{"batch": one.number, "priority": one.priority, "requests": values} for one, values in found]
-    if output.document({"frontier": frontier, "slot": slot, "batches": batches}):
-        return
-    for _, values in found:
-        for value in values:
-            put(json.dumps(value, ensure_ascii=False))
-    if not found:
-        say(f"Nothing waits in the slot {slot!r} of {frontier}.")
-
-
-def _next(store: Store, root: Path, frontier: str, slot: str, most: int) -> Iterator[tuple[Batch, list[RequestValue]]]:
-    left = most
-    for batch in store.peek(frontier, slot, most):
-        values = requests_in(store, root, frontier, batch)[:left]
-        yield batch, values
+    counts = slots_in(store, frontier)
+    names = [count.slot for count in counts]
+    if slot not in names:
+        raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{_nearest(slot, names)}", counts)
+    batches, left = list[dict[str, Any]](), num_requests
+    for batch in store.peek(frontier, slot, num_requests):
+        values = requests_in(store, context.root, frontier, batch)[:left]
+        batches.append({"batch": batch.number, "priority": batch.priority, "requests": values})
         left -= len(values)
         if left <= 0:
-            return
+            break
+    if output.document({"frontier": frontier, "slot": slot, "batches": batches}):
+        return
+    for one in batches:
+        for value in one["requests"]:
+            put(json.dumps(value, ensure_ascii=False))
+    if not batches:
+        say(f"Nothing waits in the slot {slot!r} of {frontier}.")

@@ -27,7 +27,7 @@ from ..output import Output, confirm, say, some_of
 from .frontier_add import add
 from .frontier_list import (
     Prefix,
-    batches_of,
+    batches_in,
     check_own_slot,
     count,
     dump,
@@ -332,13 +332,12 @@ def delete(
     if not yes:
         what = f"{slots} of {frontier}"
         told = ", ".join(f"{number:,} {kind}" for kind, number in total.items() if number) or "no requests"
-        lines = [f"{one.slot}: {counted(sum(batches_of(one).values()), 'batch', 'batches')}" for one in counts]
+        lines = [f"{one.slot}: {counted(batches_in([one]), 'batch', 'batches')}" for one in counts]
         confirm(f"Delete {what} for good ({told})?", lines, most=_SHOWN, refusal=f"{what} would be deleted ({told})")
     document = {"frontier": frontier, "slots": [slot_document(one) for one in counts]}
     if all_:
         remove(store, context.root, row)
-        number = sum(sum(batches_of(one).values()) for one in counts)
-        made = {"batches": number, "requests": sum(total.values()), "left": [], "interrupted": False}
+        made = {"batches": batches_in(counts), "requests": sum(total.values()), "left": [], "interrupted": False}
         if not output.document({**document, **made}):
             say(f"Deleted the frontier {frontier} and all that was kept of it.")
         return
