@@ -57,40 +57,35 @@ def clean(
     """
     if bool(crawl) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
-    store = context.store if crawl else context.store_if_any
-    told = _clean(context.root, store, crawl, older_than, dry_run=dry_run, yes=yes) if store is not None else []
+    root, store = context.root, context.store if crawl else context.store_if_any
+    rows = _named(store, crawl) if store and crawl else _old(store, older_than or 0.0) if store else []
+    removed = list[dict[str, Any]]()
+    for row in rows:
+        folder = crawl_folder(root, row.id)
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        document = {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created}
+        removed.append({**document, "bytes": size})
+    lines = [f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)" for one in removed]
+    if store is not None and not dry_run:
+        if rows and not yes:
+            count = counted(len(rows), "crawl")
+            confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
+        for row in rows:
+            remove(store, root, row)
+        if older_than is not None:
+            store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
     if as_json:
-        put_json({"dry_run": dry_run, "removed": told})
-    elif not told:
+        put_json({"dry_run": dry_run, "removed": removed})
+    elif not removed:
         say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
     else:
-        for line in told:
-            say(f"{'Would remove' if dry_run else 'Removed'} {_line(line)}")
-    raise typer.Exit(10 if dry_run and told else 0)
+        for line in lines:
+            say(f"{'Would remove' if dry_run else 'Removed'} {line}")
+    raise typer.Exit(10 if dry_run and removed else 0)
 
 
-def _clean(
-    root: Path, store: Store, names: Sequence[str] | None, days: float | None, *, dry_run: bool, yes: bool
-) -> list[dict[str, Any]]:
-    """Remove what was named, or is so old; what it was."""
-    rows = _named(store.crawls(), names) if names else _old(store.crawls(), days or 0.0)
-    for row in rows:
-        check_idle(store, row)
-    told = [_told(root, row) for row in rows]
-    if dry_run:
-        return told
-    if rows and not yes:
-        count = counted(len(told), "crawl")
-        confirm(f"Remove {count} for good?", map(_line, told), refusal=f"{count} would be removed")
-    for row in rows:
-        remove(store, root, row)
-    if days is not None:
-        store.forget_permits(time.time() - max(days, DOMAINS_STAY) * DAY)
-    return told
-
-
-def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
-    by_name = {crawl.id: crawl for crawl in crawls}
+def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
+    by_name = {crawl.id: crawl for crawl in store.crawls()}
     unknown = [name for name in names if name not in by_name]
     if unknown:
         raise NothingMatched(f"There is no crawl {', '.join(unknown)}; nothing was removed. `sdist crawls` lists all.")
@@ -100,22 +95,21 @@ def _named(crawls: Sequence[Crawl], names: Sequence[str]) -> list[Crawl]:
             f"{', '.join(running)}: still at work, so nothing was removed. Stop it first, or wait for its end:"
             f" `sdist watch {running[0]}`."
         )
-    return [by_name[name] for name in dict.fromkeys(names)]
+    rows = [by_name[name] for name in dict.fromkeys(names)]
+    for row in rows:
+        check_idle(store, row)
+    return rows
 
 
-def _old(crawls: Sequence[Crawl], days: float) -> list[Crawl]:
+def _old(store: Store, days: float) -> list[Crawl]:
     before = time.time() - days * DAY
     # A frontier may rest for long and be meant: it only goes by its name.
-    over = [crawl for crawl in crawls if crawl.kind != "frontier" and not runs(crawl)]
+    over = [crawl for crawl in store.crawls() if crawl.kind != "frontier" and not runs(crawl)]
     return [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
 
 
 def check_idle(store: Store, row: Crawl) -> None:
-    """Refuse a frontier that is still being filled or crawled.
-
-    Raises:
-        ConfigError: the frontier is in use, and by what.
-    """
+    """Refuse a frontier that is still being filled or crawled: the error says by what."""
     if row.kind != "frontier":
         return
     backlog = store.backlog(row.id)
@@ -141,22 +135,7 @@ def remove(store: Store, root: Path, row: Crawl) -> None:
     store.forget(row.id)
 
 
-def _told(root: Path, row: Crawl) -> dict[str, Any]:
-    folder = crawl_folder(root, row.id)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created, "bytes": size}
-
-
-def _line(told: dict[str, Any]) -> str:
-    return f"{told['crawl']} ({told['state']}, {told['bytes'] / 1e6:,.1f} MB in its folder)"
-
-
-def trust(
-    context: Context,
-    crawl: CrawlId,
-    yes: Yes = False,
-    output: Output = Output(),
-) -> None:
+def trust(context: Context, crawl: CrawlId, yes: Yes = False, output: Output = Output()) -> None:
     """Believe what the store says of a crawl or frontier, and sign it with this project's key.
 
     For one that an older sdist left on a Redis server, or that another copy of

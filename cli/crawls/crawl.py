@@ -18,7 +18,7 @@ from ..context import Context
 from ..options import crawls as crawl_names
 from ..output import Output, complain, put, put_json, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, CrawlOrder, refuse_store
+from .crawl_options import CrawlOptions, refuse_store
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
@@ -28,80 +28,54 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Crawl
 
-    from .producer_process import KeptCode
-
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4
 
 
 def show(plan: Mapping[str, Any]) -> None:
     """Print the plan."""
-    for line in heading(plan):
-        put(line)
-    shards: Sequence[Mapping[str, Any]] = plan.get("shards") or ()
-    if shards:
-        put(f"\n{counted(len(shards), 'shard')}:")
-        table(("shard", "pages", "starts at"), shard_rows(shards))
-    nodes: Sequence[Mapping[str, Any]] = plan.get("nodes") or ()
-    put(f"\n{counted(len(nodes), 'node')}:")
-    table(("node", "state", "slots", "code", "url", ""), node_rows(plan, nodes))
-    for warning in (*(plan.get("code") or ()), *(plan.get("warnings") or ())):
+    size = plan["bytes_per_batch"]
+    about = f"about {size['bytes']:,} bytes each on the way ({size['form']}, {size['per_url']} bytes per URL)"
+    put(f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this command.")
+    put(f"To the nodes go: {plan['target']}")
+    if plan["limit"]:
+        put(f"Limited to the first {counted(plan['limit'], 'target request')}")
+    put(f"Batches: up to {counted(plan['batch_size'], 'request')}, {about}")
+    put(f"Items: {', '.join(plan['output']) or 'no file was named; give -o items.jl'}")
+    throttle = plan["throttle"]
+    if throttle["rules"]:
+        how = "every process heeds them" if throttle["heeded"] else f"heeded by none: {throttle['reason']}"
+        put(f"Throttle: {counted(throttle['rules'], 'rule')} in the store; {how}")
+    if plan["shards"]:
+        put(f"\n{counted(len(plan['shards']), 'shard')}:")
+        table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
+    put(f"\n{counted(len(plan['nodes']), 'node')}:")
+    table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
+    for warning in (*plan["code"], *plan["warnings"]):
         put(f"\nNote: {warning}")
-
-
-def heading(plan: Mapping[str, Any]) -> list[str]:
-    """The first lines."""
-    batch, estimate = counted(int(plan.get("batch_size") or 0), "request"), plan.get("bytes_per_batch")
-    if isinstance(estimate, dict):
-        size, each = int(estimate.get("bytes") or 0), estimate.get("per_url")
-        batch += f", about {size:,} bytes each on the way ({estimate.get('form')}, {each} bytes per URL)"
-    limit, throttle = plan.get("limit"), plan.get("throttle") or {}
-    lines = [
-        f"Spider {plan.get('spider')} of the project {plan.get('project')}; nothing is started by this command.",
-        f"To the nodes go: {plan.get('target')}",
-        f"Limited to the first {counted(int(limit), 'target request')}" if limit else "",
-        f"Batches: up to {batch}",
-        f"Items: {_output(plan.get('output'))}",
-    ]
-    if throttle.get("rules"):
-        how = "every process heeds them" if throttle.get("heeded") else f"heeded by none: {throttle.get('reason')}"
-        lines.append(f"Throttle: {counted(int(throttle['rules']), 'rule')} in the store; {how}")
-    return [line for line in lines if line]
-
-
-def _output(output: object) -> str:
-    if not output:
-        return "no file was named; give -o items.jl"
-    if not isinstance(output, list):
-        return str(output)
-    return ", ".join(str(entry.get("path") if isinstance(entry, dict) else entry) for entry in output)
 
 
 def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The first shards and the last one."""
     rows: list[tuple[str, ...]] = []
     for shard in shards:
-        first, last = shard.get("first_page"), shard.get("last_page")
-        pages = "-" if first is None else f"{first}-{last}"
-        rows.append((str(shard.get("number")), pages, str(shard.get("url"))))
+        pages = "-" if shard["first_page"] is None else f"{shard['first_page']}-{shard['last_page']}"
+        rows.append((str(shard["number"]), pages, shard["url"]))
     if len(rows) <= _FIRST + 2:
         return rows
     return [*rows[:_FIRST], ("…", f"{len(rows) - _FIRST - 1} more", ""), rows[-1]]
 
 
-def node_rows(plan: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+def node_rows(plan: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """One row per node: whether it takes part, and whether it would get the code."""
-    to_deploy = set(plan.get("deploy") or ())
     rows: list[tuple[object, ...]] = []
-    for node in nodes:
-        code = f"would get {plan.get('version') or 'it'}" if node.get("name") in to_deploy else "has it"
-        remark = node.get("reason") or ("" if node.get("logs", True) else "serves no /logs/: needs --feed")
-        if node.get("unreached"):
+    for node in plan["nodes"]:
+        code = f"would get {plan['version'] or 'it'}" if node["name"] in plan["deploy"] else "has it"
+        remark = node["reason"] or ("" if node["logs"] else "serves no /logs/: needs --feed")
+        if node["unreached"]:
             remark = remark or f"is sent its batches: {node['unreached']}"
-        up = node.get("state") == "up"
-        rows.append(
-            (node.get("name"), node.get("state"), node.get("slots"), code if up else "-", node.get("url"), remark)
-        )
+        code = code if node["state"] == "up" else "-"
+        rows.append((node["name"], node["state"], node["slots"], code, node["url"], remark))
     return rows
 
 
@@ -133,14 +107,13 @@ def crawl(
 
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
-    root = context.root
     order = asked.order(Path.cwd())
-    kept = kept_code(root, order.version)
+    kept = kept_code(context.root, order.version)
     refuse_store(order.spider_settings)
-    begun, process = producer_process.begin(root, context.new_store, order, name, kept)
+    begun, process = producer_process.begin(context.root, context.new_store, order, name, kept)
     code = follow(context, begun, process, watched, detach=detach)
     if not detach:
-        producer_process.forget_refused(root, context.store, begun.id)
+        producer_process.forget_refused(context.root, context.store, begun.id)
     raise typer.Exit(code)
 
 
@@ -168,35 +141,30 @@ def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> No
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """
-    root = context.root
     order = asked.order(Path.cwd())
-    answer = _ask_for_plan(root, order, kept_code(root, order.version))
-    if "plan" not in answer:
-        complain(str(answer.get("error", "No plan came back.")))
-        raise typer.Exit(int(answer.get("exit_code", 1)))
-    if not output.document(answer["plan"]):
-        show(answer["plan"])
-
-
-def _ask_for_plan(root: Path, order: CrawlOrder, kept: KeptCode | None) -> dict[str, Any]:
-    """Return the planning process's answer: {"plan": …} or {"error": …, "exit_code": …}."""
+    kept = kept_code(context.root, order.version)
     done = subprocess.run(
         [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", "--plan"],
-        cwd=root,
-        input=json.dumps({**asdict(order), **(kept.told() if kept is not None else {})}),
+        cwd=context.root,
+        input=json.dumps({**asdict(order), **(kept.document() if kept is not None else {})}),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(done.stdout)  # {"plan": …} or {"error": …, "exit_code": …}
     except ValueError:
         answer = None
-    if isinstance(answer, dict):
-        return answer
-    end = "\n".join(done.stderr.strip().splitlines()[-8:]) or "It said nothing."
-    return {"error": f"The planning process ended with code {done.returncode}, without a plan:\n{end}", "exit_code": 1}
+    if not isinstance(answer, dict):  # code of the project may print, too
+        end = "\n".join(done.stderr.strip().splitlines()[-8:]) or "It said nothing."
+        error = f"The planning process ended with code {done.returncode}, without a plan:\n{end}"
+        answer = {"error": error, "exit_code": 1}
+    if "plan" not in answer:
+        complain(answer["error"])
+        raise typer.Exit(answer["exit_code"])
+    if not output.document(answer["plan"]):
+        show(answer["plan"])
 
 
 def resume(
@@ -222,12 +190,10 @@ def crawls(context: Context, output: Output = Output()) -> None:
 
     Example: sdist crawls
     """
-    store, rows = context.store_if_any, []
-    if store is not None:
-        rows = [row for row in store.crawls() if row.kind != "frontier"]
-    if output.document({"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]}):
-        return
-    if not rows:
+    store = context.store_if_any
+    rows = [row for row in store.crawls() if row.kind != "frontier"] if store is not None else []
+    document = {"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]}
+    if not rows and not output.as_json:
         say("There are no crawls yet. `sdist crawl SPIDER` starts one.")
         return
     cells = []
@@ -236,4 +202,4 @@ def crawls(context: Context, output: Output = Output()) -> None:
         batches = "/".join(f"{wording.number(row.summary, 'batches', one):,}" for one in ("done", "total"))
         items = wording.number(row.summary, "items")
         cells.append((row.id, row.spider, watcher.shown_state(row), started, batches, items, row.exit_code))
-    table(("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)
+    output.table(document, ("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)

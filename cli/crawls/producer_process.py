@@ -43,17 +43,13 @@ class KeptCode:
     version: str
     egg: Path | None = None  #: None: the working tree may have that code; the producer finds out
 
-    def told(self) -> dict[str, Any]:
-        """What a plan is told of it."""
+    def document(self) -> dict[str, Any]:
+        """What the planning process reads of it."""
         return {"version": self.version, "egg": str(self.egg) if self.egg is not None else None}
 
 
 def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
-    """The version that is meant; None for None.
-
-    Raises:
-        NothingMatched: none that is kept is called so, or several are.
-    """
+    """The version that is meant, None for None; NothingMatched if none that is kept is called so, or several are."""
     if wanted is None:
         return None
     found, state = load(root), state_dir(root)

@@ -26,14 +26,16 @@ from scrapyd_dist.errors import (
 PLAN: dict[str, Any] = {
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
     "nodes": [
-        {"name": "a", "url": "http://a", "state": "up", "reason": "", "slots": 2, "logs": True},
-        {"name": "b", "url": "http://b", "state": "up", "reason": "", "slots": 4, "logs": False},
-        {"name": "c", "url": "http://c", "state": "down", "reason": "refused", "slots": None, "logs": False},
+        {"name": "a", "url": "http://a", "state": "up", "reason": "", "slots": 2, "logs": True, "unreached": ""},
+        {"name": "b", "url": "http://b", "state": "up", "reason": "", "slots": 4, "logs": False, "unreached": ""},
+        {"name": "c", "url": "http://c", "state": "down", "reason": "refused", "slots": None, "logs": False,
+         "unreached": ""},
     ],
     "shards": [
         {"number": at, "url": f"http://w/{at}", "first_page": at * 5, "last_page": at * 5 + 4} for at in range(9)
     ],
     "batch_size": 1000, "bytes_per_batch": {"form": "plain", "bytes": 61440, "per_url": 61.4},
+    "limit": None, "throttle": {"rules": 0, "heeded": True, "reason": ""}, "code": [],
     "output": ["/x/items.jl"], "warnings": ["Mind the rate."],
 }  # fmt: skip
 
@@ -72,7 +74,7 @@ def test_a_shard_of_a_list_has_no_pages() -> None:
 
 
 def test_the_plan_says_which_node_would_get_the_code() -> None:
-    rows = crawl.node_rows(PLAN, PLAN["nodes"])
+    rows = crawl.node_rows(PLAN)
     assert [row[3] for row in rows] == ["has it", "would get v1", "-"]
     assert [row[5] for row in rows] == ["", "serves no /logs/: needs --feed", "refused"]
 
