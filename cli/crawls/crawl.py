@@ -179,7 +179,9 @@ def resume(
     Example: sdist resume easy-20260102T030405Z
     """
     store = context.store
-    if not new_code and producer_process.go_on(store, crawl):  # it rests: its process is there
+    row = store.crawl(crawl)
+    if not new_code and row.wanted == "pause" and producer_process.runs(row):  # it rests: its process is there
+        store.want(crawl, "")
         raise typer.Exit(0 if detach else watcher.watch(context.root, store, crawl, watched))
     again, process = producer_process.begin_again(context.root, store, crawl, new_code=new_code)
     raise typer.Exit(follow(context, again, process, watched, detach=detach))

@@ -112,11 +112,7 @@ class CrawlOptions:
     profile: Annotated[Optional[str], _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
-        """The same as settings; folder: what relative files are looked up in.
-
-        Raises:
-            ConfigError: an option makes no sense, or a file is there or is missing.
-        """
+        """The same as settings; folder: what relative files are looked up in."""
         settings = of_options(self)
         if self.workers is not None:
             settings["DISTRIBUTED_MAX_JOBS"] = min(filter(None, (self.workers, self.max_jobs)), default=0)
@@ -129,8 +125,12 @@ class CrawlOptions:
             if not path.is_file():
                 raise ConfigError(f"The file of start addresses (--start-urls) {path} is not there.")
             settings["DISTRIBUTED_START_URLS_FILE"] = str(path.resolve())
-        if self.feed is not None:
-            _refuse_password(self.feed)
+        if self.feed is not None and _password_in(self.feed):
+            raise ConfigError(
+                "The feed URL (--feed) has a password, and every user of this machine and of the nodes could read it in"
+                " the process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed,"
+                " and leave --feed out."
+            )
         if outputs := outputs_of(folder, self.add_to, self.overwrite):
             settings["DISTRIBUTED_OUTPUTS"] = outputs
         return CrawlOrder(
@@ -143,11 +143,7 @@ class CrawlOptions:
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping; the last one of a name wins.
-
-    Raises:
-        ConfigError: one is not of that form.
-    """
+    """`NAME=VALUE` texts as a mapping; the last one of a name wins."""
     found = {}
     for text in texts or ():
         name, sign, value = text.partition("=")
@@ -158,11 +154,7 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def refuse_store(settings: Mapping[str, str]) -> None:
-    """Refuse the store's address as an argument, where other users can read it.
-
-    Raises:
-        ConfigError: it is among the settings of -s.
-    """
+    """Refuse the store's address as an argument, where other users can read it."""
     if SETTING in settings:
         raise ConfigError(
             f"-s {SETTING}=… would show the store's address to every user who lists the processes of this machine."
@@ -170,39 +162,30 @@ def refuse_store(settings: Mapping[str, str]) -> None:
         )
 
 
-def _refuse_password(url: str) -> None:
+def _password_in(url: str) -> bool:
     try:
-        password = urlsplit(url).password
+        return urlsplit(url).password is not None
     except ValueError:
-        return  # the producer says what is wrong with it
-    if password is not None:
-        raise ConfigError(
-            "The feed URL (--feed) has a password, and every user of this machine and of the nodes could read it in "
-            "the process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, and "
-            "leave --feed out."
-        )
+        return False  # the producer says what is wrong with it
 
 
 def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:
     """What `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it; `FILE:csv` names a format.
 
-    Raises:
-        ConfigError: a format is not known, or a file is there.
+    A format that is not known is refused, and so is a file of `-o` that is there.
     """
-    asked = [(text, False) for text in new or ()] + [(text, True) for text in over or ()]
-    return [_output_of(folder, text, overwrite=overwrite) for text, overwrite in asked]
-
-
-def _output_of(folder: Path, text: str, *, overwrite: bool) -> dict[str, Any]:
     from scrapyd_dist.items.merging import ItemOutput
 
-    name, _, kind = text.rpartition(":")
-    if kind not in _NAMES_OF_FORMATS:
-        name, kind = text, ""
-    path = folder / name
-    ItemOutput.named(path, format=kind or None)
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name the file in it that the items go to.")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} is there already. -O {name} overwrites it; or give -o another name.")
-    return {"path": str(path.absolute()), "format": kind or None, "overwrite": overwrite}
+    outputs = []
+    for text, overwrite in [*((text, False) for text in new or ()), *((text, True) for text in over or ())]:
+        name, _, kind = text.rpartition(":")
+        if kind not in _NAMES_OF_FORMATS:
+            name, kind = text, ""
+        path = folder / name
+        ItemOutput.named(path, format=kind or None)
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder; name the file in it that the items go to.")
+        if path.exists() and not overwrite:
+            raise ConfigError(f"{path} is there already. -O {name} overwrites it; or give -o another name.")
+        outputs.append({"path": str(path.absolute()), "format": kind or None, "overwrite": overwrite})
+    return outputs

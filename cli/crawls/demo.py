@@ -73,7 +73,16 @@ def demo(
             project, "crawl", "easy", "-a", f"start={site['index'].replace('%05d', '00000')}", "--shards", str(SHARDS),
             "--index", site["index"], "--pages", str(site["pages"]), "--batch-size", str(BATCH_SIZE), "-O", OUTPUT,
         )  # fmt: skip
-        _judge(project, items, nodes, time.monotonic() - began)
+        took, path = time.monotonic() - began, project / OUTPUT
+        with path.open(encoding="utf-8") as file:
+            wrong = differences(Site(items=items), map(json.loads, file))
+        if wrong:
+            raise DistError(f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this.")
+        put(
+            f"\nThe demo worked: {counted(items, 'item')} in {path},\n"
+            f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
+            "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
+        )
         if keep:
             say(
                 f"\nThe site {site['url']} and the nodes stay until you press Ctrl-C. Try:\n"
@@ -89,11 +98,7 @@ def _leave(number: int, _frame: object) -> NoReturn:
 
 
 def make_project(folder: Path) -> Path:
-    """The demo project in this folder; one that is there from before is brought up to date.
-
-    Raises:
-        ConfigError: the folder holds something else, or shared configuration names nodes.
-    """
+    """The demo project in this folder; one that is there from before is brought up to date."""
     folder = folder.absolute()
     if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(
@@ -144,18 +149,11 @@ def _nodes(project: Path, count: int) -> Iterator[None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the cleanup must not be interrupted
-        _stop_crawls(project)
+        if store := maybe_store(project):
+            with closing(store):  # a crawl outlives the command that watched it
+                running = [crawl.pid for crawl in store.crawls() if crawl.pid is not None and runs(crawl)]
+            stop((Leader(pid=pid, folder=project.resolve()) for pid in running), grace=GRACE)
         local_nodes.down(state, grace=GRACE)
-
-
-def _stop_crawls(project: Path) -> None:
-    """Stop producers that still run, because a crawl outlives the command that watched it."""
-    store = maybe_store(project)
-    if store is None:
-        return
-    with closing(store):
-        running = [crawl for crawl in store.crawls() if runs(crawl)]
-    stop((Leader(pid=crawl.pid, folder=project.resolve()) for crawl in running if crawl.pid is not None), grace=GRACE)
 
 
 def _echo(project: Path, *arguments: str) -> None:
@@ -199,17 +197,3 @@ def differences(site: Site, rows: Iterable[dict[str, Any]]) -> list[str]:
         for kind, numbers in kinds.items()
         if numbers
     ]
-
-
-def _judge(project: Path, items: int, nodes: int, took: float) -> None:
-    """Say what came home; an error if that is not what the site has."""
-    path = project / OUTPUT
-    with path.open(encoding="utf-8") as file:
-        wrong = differences(Site(items=items), map(json.loads, file))
-    if wrong:
-        raise DistError(f"The items in {path} are not those of the site: {'; '.join(wrong)}. Please report this.")
-    put(
-        f"\nThe demo worked: {counted(items, 'item')} in {path},\n"
-        f"exactly those of the site, each once, by {counted(nodes, 'Scrapyd node')} in {clock(took)} all in all.\n"
-        "In a project of your own: sdist nodes up 3, then sdist crawl SPIDER -o items.jl"
-    )

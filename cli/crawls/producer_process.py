@@ -13,11 +13,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from .crawl_options import CrawlOrder
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeptCode:
+class KeptCode(NamedTuple):
     """A version, and where its egg is."""
 
     version: str
@@ -91,13 +90,13 @@ def begin(
     """Write the crawl down and start its process.
 
     name: None = it gets one; kept: the version that it is to run, where that is not the working tree's code.
-
-    Raises:
-        ConfigError: the name cannot be used, or is in use.
     """
     now = time.time()
     if name is not None:
-        _check_free(store, check_crawl_name(name))
+        check_crawl_name(name)
+        taken_by = next((row for row in store.crawls() if row.id == name), None)
+        if taken_by is not None:
+            raise ConfigError(_why_taken(taken_by))
     options = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
     if kept is not None:
         options["version"] = kept.version
@@ -127,25 +126,13 @@ def forget_refused(root: Path, store: Store, name: str) -> None:
         shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 
 
-def go_on(store: Store, name: str) -> bool:
-    """Let a paused crawl go on; False when it is not paused."""
-    crawl = store.crawl(name)
-    if crawl.wanted != "pause" or not runs(crawl):
-        return False
-    store.want(name, "")
-    return True
-
-
 def begin_again(
     root: Path, store: Store, name: str, *, finished: bool = False, new_code: bool = False
 ) -> tuple[Crawl, subprocess.Popen[bytes]]:
-    """Start the process of a crawl again that was stopped or refused, or whose process died.
+    """Start the process of a crawl again that was stopped or refused, or whose process died; refuse what still runs.
 
     finished: it may be one that is finished, what it gave up waits again; new_code: it takes the working tree's code,
     in place of that which it began with.
-
-    Raises:
-        ConfigError: it still runs, or there is nothing to go on with.
     """
     crawl = store.own_crawl(name)
     check_is_crawl(crawl)
@@ -166,26 +153,19 @@ def begin_again(
     return crawl, spawn(root, store, name)
 
 
-def _check_free(store: Store, name: str) -> None:
-    taken = next((row for row in store.crawls() if row.id == name), None)
-    if taken is None:
-        return
-    if taken.kind == "frontier":
-        raise ConfigError(f"There is a frontier {name} already, and crawls and frontiers share names: choose another.")
-    if taken.state is CrawlState.FINISHED:
-        raise ConfigError(
-            f"There is a crawl {name} already, and it is finished: choose another name, or remove that crawl with all"
-            f" that is kept of it: sdist clean {name}"
+def _why_taken(row: Crawl) -> str:
+    if row.kind == "frontier":
+        return f"There is a frontier {row.id} already, and crawls and frontiers share names: choose another."
+    if row.state is CrawlState.FINISHED:
+        return (
+            f"There is a crawl {row.id} already, and it is finished: choose another name, or remove that crawl with all"
+            f" that is kept of it: sdist clean {row.id}"
         )
-    raise ConfigError(f"There is a crawl {name} already: go on with it by `sdist resume {name}`, or name another.")
+    return f"There is a crawl {row.id} already: go on with it by `sdist resume {row.id}`, or name another."
 
 
 def check_is_crawl(row: Crawl) -> None:
-    """Refuse a frontier, which has no process of its own that could go on.
-
-    Raises:
-        ConfigError: what to do with it.
-    """
+    """Refuse a frontier, which has no process of its own that could go on."""
     if row.kind == "frontier":
         raise ConfigError(
             f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are started by"
