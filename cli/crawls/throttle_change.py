@@ -52,32 +52,26 @@ def set_(
     changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
     if not output.document(changed.document()):
         rule, whose = changed.after(name), named([name]).capitalize() if name == ALL else name
-        say(f"{whose}: {limit_of(rule)}.{_rests(name, rule)} {changed.notice}")
+        rests = ""
+        if rule.blocked:
+            rests = " It is blocked, though; `sdist throttle unblock` ends that."
+        elif rule.paused:
+            rests = " It is paused, though; `sdist throttle resume` ends that."
+        elif is_held(name, {name: rule}):
+            rests = " That leaves it none: it rests."
+        say(f"{whose}: {limit_of(rule)}.{rests} {changed.notice}")
 
 
 def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
-    """The rule with what was said of its limit."""
+    """The rule with what was given of its limit."""
     hits, window = rule.hits if hits is None else hits, rule.window if window is None else window
     if hits is None or window is None:
         raise ConfigError(
             f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
             " To let it rest: sdist throttle pause."
         )
-    return replace(
-        rule,
-        hits=check_hits(hits),
-        window=check_window(window),
-        scale=check_scale(rule.scale if scale is None else scale),
-    )
-
-
-def _rests(name: str, rule: Rule) -> str:
-    """Why nothing leaves for it all the same, if so."""
-    if rule.blocked:
-        return " It is blocked, though; `sdist throttle unblock` ends that."
-    if rule.paused:
-        return " It is paused, though; `sdist throttle resume` ends that."
-    return " That leaves it none: it rests." if is_held(name, {name: rule}) else ""
+    scale = check_scale(rule.scale if scale is None else scale)
+    return replace(rule, hits=check_hits(hits), window=check_window(window), scale=scale)
 
 
 def unset(domain: Domains, output: Output = Output()) -> None:
@@ -166,10 +160,21 @@ def apply(
     Example: sdist throttle apply limits.yml --dry-run
     """
     shown = "standard input" if file == STDIN else file
-    said = read(_content(file), shown)
-    changed = change(lambda now: wanted(said, now), dry_run=dry_run)
+    rules = read(_content(file), shown)
+    changed = change(lambda now: wanted(rules, now), dry_run=dry_run)
     if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
-        _tell(changed, shown, dry_run=dry_run)
+        kinds: dict[str, list[str]] = {"new": [], "changed": [], "removed": []}
+        for domain, rule in changed.changes.items():
+            kinds["removed" if rule is None else "changed" if domain in changed.before else "new"].append(domain)
+        for kind, domains in kinds.items():
+            if domains:
+                say(f"{kind}: {named(domains)}")
+        if not changed.changes:
+            say(f"The rules are those of {shown} already.")
+        elif dry_run:
+            say(f"Nothing was changed; without --dry-run the rules would be those of {shown}.")
+        else:
+            say(f"The rules are those of {shown} now. {changed.notice}")
     raise typer.Exit(WOULD_CHANGE if dry_run and changed.changes else 0)
 
 
@@ -182,23 +187,6 @@ def _content(file: str) -> bytes:
         raise NothingMatched(f"There is no file {file}.") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
-
-
-def _tell(changed: Changed, file: str, *, dry_run: bool) -> None:
-    kinds = {
-        "new": [domain for domain in changed.changes if domain not in changed.before],
-        "changed": [domain for domain, rule in changed.changes.items() if rule and domain in changed.before],
-        "removed": [domain for domain, rule in changed.changes.items() if rule is None],
-    }
-    for kind, domains in kinds.items():
-        if domains:
-            say(f"{kind}: {named(domains)}")
-    if not changed.changes:
-        say(f"The rules are those of {file} already.")
-    elif dry_run:
-        say(f"Nothing was changed; without --dry-run the rules would be those of {file}.")
-    else:
-        say(f"The rules are those of {file} now. {changed.notice}")
 
 
 throttle = group(

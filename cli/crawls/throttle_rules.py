@@ -6,8 +6,9 @@ import os
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
@@ -54,13 +55,17 @@ class Heeding:
     reason: str = ""  #: why none of its processes does
     nodes: Mapping[str, str] = field(default_factory=dict)  #: those whose workers do not, and why
 
-    @property
-    def heeded(self) -> bool:
-        return not self.reason and not self.nodes
+    @classmethod
+    def of(cls, row: Crawl) -> Heeding:
+        told = row.summary.get("throttle")
+        if isinstance(told, dict):
+            return cls(crawl=row.id, reason=str(told.get("reason") or ""), nodes=dict(told.get("nodes") or {}))
+        # A crawl without a summary has sent nothing yet, and looks for rules before it does.
+        return cls(crawl=row.id, reason="it was begun by an older scrapyd-dist" if row.summary else "")
 
     @property
-    def said(self) -> str:
-        """What does not, in a sentence; empty when all do."""
+    def problem(self) -> str:
+        """What does not heed them, in a sentence; empty when all do."""
         if self.reason:
             return f"{self.crawl} does not: {self.reason.rstrip('.')}."
         if self.nodes:
@@ -69,21 +74,17 @@ class Heeding:
         return ""
 
     def document(self) -> dict[str, Any]:
-        return {"crawl": self.crawl, "heeded": self.heeded, "reason": self.reason, "nodes": dict(self.nodes)}
+        return {
+            "crawl": self.crawl,
+            "heeded": not self.problem,
+            "reason": self.reason,
+            "nodes": dict(self.nodes),
+        }
 
 
 def heedings(store: Store) -> list[Heeding]:
     """The crawls and frontiers that a process works on."""
-    return [_heeding(row) for row in store.crawls() if runs(row)]
-
-
-def _heeding(row: Crawl) -> Heeding:
-    said = row.summary.get("throttle")
-    if isinstance(said, dict):
-        return Heeding(crawl=row.id, reason=str(said.get("reason") or ""), nodes=dict(said.get("nodes") or {}))
-    if row.summary:
-        return Heeding(crawl=row.id, reason="it was begun by an older scrapyd-dist")
-    return Heeding(crawl=row.id)  # it has sent nothing yet, and looks for rules before it does
+    return [Heeding.of(row) for row in store.crawls() if runs(row)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class Changed:
     @property
     def notice(self) -> str:
         """When, and where, it is heeded."""
-        others = [one.said for one in self.crawls if not one.heeded]
+        others = [one.problem for one in self.crawls if one.problem]
         return " ".join([f"{NOTICE}{', but for these:' if others else '.'}", *others])
 
     def document(self) -> dict[str, Any]:
@@ -153,11 +154,7 @@ def _needed(wanted: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Ru
 
 
 def names_of(domains: Sequence[str]) -> list[str]:
-    """Domains as the store calls them, each once.
-
-    Raises:
-        ConfigError: one of them is none; nothing was changed.
-    """
+    """Domains as the store calls them, each once; ConfigError if one of them is none."""
     return list(dict.fromkeys(domain_of(text) for text in domains))
 
 
@@ -190,13 +187,12 @@ def limit_document(rule: Rule) -> dict[str, Any]:
 WORDS = ("open", "blocked", "paused", "resting")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One domain, or all of them."""
 
     domain: str
     rules: Mapping[str, Rule]  #: all that hold
-    state: DomainState | None  #: None: it was never asked for
+    state: DomainState
     now: float  #: the store's clock
 
     @property
@@ -225,45 +221,36 @@ class Row:
     @property
     def granted(self) -> int:
         """Permits within the last window, over all its keys."""
-        return sum(self.state.keys.values()) if self.state else 0
+        return sum(self.state.keys.values())
 
     @property
     def latest(self) -> float | None:
         """Seconds until the latest moment that was given out; negative since then."""
-        return self.state.next_at - self.now if self.state and self.state.next_at else None
+        return self.state.next_at - self.now if self.state.next_at else None
 
     @property
     def rests_for(self) -> float:
         """Seconds, as the site asked."""
-        return max(0.0, self.state.rest_until - self.now) if self.state else 0.0
+        return max(0.0, self.state.rest_until - self.now)
 
     @property
     def slower(self) -> str:
         """What makes it slower than its limit."""
-        state = self.state
-        if state is None:
-            return ""
         parts = {
             f"rests {self.rests_for:.1f} s": self.rests_for > 0,
-            f"pace {state.pace:.3g}": state.pace < 1,
-            f"delay {state.delay:g} s": state.delay > 0,
-            f"gap {state.gap:.3g} s": state.gap > 0,
+            f"pace {self.state.pace:.3g}": self.state.pace < 1,
+            f"delay {self.state.delay:g} s": self.state.delay > 0,
+            f"gap {self.state.gap:.3g} s": self.state.gap > 0,
         }
         return ", ".join(text for text, holds in parts.items() if holds)
 
-    @property
-    def pages(self) -> dict[str, int]:
-        """Budget -> pages of it."""
-        return dict(sorted(self.state.pages.items())) if self.state else {}
-
     def cells(self) -> tuple[object, ...]:
-        pages = ", ".join(f"{number:,} of {budget or 'all'}" for budget, number in self.pages.items())
+        pages = ", ".join(f"{number:,} of {budget or 'all'}" for budget, number in sorted(self.state.pages.items()))
         at = self.latest
         latest = "-" if at is None else f"in {at:.1f} s" if at > 0 else f"{-at:.1f} s ago"
         return (self.domain, self.limit, self.word, self.granted, latest, self.slower, pages)
 
     def document(self) -> dict[str, Any]:
-        state = self.state
         return {
             "domain": self.domain,
             "state": self.word,
@@ -271,13 +258,13 @@ class Row:
             "blocked": self.rule.blocked,
             "paused": self.rule.paused,
             "granted": self.granted,
-            "keys": dict(state.keys) if state else {},
+            "keys": dict(self.state.keys),
             "latest_in": None if self.latest is None else round(self.latest, 3),
             "rests_for": round(self.rests_for, 3),
-            "pace": state.pace if state else 1.0,
-            "delay": state.delay if state else 0.0,
-            "gap": state.gap if state else 0.0,
-            "pages": self.pages,
+            "pace": self.state.pace,
+            "delay": self.state.delay,
+            "gap": self.state.gap,
+            "pages": dict(sorted(self.state.pages.items())),
         }
 
 
@@ -295,20 +282,23 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     Example: sdist throttle show example.com
     """
     names = names_of(domain or [])
-    store = opened()
-    rows: list[Row] = []
-    version, crawls = 0, list[Heeding]()
-    if store is not None:
+    rows, version, crawls = list[Row](), 0, list[Heeding]()
+    if store := opened():
         with closing(store):
             (rows, version), crawls = rows_of(store), heedings(store)
     if names:
-        rows = _only(rows, names)
+        known = {row.domain: row for row in rows}
+        if unknown := [name for name in names if name not in known]:
+            raise NothingMatched(
+                f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
+                " `sdist throttle show` lists all that is known."
+            )
+        rows = [known[name] for name in names]
     own = [row for row in rows if row.domain != ALL]
     limited, granted = sum(row.rule.hits is not None for row in own), sum(row.granted for row in own)
     total = {"domains": len(own), "limited": limited, **standing(own), "granted": granted}
-    told = [one.document() for one in crawls]
-    shown = {"version": version, "domains": [row.document() for row in rows], "totals": total, "crawls": told}
-    if output.document(shown):
+    documents, heeding = [row.document() for row in rows], [one.document() for one in crawls]
+    if output.document({"version": version, "domains": documents, "totals": total, "crawls": heeding}):
         return
     if not rows:
         say("No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit.")
@@ -318,7 +308,7 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
         found = [f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"]
         say(", ".join([counted(total["domains"], "domain"), *found]) + ".")
         for one in crawls:
-            say(one.said or f"{one.crawl} heeds the rules in all of its processes.")
+            say(one.problem or f"{one.crawl} heeds the rules in all of its processes.")
 
 
 def rows_of(store: Store) -> tuple[list[Row], int]:
@@ -327,7 +317,9 @@ def rows_of(store: Store) -> tuple[list[Row], int]:
     states = {state.domain: state for state in store.domain_states()}
     now = store.take_permits([]).now
     names = sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name))
-    return [Row(domain=name, rules=rules.rules, state=states.get(name), now=now) for name in names], rules.version
+    unasked = partial(DomainState, keys={}, next_at=0.0, pages={})
+    rows = [Row(name, rules.rules, states.get(name) or unasked(domain=name), now) for name in names]
+    return rows, rules.version
 
 
 def standing(rows: Sequence[Row]) -> dict[str, int]:
@@ -335,14 +327,3 @@ def standing(rows: Sequence[Row]) -> dict[str, int]:
     own = [row for row in rows if row.domain != ALL]
     words = Counter(row.word for row in own)
     return {**{word: words[word] for word in WORDS}, "slowed": sum(bool(row.slower) for row in own)}
-
-
-def _only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    known = {row.domain: row for row in rows}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise NothingMatched(
-            f"{', '.join(unknown)}: no limit of its own, and no worker has asked for it lately."
-            " `sdist throttle show` lists all that is known."
-        )
-    return [known[name] for name in names]
