@@ -1,24 +1,29 @@
 """The port: what a store can do, in domain words; each verb is one atomic step.
 
-The interface is blocking on purpose, and there is only one of it. A process with an event loop makes
-all its calls from one worker thread, so that they keep their order. A time that a caller gives (`now`)
-is told to people and compared with the same caller's clock; leases run by the store's own clock.
+The interface is blocking on purpose, and there is only one of it. A process with an event loop makes all its calls from
+one worker thread, so that they keep their order. A time that a caller gives (`now`) is told to people and compared with
+the same caller's clock; leases run by the store's own clock. Verbs with a body are the same on both engines, out of
+the few steps (`_…`) in which the engines differ.
 """
 
 from __future__ import annotations
 
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, cast
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from scrapyd_dist.errors import ForeignRow
-from scrapyd_dist.frontier.backlog import UNFAIR
+from scrapyd_dist.batches import AttemptState, Batch, BatchState, check_step
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR
+from scrapyd_dist.store.frontier_rows import FreshBatch, fresh_from, handed_down
+from scrapyd_dist.store.rows import check_done, check_parts, unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
+    from scrapyd_dist.batches import Attempt, Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.frontier.backlog import Backlog, Leased, Lessee, NewBatch, SlotCount
     from scrapyd_dist.nodes import NodeRecord
+    from scrapyd_dist.store.rows import Door
     from scrapyd_dist.throttle.permits import (
         DomainLook,
         DomainState,
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
 class CrawlStore(Protocol):
     """Crawls, and what is remembered of nodes, which outlives them."""
+
+    _door: Door
 
     def nodes(self) -> list[NodeRecord]:
         """What is remembered of nodes, by name. A node of which nothing is remembered is not in it."""
@@ -50,13 +57,11 @@ class CrawlStore(Protocol):
             NothingMatched: there is none of that id.
             ForeignRow: it cannot be a crawl's row.
         """
+        return self._door.crawl(self._row(crawl), crawl)
 
     def own_crawl(self, crawl: str) -> Crawl:
-        """The row, for a caller that acts on its options.
-
-        Raises:
-            ForeignRow: this project has not signed it.
-        """
+        """The row, for a caller that acts on its options; `ForeignRow` when this project has not signed it."""
+        return self._door.own(self.crawl(crawl))
 
     def crawls(self) -> list[Crawl]:
         """All crawls, newest first. What cannot be a row is left out, here and in all lists, and told in the log."""
@@ -64,39 +69,34 @@ class CrawlStore(Protocol):
     def update_crawl(self, crawl: str, **changes: Any) -> None:
         """Set fields of `Crawl` by their names.
 
-        Raises:
-            ForeignRow: what is signed would change, and this project has not signed what is there.
+        Raises `ForeignRow` when what is signed would change, and this project has not signed what is there.
         """
 
     def unchecked(self, crawl: str) -> dict[str, Any]:
-        """The options of the row, signed or not: only to be shown.
-
-        Raises:
-            NothingMatched: there is none of that id.
-        """
+        """The options of the row, signed or not: only to be shown. `NothingMatched` when there is no such crawl."""
+        return unsigned(self._row(crawl))
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).
 
-        False, and nothing is changed, when another one is named by now.
-
-        Raises:
-            NothingMatched: there is no such crawl.
+        False, and nothing is changed, when another one is named by now; `NothingMatched` when there is no such crawl.
         """
 
     def want(self, crawl: str, what: str) -> None:
         """Ask the crawl's producer for something, one of `batches.WANTED`; "" takes it back.
 
-        Raises:
-            NothingMatched: there is no such crawl.
+        Raises `NothingMatched` when there is no such crawl.
         """
 
     def forget(self, crawl: str) -> None:
         """Remove a crawl and everything of it, its name last.
 
-        The one verb of many steps, so that nobody waits long for his turn: when it is broken off, the
-        crawl is still listed, and forgetting it again finishes the work.
+        The one verb of many steps, so that no other process waits long for its turn: when it is broken off, the crawl
+        is still listed, and forgetting it again finishes the work.
         """
+
+    def _row(self, crawl: str) -> dict[str, Any]:
+        """The row of a crawl as it is kept, not judged; `NothingMatched` when there is none."""
 
 
 class AccountStore(Protocol):
@@ -124,12 +124,9 @@ class AccountStore(Protocol):
         """The index is walked anew: forget the producer's own misses, and all counts but what is sealed."""
 
     def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
-        """List these workers: they are about to be posted.
+        """List these workers, which are about to be posted; one whose job is listed already replaces that entry.
 
-        Args:
-            crawl: the crawl or frontier.
-            workers: their entries; one whose job is listed already replaces that entry.
-            last: the highest number that any worker of the crawl was given.
+        `last` is the highest number that any worker of the crawl was given.
         """
 
     def remove_worker(self, crawl: str, job: str) -> None:
@@ -161,6 +158,8 @@ class BatchStore(Protocol):
         counts: Mapping[str, int],
     ) -> Batch:
         """Keep a new batch with its payload, and its fingerprints and counts, in one transaction."""
+        new = FreshBatch(Batch(number=0, size=size, sealed_at=now), payload)
+        return self._seal(crawl, new, fingerprints, counts)
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         """The fingerprints of every sealed request."""
@@ -194,6 +193,14 @@ class BatchStore(Protocol):
             StepRefused: the batch is out on a node, or over.
             StoreError: the parts do not have as many requests as the batch.
         """
+        whole = self.batch(crawl, number)
+        check_parts(number, whole.size, [part.size for part in parts])
+        check_step(whole.state, BatchState.SPLIT)
+        prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
+        new = [fresh_from(part, whole.sealed_at, number) for part in parts]
+        return self._split(
+            crawl, number, [part._replace(fingerprints=its) for part, its in zip(new, prints, strict=True)]
+        )
 
     def retry(
         self,
@@ -207,9 +214,25 @@ class BatchStore(Protocol):
         """Requests of a batch that is done go into new batches, and these misses of it are forgotten.
 
         Raises:
-            StepRefused: the batch is not done, or somebody else has retried some of them.
+            StepRefused: the batch is not done, or another process has retried some of them.
             StoreError: the parts do not have as many requests as there are misses.
         """
+        check_parts(number, len(misses), [size for _, size in parts])
+        old = self.batch(crawl, number)
+        check_done(number, old.state)
+        new = [
+            FreshBatch(Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority), payload)
+            for payload, size in parts
+        ]
+        return self._retry(crawl, number, new, misses)
+
+    def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch: ...
+
+    def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
+        """Keep these in the batch's place, if it may be split still."""
+
+    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
+        """Keep these, if the batch is done still and all of these misses are there."""
 
 
 class AttemptStore(Protocol):
@@ -220,17 +243,30 @@ class AttemptStore(Protocol):
     never by a worker's.
     """
 
+    _batches: BatchStore
+
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         """The batch is about to be posted: written down before anything leaves."""
 
     def sent(self, crawl: str, batch: int, attempt: int) -> None:
         """The node said ok."""
+        self._step(crawl, batch, attempt, AttemptState.SENT)
 
-    def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
+    def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float, holder: str | None = None) -> None:
         """The node certainly did not take it: the batch waits again, no attempt is counted."""
+        waits, ends = {"attempts": attempt - 1, "reason": reason}, {"reason": reason, "ended_at": now}
+        self._step(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder=holder)
+
+    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
+        """The holder has made no request of it: the batch waits again, no attempt is counted.
+
+        Raises `StepRefused` as `ack` does.
+        """
+        self.refused(crawl, batch, attempt, reason, now, holder)
 
     def running(self, crawl: str, batch: int, attempt: int) -> None:
         """Its worker has been heard of."""
+        self._step(crawl, batch, attempt, AttemptState.RUNNING, {}, BatchState.RUNNING)
 
     def accept(
         self,
@@ -244,22 +280,32 @@ class AttemptStore(Protocol):
         now: float,
     ) -> None:
         """This attempt's result counts, and no other one of its batch ever will."""
+        ends = {"report": json.dumps(dict(report)), "part": part, "ended_at": now}
+        self._step(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses)
 
     def fail(
         self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
     ) -> BatchState:
         """The attempt ended badly: the batch is FAILED, or DEAD when it has none left; which is the answer.
 
-        `out`: only if it is out still. One that was acked since somebody looked is `StepRefused`.
+        `out`: only if it is out still. One that was acked meanwhile is `StepRefused`.
         """
+        # How many attempts are forgiven changes only while a batch is dead, so it may be read before.
+        forgiven = self._batches.batch(crawl, batch).forgiven
+        end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
+        if end is BatchState.DEAD:
+            check_step(BatchState.FAILED, end)
+        fails, ends = {"reason": reason, "state": end.value}, {"reason": reason, "ended_at": now}
+        self._step(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out)
+        return end
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """In the order they were opened; all of them when no state is named."""
 
     def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        """Take the attempt for `holder`; False when it is not the batch's current one, or somebody else works on it.
+        """Take the attempt for `holder`; False when it is not the batch's current one, or another worker has it.
 
-        A lease that ran out may be taken by anybody, as long as the attempt is current.
+        A lease that ran out may be taken by any worker, as long as the attempt is current.
         """
 
     def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
@@ -268,6 +314,40 @@ class AttemptStore(Protocol):
     def expired(self, crawl: str) -> list[Attempt]:
         """Attempts that are out and whose lease has run out."""
 
+    def _step(
+        self,
+        crawl: str,
+        batch: int,
+        number: int,
+        to: AttemptState,
+        changes: Mapping[str, Any] | None = None,
+        batch_to: BatchState | None = None,
+        batch_changes: Mapping[str, Any] | None = None,
+        *,
+        misses: Sequence[Miss] = (),
+        holder: str | None = None,
+        out: bool = False,
+    ) -> None:
+        """Move the batch's current attempt, and the batch with it, with these changes of their rows.
+
+        `holder`: only for the holder of the lease, if one is named; `out`: only an attempt that is not acked.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRequest:
+    """What one worker wants of a crawl's batches; `QueueStore.lease_next` says what each means."""
+
+    crawl: str
+    lessee: Lessee
+    slots: tuple[str, ...]
+    seconds: float
+    limit: int
+    fair: bool
+    alone: bool  #: what it takes from is its own from then on
+    enough: set[str]  #: grows as one slot after the other has its turn
+    now: float
+
 
 class QueueStore(Protocol):
     """Batches that workers lease by themselves, instead of being sent them."""
@@ -275,13 +355,14 @@ class QueueStore(Protocol):
     def add_batches(
         self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
     ) -> list[Batch]:
-        """Keep these batches with their fingerprints, and the counts, in one transaction, whoever else adds some now.
+        """Keep these batches with their fingerprints, and the counts, in one transaction, whatever else is added now.
 
         Raises:
             SeenBefore: requests of them are there already; nothing was kept.
             StoreError: two of the fingerprints are the same.
             NothingMatched: there is no such crawl; so for all that follows, but `slots`, `peek` and `sign_off`.
         """
+        return self._add(crawl, [fresh_from(one, now) for one in new], counts or {})
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         """Those of them that are there already."""
@@ -300,23 +381,29 @@ class QueueStore(Protocol):
     ) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
 
-        The highest priority comes first, then the oldest. Nothing comes while somebody wants the crawl to rest, or to
-        end.
+        The highest priority comes first, then the oldest. Nothing comes while the crawl is asked to rest, or to end.
 
         Args:
             crawl: the crawl or frontier.
-            lessee: who will work on them.
+            lessee: the worker.
             slots: names of slots; none: all but those of other spiders.
             seconds: how long the lease is good, by the store's clock.
             limit: batches at most.
             fair: `SPREAD`: each comes from the slot with the fewest requests under way in the whole fleet, ties in
                 turn, and no two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the
-                same, and a slot is the lessee's alone while it has something of it. Then nobody takes more slots than
-                his share, and who has more gets nothing until some of them have run out. Slots that are named, such as
-                those of other spiders, are shared as with `SPREAD`.
+                same, and a slot is the lessee's alone while it has something of it. Then no worker takes more slots
+                than its share, and one that has more gets nothing until some of them have run out. Slots that are
+                named, such as those of other spiders, are shared as with `SPREAD`.
             enough: names of slots of which the lessee wants nothing now; heeded when it is `fair`.
             now: for people.
         """
+        alone = fair == BY_DOMAIN and not slots
+        return self._lease_next(
+            LeaseRequest(
+                crawl=crawl, lessee=lessee, slots=tuple(slots), seconds=seconds, limit=limit, fair=fair != UNFAIR,
+                alone=alone, enough=set(enough), now=now,
+            )
+        )  # fmt: skip
 
     def ack(
         self,
@@ -333,16 +420,11 @@ class QueueStore(Protocol):
         """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
 
         Raises:
-            StepRefused: the attempt is over, or the lease has been lost to somebody else.
+            StepRefused: the attempt is over, or another worker has the lease.
             SeenBefore: as `add_batches`; nothing was done.
         """
-
-    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
-        """The holder has made no request of it: the batch waits again, no attempt is counted.
-
-        Raises:
-            StepRefused: as `ack`.
-        """
+        ends = {"report": json.dumps(dict(report)), "ended_at": now}
+        self._ack(crawl, batch, attempt, holder, ends, [fresh_from(one, now) for one in new], counts or {})
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
         """It may add something until `seconds` from now, or until it says so again, or signs off."""
@@ -362,11 +444,18 @@ class QueueStore(Protocol):
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
         """Remove a batch that is not out; `forget` its fingerprints as well, so that its requests can come again.
 
-        Its number is never used again; its misses stay, for the account.
-
-        Raises:
-            StepRefused: a worker has it.
+        Its number is never used again; its misses stay, for the account. Raises `StepRefused` when a worker has it.
         """
+
+    def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]: ...
+
+    def _lease_next(self, wanted: LeaseRequest) -> list[Leased]: ...
+
+    def _ack(
+        self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
+        counts: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """End the attempt with these changes of its row."""
 
 
 class ThrottleStore(Protocol):
@@ -375,41 +464,34 @@ class ThrottleStore(Protocol):
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         """Charge each ask's key for its permits, and say when each may be used; one step for all of them.
 
-        Of the permits of a key, never more than the limit's hits lie within any of its windows.
-
-        Args:
-            asks: who wants how many.
-            known: the version of the rules that the asker knows: what has changed since is told; None: nothing is.
+        Of the permits of a key, never more than the limit's hits lie within any of its windows. `known` is the version
+        of the rules that the asker knows: what has changed since is told; None: nothing is.
         """
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
         """These were not used: nothing left for the site. The budgets of pages get theirs back, too."""
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
-        """Heed what sites ask for, or have shown; the rules' version is the answer. No news: only that.
+        """Heed what sites ask for, or have shown; the rules' version is the answer, also without news.
 
-        Args:
-            news: of sites.
-            known: as for `take_permits`.
+        `known` is as for `take_permits`.
         """
 
     def rules(self) -> Rules: ...
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
-        """Set or remove (None) the rules of these domains, all or none of them; the new version is the answer.
+        """Set or remove (None) the rules of these domains (or `ALL`), all or none; the new version is the answer.
 
-        Args:
-            changes: by domain, or `ALL`.
-            replace: all other domains lose their rules.
+        `replace`: all other domains lose their rules.
         """
 
     def domain_states(self) -> list[DomainState]:
         """Every domain that anything is known of, by name."""
 
     def forget_permits(self, before: float) -> None:
-        """Remove what is known of domains that nobody has asked for since `before` (the store's clock).
+        """Remove what is known of domains that no worker has asked for since `before` (the store's clock).
 
-        What nobody has asked for in an hour goes by itself, as new domains come: but for those that have a delay by
+        What no worker has asked for in an hour goes by itself, as new domains come: but for those that have a delay by
         their robots.txt, or pages of a budget, and for all that counts still.
         """
 
@@ -424,66 +506,3 @@ class Store(CrawlStore, AccountStore, BatchStore, AttemptStore, QueueStore, Thro
 
     def warnings(self) -> list[str]:
         """What endangers what is kept here, a sentence each, for the user who starts a crawl."""
-
-
-#: what reading and computing with a value of another type or size ends with
-_TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-#: it gives what it finds bit by bit
-_UNGUARDED = {"fingerprints"}
-
-
-class Connection(Protocol):
-    """What the ports of an engine share."""
-
-    def close(self) -> None: ...
-
-    def warnings(self) -> list[str]: ...
-
-
-class _Assembled:
-    """The verbs of all ports; they raise `ForeignRow` where no version of ours has written what is stored."""
-
-    def __init__(self, connection: Connection, ports: dict[type, object]) -> None:
-        self.connection = connection
-        self.close, self.warnings = connection.close, _guarded(connection.warnings)
-        for kind, port in ports.items():
-            for name in (name for name in vars(kind) if not name.startswith("_")):
-                verb = getattr(port, name)
-                setattr(self, name, verb if name in _UNGUARDED else _guarded(verb))
-
-
-def assembled(
-    connection: Connection,
-    crawls: CrawlStore,
-    account: AccountStore,
-    batches: BatchStore,
-    attempts: AttemptStore,
-    frontier: QueueStore,
-    throttle: ThrottleStore,
-) -> Store:
-    """The store that has the verbs of these ports."""
-    ports: dict[type, object] = {
-        CrawlStore: crawls,
-        AccountStore: account,
-        BatchStore: batches,
-        AttemptStore: attempts,
-        QueueStore: frontier,
-        ThrottleStore: throttle,
-    }
-    return cast("Store", _Assembled(connection, ports))
-
-
-def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
-    import sqlite3  # noqa: PLC0415 - the help of a command loads this module, and needs no engine
-
-    @wraps(verb)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return verb(*args, **kwargs)
-        except (*_TRIPPED, sqlite3.Error) as error:
-            raise ForeignRow(
-                f"The store has something that no version of sdist has written, so it cannot {verb.__name__} there:"
-                f" {type(error).__name__}: {str(error)[:200]}. Another program has written to it, or it is damaged."
-            ) from error
-
-    return call

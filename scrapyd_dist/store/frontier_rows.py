@@ -7,14 +7,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapyd_dist.batches import OUT, WAITING, Batch
 from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from scrapyd_dist.batches import BatchState
     from scrapyd_dist.frontier.backlog import NewBatch
@@ -25,9 +25,17 @@ _LONGEST = 255
 HUNGRY = 5.0
 
 
-def batch_from(new: NewBatch, sealed_at: float, parent: int = 0) -> Batch:
-    """The batch that it becomes, without its number."""
-    return Batch(number=0, size=new.size, sealed_at=sealed_at, parent=parent, slot=new.slot, priority=new.priority)
+class FreshBatch(NamedTuple):
+    """A batch that is about to be kept, without its number."""
+
+    batch: Batch
+    payload: Mapping[str, str]
+    fingerprints: Collection[bytes] = ()  #: that stay with it
+
+
+def fresh_from(new: NewBatch, sealed_at: float, parent: int = 0) -> FreshBatch:
+    batch = Batch(number=0, size=new.size, sealed_at=sealed_at, parent=parent, slot=new.slot, priority=new.priority)
+    return FreshBatch(batch, new.payload, new.fingerprints)
 
 
 def joined(prints: Iterable[bytes]) -> bytes:
@@ -45,7 +53,7 @@ def parted(prints: bytes) -> list[bytes]:
     return found
 
 
-def prints_of(new: Iterable[NewBatch]) -> list[bytes]:
+def prints_of(new: Iterable[FreshBatch]) -> list[bytes]:
     """All fingerprints of what is about to be added.
 
     Raises:

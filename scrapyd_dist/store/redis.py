@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.store.base import assembled
+from scrapyd_dist.store.guard import assembled
 from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_frontier import RedisFrontier

@@ -19,16 +19,17 @@ from scrapyd_dist.batches import (
     job_id,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, lost_lease, parted
+from scrapyd_dist.store.base import AttemptStore, BatchStore
+from scrapyd_dist.store.frontier_rows import joined, lost_lease, parted
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import OPEN, THERE, RedisPort, attempt_name, packed, unpacked, whole
-from scrapyd_dist.store.rows import check_done, check_parts, crawl_row, retried_already, signed_row, storable
+from scrapyd_dist.store.rows import crawl_row, retried_already, signed_row, storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-    from scrapyd_dist.frontier.backlog import NewBatch
+    from scrapyd_dist.store.frontier_rows import FreshBatch
     from scrapyd_dist.store.redis_crawls import RedisCrawls
     from scrapyd_dist.store.redis_link import Command, Condition, RedisConnection
 
@@ -43,7 +44,7 @@ def before(state: BatchState) -> list[str]:
     return [json.dumps(old.value) for old, new in STEPS.items() if state in new]
 
 
-class RedisBatches(RedisPort):
+class RedisBatches(RedisPort, BatchStore):
     """Batches and fingerprints."""
 
     def __init__(self, connection: RedisConnection, crawls: RedisCrawls) -> None:
@@ -52,18 +53,8 @@ class RedisBatches(RedisPort):
 
     # sealing
 
-    def seal(
-        self,
-        crawl: str,
-        payload: Mapping[str, str],
-        *,
-        size: int,
-        fingerprints: Iterable[bytes],
-        now: float,
-        counts: Mapping[str, int],
-    ) -> Batch:
-        batch = Batch(number=0, size=size, sealed_at=now)
-        made, blobs = self.fresh(crawl, [(batch, payload, ())])
+    def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
+        made, blobs = self.fresh(crawl, [new])
         answer = self._server.step(
             "seal",
             self._base(crawl),
@@ -74,7 +65,7 @@ class RedisBatches(RedisPort):
         )
         if "refused" in answer:
             raise StoreError(f"there is no crawl {crawl!r} in {self._server.shown}.")
-        return numbered([batch], answer)[0]
+        return numbered([new], answer)[0]
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
@@ -113,12 +104,9 @@ class RedisBatches(RedisPort):
         return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
 
     def trust(self, crawl: str) -> int:
-        row = self._crawls.crawl(crawl)
-        text = signed_row(self._door.signer, crawl_row(vars(row)), self._crawls.unchecked(crawl))
-        self._crawls.set_row(crawl, {"options": text})
-        return self._sign_batches(crawl)
-
-    def _sign_batches(self, crawl: str) -> int:
+        row = crawl_row(vars(self._crawls.crawl(crawl)))
+        text_of = signed_row(self._door.signer, row, self._crawls.unchecked(crawl))
+        self._crawls.set_row(crawl, {"options": text_of})
         batches = self.batches(crawl)
         for start in range(0, len(batches), _TOGETHER):
             some = batches[start : start + _TOGETHER]
@@ -140,14 +128,9 @@ class RedisBatches(RedisPort):
             raise NothingMatched(f"crawl {crawl} has no batch {wanted[answer['refused'] - 1]}.")
         return list(answer["numbers"])
 
-    def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
-        whole = self.batch(crawl, number)
-        check_parts(number, whole.size, [part.size for part in parts])
-        check_step(whole.state, BatchState.SPLIT)
-        new = [batch_from(part, whole.sealed_at, parent=number) for part in parts]
-        prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
+    def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
         key = self._batch_key(crawl, number)
-        made, blobs = self.fresh(crawl, list(zip(new, (part.payload for part in parts), prints, strict=True)))
+        made, blobs = self.fresh(crawl, new)
         answer = self._server.step(
             "split",
             self._base(crawl),
@@ -159,27 +142,15 @@ class RedisBatches(RedisPort):
         )
         if "refused" in answer:
             check_step(self.batch(crawl, number).state, BatchState.SPLIT)
-            raise StepRefused(f"batch {number} of crawl {crawl} was changed by somebody else meanwhile")
+            raise StepRefused(f"batch {number} of crawl {crawl} was changed by another process meanwhile")
         return numbered(new, answer)
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self._server.read(lambda: self._client.get(f"{self._base(crawl)}q:{number}")) or b"")
 
-    def retry(
-        self,
-        crawl: str,
-        number: int,
-        parts: Sequence[tuple[Mapping[str, str], int]],
-        *,
-        misses: Sequence[Miss],
-        now: float,
-    ) -> list[Batch]:
-        check_parts(number, len(misses), [size for _, size in parts])
-        old = self.batch(crawl, number)
-        check_done(number, old.state)
-        new = [Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority) for _, size in parts]
-        # Whoever takes the misses away makes the batches: of two people who retry at once only one does.
-        made, blobs = self.fresh(crawl, [(one, payload, ()) for one, (payload, _) in zip(new, parts, strict=True)])
+    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
+        # What takes the misses away makes the batches: of two that retry at once only one does.
+        made, blobs = self.fresh(crawl, new)
         answer = self._server.step(
             "retry",
             self._base(crawl),
@@ -192,14 +163,8 @@ class RedisBatches(RedisPort):
             raise retried_already(crawl, number)
         return numbered(new, answer)
 
-    def fresh(
-        self, crawl: str, new: Iterable[tuple[Batch, Mapping[str, str], Collection[bytes]]]
-    ) -> tuple[list[list[str]], list[bytes | str]]:
-        """New batches as the script takes them, from batch, payload and the fingerprints that stay with it.
-
-        Returns:
-            The fields of each but its number; and two blobs for each, its payload and its fingerprints.
-        """
+    def fresh(self, crawl: str, new: Iterable[FreshBatch]) -> tuple[list[list[str]], list[bytes | str]]:
+        """New batches as the script takes them: the fields of each, and two blobs, its payload and its fingerprints."""
         rows: list[list[str]] = []
         blobs: list[bytes | str] = []
         for batch, payload, prints in new:
@@ -209,17 +174,19 @@ class RedisBatches(RedisPort):
         return rows, blobs
 
 
-def numbered(batches: Sequence[Batch], answer: Mapping[str, Any]) -> list[Batch]:
+def numbered(new: Sequence[FreshBatch], answer: Mapping[str, Any]) -> list[Batch]:
     """The batches with the numbers that the step has given them."""
-    return [replace(batch, number=number) for batch, number in zip(batches, answer["numbers"], strict=True)]
+    return [replace(one.batch, number=number) for one, number in zip(new, answer["numbers"], strict=True)]
 
 
 def _attempt_before(state: AttemptState) -> list[str]:
     return [json.dumps(old.value) for old, new in ATTEMPT_STEPS.items() if state in new]
 
 
-class RedisAttempts(RedisPort):
+class RedisAttempts(RedisPort, AttemptStore):
     """Attempts and leases."""
+
+    _batches: RedisBatches
 
     def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
         super().__init__(connection)
@@ -249,65 +216,6 @@ class RedisAttempts(RedisPort):
     ) -> dict[str, Any]:
         base, moved = self._base(crawl), [f"{batch}.{attempt}"]
         return self._server.step("moves", base, needed=needed, writes=writes, batches=[batch], attempts=moved)
-
-    def sent(self, crawl: str, batch: int, attempt: int) -> None:
-        self._step(crawl, batch, attempt, AttemptState.SENT)
-
-    def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
-        self.refuse(crawl, batch, attempt, reason, now)
-
-    def refuse(self, crawl: str, batch: int, attempt: int, reason: str, now: float, holder: str | None = None) -> None:
-        self._step(
-            crawl,
-            batch,
-            attempt,
-            AttemptState.REFUSED,
-            BatchState.SEALED,
-            {"attempts": attempt - 1, "reason": reason},
-            holder=holder,
-            reason=reason,
-            ended_at=now,
-        )
-
-    def running(self, crawl: str, batch: int, attempt: int) -> None:
-        self._step(crawl, batch, attempt, AttemptState.RUNNING, BatchState.RUNNING)
-
-    def accept(
-        self,
-        crawl: str,
-        batch: int,
-        attempt: int,
-        *,
-        report: Mapping[str, Any],
-        part: str,
-        misses: Sequence[Miss],
-        now: float,
-    ) -> None:
-        self._step(
-            crawl,
-            batch,
-            attempt,
-            AttemptState.ACCEPTED,
-            BatchState.DONE,
-            more=self._missing(crawl, misses),
-            ended_at=now,
-            report=json.dumps(dict(report)),
-            part=part,
-        )
-
-    def fail(
-        self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
-    ) -> BatchState:
-        # How many attempts are forgiven changes only while a batch is dead, so it may be read before.
-        forgiven = self._batches.batch(crawl, batch).forgiven
-        end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
-        if end is BatchState.DEAD:
-            check_step(BatchState.FAILED, end)
-        changes = {"reason": reason, "state": end.value}
-        self._step(
-            crawl, batch, attempt, AttemptState.FAILED, BatchState.FAILED, changes, out=out, reason=reason, ended_at=now
-        )
-        return end
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         attempts = self._some_attempts(crawl, self._attempts_in(crawl, states))
@@ -339,19 +247,21 @@ class RedisAttempts(RedisPort):
         batch: int,
         number: int,
         to: AttemptState,
+        changes: Mapping[str, Any] | None = None,
         batch_to: BatchState | None = None,
         batch_changes: Mapping[str, Any] | None = None,
-        more: Sequence[Command] = (),
+        *,
+        misses: Sequence[Miss] = (),
         holder: str | None = None,
         out: bool = False,
-        **changes: Any,
     ) -> None:
-        """Move the batch's current attempt, and the batch with it; for the holder of its lease, where one is named."""
         needed = self.needed(crawl, batch, number, to, batch_to, holder)
         if out:  # an attempt that was acked meanwhile is refused: `check` finds no other reason
             key, field, states = needed[0]
             needed[0] = key, field, [state for state in states if state != json.dumps(AttemptState.ACKED.value)]
-        commands = [*self.commands(crawl, batch, number, {**changes, "state": to.value}), *more]
+        commands = self.commands(crawl, batch, number, {**(changes or {}), "state": to.value}) + self._missing(
+            crawl, misses
+        )
         if batch_to is not None:
             row = storable({"state": batch_to.value, **(batch_changes or {})})
             commands.append(("HSET", self._batch_key(crawl, batch), *packed(row)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import CRAWL_NAME, ShardState
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.store.base import AccountStore, CrawlStore
 from scrapyd_dist.store.judging import foreign, from_json
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import (
@@ -21,7 +22,6 @@ from scrapyd_dist.store.rows import (
     crawl_row,
     node_row,
     signed_row,
-    unsigned,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TRIES = 20
 
 
-class RedisCrawls(RedisPort):
+class RedisCrawls(RedisPort, CrawlStore):
     """Nodes and crawls."""
 
     # nodes
@@ -78,17 +78,11 @@ class RedisCrawls(RedisPort):
         if "refused" in answer:
             raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
 
-    def crawl(self, crawl: str) -> Crawl:
-        return self._door.crawl(self._crawl_row(crawl), crawl)
-
-    def _crawl_row(self, crawl: str) -> dict[str, Any]:
+    def _row(self, crawl: str) -> dict[str, Any]:
         row = self._server.read(lambda: self._client.hgetall(f"{self._base(crawl)}crawl"))
         if not row:
-            raise self._no_crawl(crawl)
+            raise self._door.no_crawl(crawl)
         return unpacked(row)
-
-    def own_crawl(self, crawl: str) -> Crawl:
-        return self._door.own(self.crawl(crawl))
 
     def crawls(self) -> list[Crawl]:
         index = self._server.read(lambda: self._client.hgetall(f"{self._server.prefix}crawls"))
@@ -107,7 +101,7 @@ class RedisCrawls(RedisPort):
             return
         for _ in range(_TRIES):
             try:
-                kept = self._crawl_row(crawl)
+                kept = self._row(crawl)
             except NothingMatched:
                 return
             new = replace(self._door.own(self._door.crawl(kept, crawl)), **changes)
@@ -128,9 +122,6 @@ class RedisCrawls(RedisPort):
         there = [self._there(crawl), *needed]
         return not row or "refused" not in self._server.step("steps", base, needed=there, writes=[change])
 
-    def unchecked(self, crawl: str) -> dict[str, Any]:
-        return unsigned(self._crawl_row(crawl))
-
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         self.crawl(crawl)
         key = f"{self._base(crawl)}crawl"
@@ -140,7 +131,7 @@ class RedisCrawls(RedisPort):
     def want(self, crawl: str, what: str) -> None:
         check_wanted(what)
         if not self.set_row(crawl, {"wanted": what}):
-            raise self._no_crawl(crawl)
+            raise self._door.no_crawl(crawl)
 
     def forget(self, crawl: str) -> None:
         base = self._base(crawl)
@@ -181,7 +172,7 @@ def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
     return name, whole(number, f"the place of the crawl {name}")
 
 
-class RedisAccount(RedisPort):
+class RedisAccount(RedisPort, AccountStore):
     """Counts, samples, shards, workers and misses of a crawl."""
 
     # counts
@@ -247,7 +238,7 @@ class RedisAccount(RedisPort):
         rows = [(worker.job, self._door.signer.signed(asdict(worker), "worker", crawl)) for worker in workers]
         commands = [("HSET", f"{base}workers", job, json.dumps(row)) for job, row in rows]
         if "refused" in self._server.step("workers", base, needed=[self._there(crawl)], writes=commands, last=last):
-            raise self._no_crawl(crawl)
+            raise self._door.no_crawl(crawl)
 
     def remove_worker(self, crawl: str, job: str) -> None:
         base = self._base(crawl)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ForeignRow, NothingMatched
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, OTHER_SPIDER, SLOT_NAME, UNFAIR, Backlog, Leased, SeenBefore
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, SeenBefore
+from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
     backlog_of,
-    batch_from,
     check_not_out,
     joined,
     prints_of,
@@ -25,7 +25,9 @@ from scrapyd_dist.store.rows import storable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SlotCount
+    from scrapyd_dist.frontier.backlog import Lessee, SlotCount
+    from scrapyd_dist.store.base import LeaseRequest
+    from scrapyd_dist.store.frontier_rows import FreshBatch
     from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
     from scrapyd_dist.store.redis_link import RedisConnection
 
@@ -34,7 +36,7 @@ _PRINTS = 5_000
 STATES = frozenset(state.value for state in BatchState)
 
 
-class RedisFrontier(RedisPort):
+class RedisFrontier(RedisPort, QueueStore):
     """Slots, and the batches that workers lease from them."""
 
     def __init__(self, connection: RedisConnection, batches: RedisBatches, attempts: RedisAttempts) -> None:
@@ -43,21 +45,17 @@ class RedisFrontier(RedisPort):
 
     # adding
 
-    def add_batches(
-        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
-    ) -> list[Batch]:
-        batches = [batch_from(one, now) for one in new]
-        counting = self._counting(crawl, counts or {})
-        answer = self._add(crawl, new, batches, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
+    def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]:
+        counting = self._counting(crawl, counts)
+        answer = self._add_new(crawl, new, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
         if "refused" in answer:
-            raise self._no_crawl(crawl)
-        return numbered(batches, answer)
+            raise self._door.no_crawl(crawl)
+        return numbered(new, answer)
 
-    def _add(self, crawl: str, new: Sequence[NewBatch], rows: Sequence[Batch], **step: Any) -> dict[str, Any]:
+    def _add_new(self, crawl: str, new: Sequence[FreshBatch], **step: Any) -> dict[str, Any]:
         """The answer of the script; `step` has what else it needs, changes and writes."""
         prints = prints_of(new)
-        pairs = zip(rows, new, strict=True)
-        made, blobs = self._batches.fresh(crawl, [(row, one.payload, one.fingerprints) for row, one in pairs])
+        made, blobs = self._batches.fresh(crawl, new)
         answer = self._server.step("add", self._base(crawl), blobs=blobs, new=made, **step)
         if "seen" in answer:
             raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
@@ -75,41 +73,31 @@ class RedisFrontier(RedisPort):
         """The answer of a step of a crawl that has to be there."""
         answer = self._server.step(look, self._base(crawl), needed=[self._there(crawl)], **argument)
         if "refused" in answer:
-            raise self._no_crawl(crawl)
+            raise self._door.no_crawl(crawl)
         return answer
 
     # leasing
 
-    def lease_next(
-        self,
-        crawl: str,
-        lessee: Lessee,
-        *,
-        slots: Collection[str] = (),
-        seconds: float,
-        limit: int = 1,
-        fair: str = UNFAIR,
-        enough: Collection[str] = (),
-        now: float,
-    ) -> list[Leased]:
+    def _lease_next(self, wanted: LeaseRequest) -> list[Leased]:
+        crawl = wanted.crawl
         answer = self._server.step(
             "lease_next",
             self._base(crawl),
             needed=[self._there(crawl)],
-            limit=limit,
-            seconds=seconds,
-            holder=lessee.job,
+            limit=wanted.limit,
+            seconds=wanted.seconds,
+            holder=wanted.lessee.job,
             state=json.dumps(BatchState.RUNNING.value),
-            fields=_leased_fields(lessee, now),
+            fields=_leased_fields(wanted.lessee, wanted.now),
             other=OTHER_SPIDER,
-            fair=fair != UNFAIR,
-            alone=fair == BY_DOMAIN and not slots,
+            fair=wanted.fair,
+            alone=wanted.alone,
             hungry=HUNGRY,
-            slots=list(slots),
-            enough=list(enough),
+            slots=list(wanted.slots),
+            enough=list(wanted.enough),
         )
         if answer.get("refused"):
-            raise self._no_crawl(crawl)
+            raise self._door.no_crawl(crawl)
         pairs = [name.split(".") for name in answer.get("attempts", ())]
         base = self._base(crawl)
         if not pairs:  # idle workers ask again and again
@@ -132,27 +120,16 @@ class RedisFrontier(RedisPort):
             payload, fault = {}, str(error)
         return Leased(batch=batch, attempt=attempt, payload=payload, fault=fault)
 
-    def ack(
-        self,
-        crawl: str,
-        batch: int,
-        attempt: int,
-        holder: str,
-        *,
-        report: Mapping[str, Any],
-        new: Sequence[NewBatch] = (),
-        now: float,
-        counts: Mapping[str, int] | None = None,
-    ) -> None:
-        changes = {"state": AttemptState.ACKED.value, "report": json.dumps(dict(report)), "ended_at": now}
-        commands = [*self._attempts.commands(crawl, batch, attempt, changes), *self._counting(crawl, counts or {})]
+    def _ack(
+        self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
+        counts: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        changes = {**ends, "state": AttemptState.ACKED.value}
+        commands = [*self._attempts.commands(crawl, batch, attempt, changes), *self._counting(crawl, counts)]
         needed = self._attempts.needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder)
         step = {"needed": needed, "writes": commands, "batches": [batch], "attempts": [f"{batch}.{attempt}"]}
-        answer = self._add(crawl, new, [batch_from(one, now) for one in new], **step)
+        answer = self._add_new(crawl, new, **step)
         self._attempts.check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
-
-    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
-        self._attempts.refuse(crawl, batch, attempt, reason, now, holder)
 
     # producers
 

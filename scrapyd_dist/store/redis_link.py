@@ -13,7 +13,7 @@ from importlib.resources import files
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scrapyd_dist.errors import ConfigError, NothingMatched, StoreBarred, StoreError
+from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.rows import Door, Signer, storable
@@ -339,11 +339,6 @@ class RedisPort:
 
     def _attempt_key(self, crawl: str, batch: int, attempt: int) -> str:
         return f"{self._base(crawl)}a:{batch}.{attempt}"
-
-    def _no_crawl(self, crawl: str) -> NothingMatched:
-        return NothingMatched(
-            f"there is no crawl {crawl!r} in {self._server.shown}; `sdist crawls` lists those there are."
-        )
 
     def _attempt_names(self, crawl: str) -> list[str]:
         names = self._server.read(lambda: self._client.smembers(f"{self._base(crawl)}attempts"))

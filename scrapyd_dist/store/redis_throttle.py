@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import RedisPort, whole, word
 from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_texts, rules_of, state_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _DOMAINS = 1_000
 
 
-class RedisThrottle(RedisPort):
+class RedisThrottle(RedisPort, ThrottleStore):
     """Limits of requests, and the permits that were given out."""
 
     @property

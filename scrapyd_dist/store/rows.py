@@ -29,7 +29,7 @@ from scrapyd_dist.batches import (
     ShardState,
     WorkerEntry,
 )
-from scrapyd_dist.errors import ConfigError, ForeignRow, StepRefused, StoreError
+from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
@@ -267,6 +267,9 @@ class Door:
         if why not in self._told and len(self._told) < TOLD:
             self._told.add(why)
             logger.warning("%s%s", why, " More of that kind is not told." if len(self._told) == TOLD else "")
+
+    def no_crawl(self, crawl: str) -> NothingMatched:
+        return NothingMatched(f"there is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
 
     def crawl(self, row: Mapping[str, Any], name: str | None = None) -> Crawl:
         """A crawl; if it is not signed by this project, it has no options, and `foreign` says why.

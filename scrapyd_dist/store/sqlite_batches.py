@@ -2,76 +2,58 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, check_attempt_step, check_step
 from scrapyd_dist.errors import NothingMatched, StepRefused
-from scrapyd_dist.store.frontier_rows import batch_from, handed_down, joined, parted
-from scrapyd_dist.store.rows import check_done, check_parts, crawl_row, retried_already, signed_row, storable, text
+from scrapyd_dist.store.base import AttemptStore, BatchStore
+from scrapyd_dist.store.frontier_rows import joined, lost_lease, parted
+from scrapyd_dist.store.rows import check_done, crawl_row, retried_already, signed_row, storable, text
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-    from scrapyd_dist.frontier.backlog import NewBatch
-    from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+    from scrapyd_dist.store.frontier_rows import FreshBatch
+    from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
     from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 BATCH = ", ".join(field.name for field in fields(Batch))
 
 
-class SqliteBatches(SqlitePort):
+class SqliteBatches(SqlitePort, BatchStore):
     """Batches and fingerprints."""
 
-    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls, account: SqliteAccount) -> None:
+    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
         super().__init__(connection)
-        self._crawls, self._account = crawls, account
+        self._crawls = crawls
 
     # sealing
 
-    def seal(
-        self,
-        crawl: str,
-        payload: Mapping[str, str],
-        *,
-        size: int,
-        fingerprints: Iterable[bytes],
-        now: float,
-        counts: Mapping[str, int],
-    ) -> Batch:
+    def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         with self._file.step():
-            batch = self.insert(crawl, payload, Batch(number=0, size=size, sealed_at=now))
-            number = self.crawl_number(crawl)
+            batch = self.insert(crawl, new)
+            number = self._crawl_number(crawl)
             rows = [(number, fingerprint) for fingerprint in fingerprints]
             self._db.executemany("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
-            self._account.add_counts(crawl, counts)
+            self._add_counts(crawl, counts)
         return batch
 
-    def crawl_number(self, crawl: str) -> int:
-        """The short name of a crawl."""
-        row = self._db.execute("SELECT number FROM crawls WHERE id = ?", (crawl,)).fetchone()
-        if row is None:
-            raise self._crawls.no_crawl(crawl)
-        number: int = row[0]
-        return number
-
-    def insert(self, crawl: str, payload: Mapping[str, str], new: Batch, fingerprints: Collection[bytes] = ()) -> Batch:
+    def insert(self, crawl: str, new: FreshBatch) -> Batch:
         self._db.execute(
             "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1", (crawl,)
         )
-        last = self._db.execute("SELECT last FROM batch_numbers WHERE crawl = ?", (crawl,)).fetchone()[0]
-        row = {field.name: getattr(new, field.name) for field in fields(Batch)}
-        row |= {"number": last, "state": new.state.value}
-        marks = ", ".join(f":{name}" for name in row)
-        self._db.execute(f"INSERT INTO batches (crawl, {BATCH}) VALUES (:crawl, {marks})", {**row, "crawl": crawl})  # noqa: S608 - own names
-        self._db.execute(
-            "INSERT INTO payloads VALUES (?, ?, ?, ?)",
-            (crawl, last, self._door.payload_text(crawl, new, payload), joined(fingerprints) if fingerprints else None),
-        )
-        return replace(new, number=last)
+        last = self._value("SELECT last FROM batch_numbers WHERE crawl = ?", crawl)
+        batch = replace(new.batch, number=last)
+        row = {field.name: getattr(batch, field.name) for field in fields(Batch)}
+        self._insert("batches", {**row, "crawl": crawl, "state": batch.state.value})
+        settings = self._door.payload_text(crawl, batch, new.payload)
+        prints = joined(new.fingerprints) if new.fingerprints else None
+        self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
+        return batch
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
@@ -98,30 +80,22 @@ class SqliteBatches(SqlitePort):
         return self.payload_of(crawl, self.batch(crawl, number))
 
     def payload_of(self, crawl: str, batch: Batch) -> dict[str, str]:
-        row = self._db.execute(
-            "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", (crawl, batch.number)
-        ).fetchone()
-        if row is None:
+        kept = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, batch.number)
+        if kept is None:
             raise NothingMatched(f"crawl {crawl} has no batch {batch.number}.")
-        return self._door.payload(crawl, batch, row[0])
+        return self._door.payload(crawl, batch, kept)
 
     def trust(self, crawl: str) -> int:
         with self._file.step():
-            row = self._crawls.crawl(crawl)
-            options = self._crawls.unchecked(crawl)
-            self._crawls.set_row(crawl, {"options": signed_row(self._door.signer, crawl_row(vars(row)), options)})
-            return self._sign_batches(crawl)
-
-    def _sign_batches(self, crawl: str) -> int:
-        batches = self.batches(crawl)
-        query = "SELECT settings FROM payloads WHERE crawl = ? AND batch = ?"
-        for batch in batches:
-            row = self._db.execute(query, (crawl, batch.number)).fetchone()
-            payload = self._door.resigned(crawl, batch, row[0])
-            self._db.execute(
-                "UPDATE payloads SET settings = ? WHERE crawl = ? AND batch = ?", (payload, crawl, batch.number)
-            )
-        return len(batches)
+            row = crawl_row(vars(self._crawls.crawl(crawl)))
+            text_of = signed_row(self._door.signer, row, self._crawls.unchecked(crawl))
+            self._crawls.set_row(crawl, {"options": text_of})
+            batches = self.batches(crawl)
+            for batch in batches:
+                kept = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, batch.number)
+                payload = self._door.resigned(crawl, batch, kept)
+                self._update("payloads", {"settings": payload}, crawl=crawl, batch=batch.number)
+            return len(batches)
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         again = []
@@ -129,43 +103,25 @@ class SqliteBatches(SqlitePort):
             for number in sorted(set(numbers)):
                 batch = self.batch(crawl, number)
                 if batch.state is BatchState.DEAD:
-                    self.move(crawl, number, BatchState.SEALED, forgiven=batch.attempts)
+                    self.move(crawl, number, BatchState.SEALED, {"forgiven": batch.attempts})
                     again.append(number)
         return again
 
-    def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
+    def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
         with self._file.step():
-            whole = self.batch(crawl, number)
-            check_parts(number, whole.size, [part.size for part in parts])
             self.move(crawl, number, BatchState.SPLIT)
-            prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
-            return [
-                self.insert(crawl, part.payload, batch_from(part, whole.sealed_at, parent=number), its)
-                for part, its in zip(parts, prints, strict=True)
-            ]
+            return [self.insert(crawl, one) for one in new]
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
-        row = self._db.execute(
-            "SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", (crawl, number)
-        ).fetchone()
-        return parted(row[0] or b"") if row else []
+        return parted(
+            self._value("SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number) or b""
+        )
 
-    def retry(
-        self,
-        crawl: str,
-        number: int,
-        parts: Sequence[tuple[Mapping[str, str], int]],
-        *,
-        misses: Sequence[Miss],
-        now: float,
-    ) -> list[Batch]:
-        check_parts(number, len(misses), [size for _, size in parts])
+    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
         with self._file.step():
-            old = self.batch(crawl, number)
-            check_done(number, old.state)
+            check_done(number, self.batch(crawl, number).state)
             self._forget_misses(crawl, number, misses)
-            like = Batch(number=0, size=0, sealed_at=now, slot=old.slot, priority=old.priority)
-            return [self.insert(crawl, payload, replace(like, size=size)) for payload, size in parts]
+            return [self.insert(crawl, one) for one in new]
 
     def _forget_misses(self, crawl: str, number: int, misses: Sequence[Miss]) -> None:
         """Each once; raises `StepRefused` when one of them is not there."""
@@ -179,14 +135,11 @@ class SqliteBatches(SqlitePort):
             raise retried_already(crawl, number) from None
         self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
 
-    def move(self, crawl: str, batch: int, state: BatchState, **changes: Any) -> None:
+    def move(
+        self, crawl: str, batch: int, state: BatchState, changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         check_step(self.batch(crawl, batch).state, state)
-        changes["state"] = state.value
-        assignments = ", ".join(f"{name} = :{name}" for name in changes)
-        self._db.execute(
-            f"UPDATE batches SET {assignments} WHERE crawl = :crawl AND number = :number",  # noqa: S608 - own names
-            {**storable(changes), "crawl": crawl, "number": batch},
-        )
+        self._update("batches", storable({"state": state.value, **changes}), crawl=crawl, number=batch)
 
 
 def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
@@ -201,16 +154,18 @@ ATTEMPT = ", ".join(field.name for field in fields(Attempt))
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
-class SqliteAttempts(SqlitePort):
+class SqliteAttempts(SqlitePort, AttemptStore):
     """Attempts and leases."""
 
-    def __init__(self, connection: SqliteConnection, batches: SqliteBatches, account: SqliteAccount) -> None:
+    _batches: SqliteBatches
+
+    def __init__(self, connection: SqliteConnection, batches: SqliteBatches) -> None:
         super().__init__(connection)
-        self._batches, self._account = batches, account
+        self._batches = batches
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         with self._file.step():
-            self._batches.move(crawl, attempt.batch, BatchState.SENT, attempts=attempt.number)
+            self._batches.move(crawl, attempt.batch, BatchState.SENT, {"attempts": attempt.number})
             self.insert(crawl, attempt)
 
     def insert(self, crawl: str, attempt: Attempt) -> None:
@@ -219,61 +174,43 @@ class SqliteAttempts(SqlitePort):
         if old is not None:
             check_attempt_step(old, attempt.state)
         names = ("batch", "number", "job", "node", "url", "sent_at", "worker")
-        self._db.execute(
-            "INSERT INTO attempts (crawl, batch, number, job, node, url, state, sent_at, worker)"
-            " VALUES (:crawl, :batch, :number, :job, :node, :url, :state, :sent_at, :worker)"
-            " ON CONFLICT (crawl, batch, number) DO UPDATE SET node = excluded.node, url = excluded.url,"
+        row = {name: getattr(attempt, name) for name in names}
+        again = (
+            "ON CONFLICT (crawl, batch, number) DO UPDATE SET node = excluded.node, url = excluded.url,"
             " state = excluded.state, sent_at = excluded.sent_at, worker = excluded.worker, ended_at = NULL,"
-            " reason = ''",
-            {**{name: getattr(attempt, name) for name in names}, "crawl": crawl, "state": attempt.state.value},
+            " reason = ''"
         )
+        self._insert("attempts", {**row, "crawl": crawl, "state": attempt.state.value}, again)
 
-    def sent(self, crawl: str, batch: int, attempt: int) -> None:
-        with self._file.step():
-            self.move(crawl, batch, attempt, AttemptState.SENT)
-
-    def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
-        with self._file.step():
-            self.refuse(crawl, batch, attempt, reason, now)
-
-    def refuse(self, crawl: str, batch: int, attempt: int, reason: str, now: float) -> None:
-        self.move(crawl, batch, attempt, AttemptState.REFUSED, reason=reason, ended_at=now)
-        self._batches.move(crawl, batch, BatchState.SEALED, attempts=attempt - 1, reason=reason)
-
-    def running(self, crawl: str, batch: int, attempt: int) -> None:
-        with self._file.step():
-            self.move(crawl, batch, attempt, AttemptState.RUNNING)
-            self._batches.move(crawl, batch, BatchState.RUNNING)
-
-    def accept(
+    def _step(
         self,
         crawl: str,
         batch: int,
-        attempt: int,
+        number: int,
+        to: AttemptState,
+        changes: Mapping[str, Any] | None = None,
+        batch_to: BatchState | None = None,
+        batch_changes: Mapping[str, Any] | None = None,
         *,
-        report: Mapping[str, Any],
-        part: str,
-        misses: Sequence[Miss],
-        now: float,
+        misses: Sequence[Miss] = (),
+        holder: str | None = None,
+        out: bool = False,
     ) -> None:
-        words = json.dumps(dict(report))
         with self._file.step():
-            self.move(crawl, batch, attempt, AttemptState.ACCEPTED, ended_at=now, report=words, part=part)
-            self._batches.move(crawl, batch, BatchState.DONE)
-            self._account.insert_misses(crawl, misses)
+            if holder is not None:
+                self.check_holder(crawl, batch, number, holder)
+            if out and self._attempt_state(crawl, batch, number) is AttemptState.ACKED:
+                raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
+            self.move(crawl, batch, number, to, changes or {})
+            if batch_to is not None:
+                self._batches.move(crawl, batch, batch_to, batch_changes or {})
+            self._insert_misses(crawl, misses)
 
-    def fail(
-        self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
-    ) -> BatchState:
-        with self._file.step():
-            if out and self._attempt_state(crawl, batch, attempt) is AttemptState.ACKED:
-                raise StepRefused(f"attempt {attempt} of batch {batch} was acked meanwhile")
-            self.move(crawl, batch, attempt, AttemptState.FAILED, reason=reason, ended_at=now)
-            self._batches.move(crawl, batch, BatchState.FAILED, reason=reason)
-            if attempt - self._batches.batch(crawl, batch).forgiven < max_attempts:
-                return BatchState.FAILED
-            self._batches.move(crawl, batch, BatchState.DEAD)
-            return BatchState.DEAD
+    def check_holder(self, crawl: str, batch: int, number: int, holder: str) -> None:
+        """Raise `StepRefused` unless this is the holder of the attempt's lease."""
+        query = "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
+        if self._value(query, crawl, batch, number) != holder:
+            raise lost_lease(batch, number, holder)
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         where, values = in_states(states)
@@ -282,12 +219,11 @@ class SqliteAttempts(SqlitePort):
         return self._door.each(lambda row: self._door.attempt(crawl, row), rows)
 
     def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None:
-        row = self._db.execute(
-            "SELECT state FROM attempts WHERE crawl = ? AND batch = ? AND number = ?", (crawl, batch, number)
-        ).fetchone()
-        return None if row is None else AttemptState(row["state"])
+        query = "SELECT state FROM attempts WHERE crawl = ? AND batch = ? AND number = ?"
+        state = self._value(query, crawl, batch, number)
+        return None if state is None else AttemptState(state)
 
-    def move(self, crawl: str, batch: int, number: int, state: AttemptState, **changes: Any) -> None:
+    def move(self, crawl: str, batch: int, number: int, state: AttemptState, changes: Mapping[str, Any]) -> None:
         old = self._attempt_state(crawl, batch, number)
         if old is None:
             raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
@@ -297,12 +233,8 @@ class SqliteAttempts(SqlitePort):
             raise StepRefused(f"attempt {number} of batch {batch} is over; attempt {current} is the one that counts")
         if "ended_at" in changes:
             self._db.execute("DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, number))
-        changes["state"] = state.value
-        assignments = ", ".join(f"{name} = :{name}" for name in changes)
-        self._db.execute(
-            f"UPDATE attempts SET {assignments} WHERE crawl = :crawl AND batch = :batch AND number = :number",  # noqa: S608 - own names
-            {**storable(changes), "crawl": crawl, "batch": batch, "number": number},
-        )
+        row = storable({"state": state.value, **changes})
+        self._update("attempts", row, crawl=crawl, batch=batch, number=number)
 
     # leases
 
@@ -335,10 +267,10 @@ class SqliteAttempts(SqlitePort):
 
     def _is_out(self, crawl: str, batch: int, attempt: int) -> bool:
         """Whether it is its batch's current attempt, and not over."""
-        row = self._db.execute(
+        state = self._value(
             "SELECT attempts.state FROM batches JOIN attempts ON attempts.crawl = batches.crawl"
             " AND attempts.batch = batches.number AND attempts.number = batches.attempts"
             " WHERE batches.crawl = ? AND batches.number = ? AND batches.attempts = ?",
-            (crawl, batch, attempt),
-        ).fetchone()
-        return row is not None and AttemptState(row["state"]) in LEASABLE
+            crawl, batch, attempt,
+        )  # fmt: skip
+        return state is not None and AttemptState(state) in LEASABLE

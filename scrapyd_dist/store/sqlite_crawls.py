@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import ShardState
 from scrapyd_dist.errors import NameTaken, NothingMatched
+from scrapyd_dist.store.base import AccountStore, CrawlStore
 from scrapyd_dist.store.rows import (
     CRAWL_COLUMNS,
     CRAWL_FIELDS,
@@ -20,8 +21,6 @@ from scrapyd_dist.store.rows import (
     crawl_row,
     node_row,
     signed_row,
-    text,
-    unsigned,
 )
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
     from scrapyd_dist.nodes import NodeRecord
-    from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 _CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
 #: rows that are removed in one step when a crawl is forgotten, so that nobody waits long for his turn
@@ -39,7 +37,7 @@ _ROWS = 50_000
 _PAGES = 2_000
 
 
-class SqliteCrawls(SqlitePort):
+class SqliteCrawls(SqlitePort, CrawlStore):
     """Nodes and crawls."""
 
     # nodes
@@ -51,40 +49,25 @@ class SqliteCrawls(SqlitePort):
         check_fields("node", changes, NODE_FIELDS)
         with self._file.step():
             self._db.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
-            for field, value in node_row(changes).items():
-                self._db.execute(f"UPDATE nodes SET {field} = ? WHERE name = ?", (value, name))  # noqa: S608 - own names
+            if changes:
+                self._update("nodes", node_row(changes), name=name)
 
     # crawls
 
     def add_crawl(self, crawl: Crawl) -> None:
         row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
         row["options"] = signed_row(self._door.signer, row, crawl.options)
-        marks = ", ".join(f":{name}" for name in row)
         with self._file.step():
-            if self._db.execute("SELECT 1 FROM crawls WHERE id = ?", (crawl.id,)).fetchone():
+            if self._value("SELECT 1 FROM crawls WHERE id = ?", crawl.id):
                 raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
-            self._db.execute(
-                f"INSERT INTO crawls ({', '.join(row)}, number)"  # noqa: S608 - own names
-                f" VALUES ({marks}, (SELECT coalesce(max(number), 0) + 1 FROM crawls))",
-                row,
-            )
+            last = self._value("SELECT max(number) FROM crawls") or 0
+            self._insert("crawls", {**row, "number": last + 1})
 
-    def crawl(self, crawl: str) -> Crawl:
-        return self._door.crawl(self._crawl_row(crawl), crawl)
-
-    def _crawl_row(self, crawl: str) -> dict[str, Any]:
+    def _row(self, crawl: str) -> dict[str, Any]:
         row = self._db.execute(f"SELECT {_CRAWL_COLUMNS} FROM crawls WHERE id = ?", (crawl,)).fetchone()  # noqa: S608 - own names
         if row is None:
-            raise self.no_crawl(crawl)
+            raise self._door.no_crawl(crawl)
         return dict(row)
-
-    def own_crawl(self, crawl: str) -> Crawl:
-        return self._door.own(self.crawl(crawl))
-
-    def no_crawl(self, crawl: str) -> NothingMatched:
-        return NothingMatched(
-            f"there is no crawl {crawl!r} in {self._file.path}; `sdist crawls` lists those there are."
-        )
 
     def crawls(self) -> list[Crawl]:
         query = f"SELECT {_CRAWL_COLUMNS} FROM crawls ORDER BY created DESC, number DESC"  # noqa: S608 - own names
@@ -100,12 +83,8 @@ class SqliteCrawls(SqlitePort):
             self.set_row(crawl, row)
 
     def set_row(self, crawl: str, row: Mapping[str, Any]) -> None:
-        assignments = ", ".join(f"{name} = :{name}" for name in row)
         if row:
-            self._db.execute(f"UPDATE crawls SET {assignments} WHERE id = :id", {**row, "id": crawl})  # noqa: S608 - own names
-
-    def unchecked(self, crawl: str) -> dict[str, Any]:
-        return unsigned(self._crawl_row(crawl))
+            self._update("crawls", row, id=crawl)
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         with self._file.step():
@@ -117,14 +96,14 @@ class SqliteCrawls(SqlitePort):
         check_wanted(what)
         with self._file.step():
             if not self._db.execute("UPDATE crawls SET wanted = ? WHERE id = ?", (what, crawl)).rowcount:
-                raise self.no_crawl(crawl)
+                raise self._door.no_crawl(crawl)
 
     def forget(self, crawl: str) -> None:
-        row = self._db.execute("SELECT number FROM crawls WHERE id = ?", (crawl,)).fetchone()
-        if row is None:
+        number = self._value("SELECT number FROM crawls WHERE id = ?", crawl)
+        if number is None:
             return
         for table, key, value in (
-            ("seen", "crawl, fingerprint", row[0]),
+            ("seen", "crawl, fingerprint", number),
             ("payloads", "crawl, batch", crawl),
             ("attempts", "crawl, batch, number", crawl),
             ("batches", "crawl, number", crawl),
@@ -143,33 +122,23 @@ class SqliteCrawls(SqlitePort):
     def _give_back(self) -> None:
         """Shrink the file, where it was made so that it can."""
         while True:
-            free = self._db.execute("PRAGMA freelist_count").fetchone()[0]
+            free = self._value("PRAGMA freelist_count")
             if not free:
                 return
             with self._file.step():
                 self._db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
-            if self._db.execute("PRAGMA freelist_count").fetchone()[0] >= free:
+            if self._value("PRAGMA freelist_count") >= free:
                 return
 
 
-class SqliteAccount(SqlitePort):
+class SqliteAccount(SqlitePort, AccountStore):
     """Counts, samples, shards, workers and misses of a crawl."""
-
-    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
-        super().__init__(connection)
-        self._crawls = crawls
 
     # counts
 
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         with self._file.step():
-            self.add_counts(crawl, counts)
-
-    def add_counts(self, crawl: str, counts: Mapping[str, int]) -> None:
-        self._db.executemany(
-            "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
-            [(crawl, name, value) for name, value in counts.items() if value],
-        )
+            self._add_counts(crawl, counts)
 
     def counts(self, crawl: str) -> dict[str, int]:
         return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
@@ -215,7 +184,7 @@ class SqliteAccount(SqlitePort):
         with self._file.step():
             there = "UPDATE crawls SET last_worker = max(last_worker, ?) WHERE id = ?"
             if not self._db.execute(there, (last, crawl)).rowcount:
-                raise self._crawls.no_crawl(crawl)
+                raise self._door.no_crawl(crawl)
             self._db.executemany(query, [{"crawl": crawl, **asdict(worker)} for worker in workers])
 
     def remove_worker(self, crawl: str, job: str) -> None:
@@ -227,20 +196,13 @@ class SqliteAccount(SqlitePort):
         return self._door.each(lambda row: self._door.worker(crawl, dict(row)), self._db.execute(query, (crawl,)))
 
     def last_worker(self, crawl: str) -> int:
-        row = self._db.execute("SELECT last_worker FROM crawls WHERE id = ?", (crawl,)).fetchone()
-        return int(row[0]) if row else 0
+        return int(self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl) or 0)
 
     # misses
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         with self._file.step():
-            self.insert_misses(crawl, misses)
-
-    def insert_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
-        self._db.executemany(
-            "INSERT INTO misses VALUES (?, ?, ?, ?, ?)",
-            [(crawl, miss.batch, text(miss.url), miss.kind, text(miss.reason)) for miss in misses],
-        )
+            self._insert_misses(crawl, misses)
 
     def misses(self, crawl: str) -> list[Miss]:
         query = "SELECT url, kind, reason, batch FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"

@@ -8,14 +8,16 @@ import time
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
-from scrapyd_dist.store.rows import Door, Signer
+from scrapyd_dist.store.rows import Door, Signer, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from scrapyd_dist.batches import Miss
 
 #: seconds that a call waits for another process's transaction
 BUSY_TIMEOUT = 30.0
@@ -183,7 +185,42 @@ def _statements(script: str) -> Iterator[str]:
 
 
 class SqlitePort:
-    """What each port of the store stands on: the connection that they share."""
+    """What each port of the store stands on: the connection that they share, and statements that several have."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         self._file, self._db, self._door = connection, connection.db, connection.door
+
+    def _value(self, query: str, *values: object) -> Any:
+        """The first column of the first row; None where there is none."""
+        row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def _insert(self, table: str, row: Mapping[str, Any], more: str = "") -> None:
+        marks = ", ".join(f":{name}" for name in row)
+        self._db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}", row)  # noqa: S608 - own names
+
+    def _update(self, table: str, changes: Mapping[str, Any], **key: object) -> None:
+        """Set fields of the row with this key."""
+        assignments = ", ".join(f"{name} = :{name}" for name in changes)
+        place = " AND ".join(f"{name} = :key_{name}" for name in key)
+        values = {**changes, **{f"key_{name}": value for name, value in key.items()}}
+        self._db.execute(f"UPDATE {table} SET {assignments} WHERE {place}", values)  # noqa: S608 - own names
+
+    def _crawl_number(self, crawl: str) -> int:
+        """The short name of a crawl."""
+        number: int | None = self._value("SELECT number FROM crawls WHERE id = ?", crawl)
+        if number is None:
+            raise self._door.no_crawl(crawl)
+        return number
+
+    def _add_counts(self, crawl: str, counts: Mapping[str, int]) -> None:
+        self._db.executemany(
+            "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
+            [(crawl, name, value) for name, value in counts.items() if value],
+        )
+
+    def _insert_misses(self, crawl: str, misses: Iterable[Miss]) -> None:
+        self._db.executemany(
+            "INSERT INTO misses VALUES (?, ?, ?, ?, ?)",
+            [(crawl, miss.batch, text(miss.url), miss.kind, text(miss.reason)) for miss in misses],
+        )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, job_id
 from scrapyd_dist.errors import ForeignRow
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Leased, SeenBefore
+from scrapyd_dist.frontier.backlog import Leased, SeenBefore
+from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
     Share,
     backlog_of,
-    batch_from,
     check_not_out,
     first_of,
-    lost_lease,
     prints_of,
     slot_counts,
     wanted_slots,
@@ -26,40 +23,27 @@ from scrapyd_dist.store.sqlite_batches import BATCH, NOW
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.frontier.backlog import Backlog, Lessee, NewBatch, SlotCount
+    from scrapyd_dist.frontier.backlog import Backlog, SlotCount
+    from scrapyd_dist.store.base import LeaseRequest
+    from scrapyd_dist.store.frontier_rows import FreshBatch
     from scrapyd_dist.store.sqlite_batches import SqliteAttempts, SqliteBatches
-    from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+    from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
     from scrapyd_dist.store.sqlite_file import SqliteConnection
 
 #: in the very words of the index `next_turns`, or it would not be used
 _LINE = "crawl = ? AND holder = ? AND waiting > 0 AND substr(slot, 1, 1) != '@'"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """A worker that looks for the next slot."""
-
-    crawl: str
-    worker: str
-    slots: tuple[str, ...]  #: that it takes from; none: all but those of other spiders
-    enough: set[str]  #: slots of which it wants nothing
-    alone: bool  #: what it takes from is its own from then on
-
-
 class SqliteTurns(SqlitePort):
     """Slots that take turns."""
 
-    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
-        super().__init__(connection)
-        self._crawls = crawls
-
     def are_kept(self, crawl: str) -> bool:
-        row = self._db.execute("SELECT turns FROM crawls WHERE id = ?", (crawl,)).fetchone()
-        if row is None:
-            raise self._crawls.no_crawl(crawl)
-        return bool(row[0])
+        turns = self._value("SELECT turns FROM crawls WHERE id = ?", crawl)
+        if turns is None:
+            raise self._door.no_crawl(crawl)
+        return bool(turns)
 
     def begin(self, crawl: str) -> None:
         """From now on the triggers keep them."""
@@ -78,13 +62,13 @@ class SqliteTurns(SqlitePort):
         for slot, requests in self._db.execute(under_way, (crawl,)).fetchall():
             self._db.execute("UPDATE slot_turns SET out = ? WHERE crawl = ? AND slot = ?", (requests, crawl, slot))
 
-    def next_slot(self, look: Look, share: Share) -> str | None:
+    def next_slot(self, look: LeaseRequest, share: Share) -> str | None:
         """The slot whose turn it is for this worker."""
-        holders = ["", look.worker] if share.may_take else [look.worker] if share.may_go_on else []
+        holders = ["", look.lessee.job] if share.may_take else [look.lessee.job] if share.may_go_on else []
         first = [row for holder in holders for row in self._line(look, holder) if row[-1] not in look.enough]
         return min(first)[-1] if first else None
 
-    def _line(self, look: Look, holder: str) -> list[tuple[int, int, str]]:
+    def _line(self, look: LeaseRequest, holder: str) -> list[tuple[int, int, str]]:
         """Slots of this holder in which something waits, in turn: requests under way, turn, name; enough of them."""
         names = look.slots
         where = f"crawl = ? AND holder = ? AND waiting > 0 AND slot IN ({', '.join('?' * len(names))})"
@@ -92,9 +76,9 @@ class SqliteTurns(SqlitePort):
         rows = self._db.execute(f"{query} LIMIT ?", (look.crawl, holder, *names, len(look.enough) + 1))
         return [(out, turn, slot) for out, turn, slot in rows]
 
-    def take(self, look: Look, slot: str) -> bool:
+    def take(self, look: LeaseRequest, slot: str) -> bool:
         """Something of it has been leased just now; whether it has come to be this worker's alone."""
-        crawl, worker = look.crawl, look.worker
+        crawl, worker = look.crawl, look.lessee.job
         self._db.execute("UPDATE crawls SET turns = turns + 1 WHERE id = ?", (crawl,))
         turn = "(SELECT turns FROM crawls WHERE id = slot_turns.crawl)"
         self._db.execute(f"UPDATE slot_turns SET turn = {turn} WHERE crawl = ? AND slot = ?", (crawl, slot))  # noqa: S608 - own words
@@ -103,11 +87,11 @@ class SqliteTurns(SqlitePort):
 
     # shares
 
-    def share(self, look: Look, limit: int) -> Share:
+    def share(self, look: LeaseRequest, limit: int) -> Share:
         """How many slots this worker may have to itself; what it will take now is `limit` at most."""
         if not look.alone:
             return Share()
-        crawl, worker = look.crawl, look.worker
+        crawl, worker = look.crawl, look.lessee.job
         query = "SELECT holder, count(*) FROM slot_turns WHERE crawl = ? AND holder != '' GROUP BY holder"
         held: dict[str, int] = dict(self._db.execute(query, (crawl,)).fetchall())
         asking = self._db.execute(
@@ -116,18 +100,16 @@ class SqliteTurns(SqlitePort):
         )
         workers = {worker, *held, *(row[0] for row in asking)}
         enough = len(workers) * (held.get(worker, 0) + limit)  # more free slots than these change nothing
-        free = self._db.execute(
-            f"SELECT count(*) FROM (SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?)",  # noqa: S608 - own words
-            (crawl, "", enough),
-        ).fetchone()[0]
+        some = f"SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?"  # noqa: S608 - own words
+        free = self._value(f"SELECT count(*) FROM ({some})", crawl, "", enough)  # noqa: S608 - own words
         return Share(held=held.get(worker, 0), slots=free + sum(held.values()), workers=len(workers))
 
-    def note_hunger(self, look: Look) -> None:
+    def note_hunger(self, look: LeaseRequest) -> None:
         """It found nothing, though something waits: others have all slots."""
         with self._file.step():
             self._db.execute(
                 f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at",  # noqa: S608 - own words
-                (look.crawl, look.worker),
+                (look.crawl, look.lessee.job),
             )
 
 
@@ -135,94 +117,74 @@ class SqliteTurns(SqlitePort):
 _WAITING = "state IN ('sealed', 'failed')"
 
 
-class SqliteFrontier(SqlitePort):
+class SqliteFrontier(SqlitePort, QueueStore):
     """Slots, and the batches that workers lease from them."""
 
     def __init__(
-        self,
-        connection: SqliteConnection,
-        crawls: SqliteCrawls,
-        account: SqliteAccount,
-        batches: SqliteBatches,
-        attempts: SqliteAttempts,
+        self, connection: SqliteConnection, crawls: SqliteCrawls, batches: SqliteBatches, attempts: SqliteAttempts
     ) -> None:
         super().__init__(connection)
-        self._crawls, self._account, self._batches, self._attempts = crawls, account, batches, attempts
-        self._turns = SqliteTurns(connection, crawls)
+        self._crawls, self._batches, self._attempts = crawls, batches, attempts
+        self._turns = SqliteTurns(connection)
 
     # adding
 
-    def add_batches(
-        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
-    ) -> list[Batch]:
+    def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]:
         with self._file.step():
-            batches = self._add_new(crawl, new, now)
-            self._account.add_counts(crawl, counts or {})
+            batches = self._add_new(crawl, new)
+            self._add_counts(crawl, counts)
         return batches
 
-    def _add_new(self, crawl: str, new: Sequence[NewBatch], now: float) -> list[Batch]:
-        number = self._batches.crawl_number(crawl)
+    def _add_new(self, crawl: str, new: Sequence[FreshBatch]) -> list[Batch]:
+        number = self._crawl_number(crawl)
         keep = "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
         there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
         if there:
             raise SeenBefore(frozenset(there))
-        return [self._batches.insert(crawl, one.payload, batch_from(one, now), one.fingerprints) for one in new]
+        return [self._batches.insert(crawl, one) for one in new]
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
-        number = self._batches.crawl_number(crawl)
+        number = self._crawl_number(crawl)
         look = "SELECT 1 FROM seen WHERE crawl = ? AND fingerprint = ?"
         return {one for one in fingerprints if self._db.execute(look, (number, one)).fetchone()}
 
     # leasing
 
-    def lease_next(
-        self,
-        crawl: str,
-        lessee: Lessee,
-        *,
-        slots: Collection[str] = (),
-        seconds: float,
-        limit: int = 1,
-        fair: str = UNFAIR,
-        enough: Collection[str] = (),
-        now: float,
-    ) -> list[Leased]:
-        if fair:
-            alone = fair == BY_DOMAIN and not slots
-            look = Look(crawl=crawl, worker=lessee.job, slots=tuple(slots), enough=set(enough), alone=alone)
-            return self._lease_in_turn(look, lessee, seconds, limit, now)
+    def _lease_next(self, look: LeaseRequest) -> list[Leased]:
+        crawl, slots, limit = look.crawl, look.slots, look.limit
+        if look.fair:
+            return self._lease_in_turn(look)
         # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
         if not self._waiting_in(crawl, slots):
-            self._batches.crawl_number(crawl)
+            self._crawl_number(crawl)
             return []
         with self._file.step():
             found = [
                 batch for slot in self._waiting_in(crawl, slots) for batch in self._next_batches(crawl, slot, limit)
             ]
-            return [self._lease_one(crawl, batch, lessee, seconds, now) for batch in first_of(found, limit)]
+            return [self._lease_one(look, batch) for batch in first_of(found, limit)]
 
-    def _lease_in_turn(self, look: Look, lessee: Lessee, seconds: float, limit: int, now: float) -> list[Leased]:
+    def _lease_in_turn(self, look: LeaseRequest) -> list[Leased]:
         if self._turns.are_kept(look.crawl) and not self._finds_turn(look):
             return []
         leased: list[Leased] = []
         with self._file.step():
             if not self._turns.are_kept(look.crawl):
                 self._turns.begin(look.crawl)
-            share = self._turns.share(look, limit)
-            while len(leased) < limit and not self._rests(look.crawl):
+            share = self._turns.share(look, look.limit)
+            while len(leased) < look.limit and not self._rests(look.crawl):
                 slot = self._turns.next_slot(look, share)
                 if slot is None:
                     break
                 found = self._next_batches(look.crawl, slot, 1)
                 if not found:  # it cannot be read
                     break
-                (batch,) = found
-                leased.append(self._lease_one(look.crawl, batch, lessee, seconds, now))
+                leased.append(self._lease_one(look, found[0]))
                 share.held += self._turns.take(look, slot)
                 look.enough.add(slot)
         return leased
 
-    def _finds_turn(self, look: Look) -> bool:
+    def _finds_turn(self, look: LeaseRequest) -> bool:
         """Whether there may be something for this worker; seen without the lock, which those need that write."""
         share = self._turns.share(look, 1)
         if self._turns.next_slot(look, share) is not None:
@@ -232,8 +194,7 @@ class SqliteFrontier(SqlitePort):
         return False
 
     def _rests(self, crawl: str) -> bool:
-        row = self._db.execute("SELECT 1 FROM crawls WHERE id = ? AND wanted != ''", (crawl,)).fetchone()
-        return row is not None
+        return self._value("SELECT 1 FROM crawls WHERE id = ? AND wanted != ''", crawl) is not None
 
     def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
         """The names of those slots in which something waits; none while somebody wants the crawl to rest, or to end."""
@@ -250,8 +211,8 @@ class SqliteFrontier(SqlitePort):
         )
         return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, slot, limit))))
 
-    def _lease_one(self, crawl: str, batch: Batch, lessee: Lessee, seconds: float, now: float) -> Leased:
-        number = batch.attempts + 1
+    def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
+        crawl, lessee, number = look.crawl, look.lessee, batch.attempts + 1
         self._attempts.insert(
             crawl,
             Attempt(
@@ -261,18 +222,16 @@ class SqliteFrontier(SqlitePort):
                 node=lessee.node,
                 url=lessee.url,
                 state=AttemptState.RUNNING,
-                sent_at=now,
+                sent_at=look.now,
                 worker=lessee.job,
             ),
         )
-        # Through SENT, in one step: whoever leases a batch has it.
-        self._db.execute(
-            "UPDATE batches SET state = ?, attempts = ? WHERE crawl = ? AND number = ?",
-            (BatchState.RUNNING.value, number, crawl, batch.number),
-        )
+        # Through SENT, in one step: a worker that leases a batch has it.
+        row = {"state": BatchState.RUNNING.value, "attempts": number}
+        self._update("batches", row, crawl=crawl, number=batch.number)
         self._db.execute(
             f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
-            (crawl, batch.number, number, lessee.job, seconds),
+            (crawl, batch.number, number, lessee.job, look.seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
         try:
@@ -281,44 +240,21 @@ class SqliteFrontier(SqlitePort):
             payload, fault = {}, str(error)
         return Leased(batch=leased, attempt=number, payload=payload, fault=fault)
 
-    def ack(
-        self,
-        crawl: str,
-        batch: int,
-        attempt: int,
-        holder: str,
-        *,
-        report: Mapping[str, Any],
-        new: Sequence[NewBatch] = (),
-        now: float,
-        counts: Mapping[str, int] | None = None,
-    ) -> None:
-        words = json.dumps(dict(report))
-        with self._held(crawl, batch, attempt, holder):
-            self._attempts.move(crawl, batch, attempt, AttemptState.ACKED, report=words, ended_at=now)
-            self._add_new(crawl, new, now)
-            self._account.add_counts(crawl, counts or {})
-
-    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
-        with self._held(crawl, batch, attempt, holder):
-            self._attempts.refuse(crawl, batch, attempt, reason, now)
-
-    @contextmanager
-    def _held(self, crawl: str, batch: int, attempt: int, holder: str) -> Iterator[None]:
-        """A step of somebody who has to hold the lease."""
+    def _ack(
+        self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
+        counts: Mapping[str, int],
+    ) -> None:  # fmt: skip
         with self._file.step():
-            row = self._db.execute(
-                "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, attempt)
-            ).fetchone()
-            if row is None or row[0] != holder:
-                raise lost_lease(batch, attempt, holder)
-            yield
+            self._attempts.check_holder(crawl, batch, attempt, holder)
+            self._attempts.move(crawl, batch, attempt, AttemptState.ACKED, ends)
+            self._add_new(crawl, new)
+            self._add_counts(crawl, counts)
 
     # producers
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
         with self._file.step():
-            self._batches.crawl_number(crawl)
+            self._crawl_number(crawl)
             self._db.execute(
                 f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"  # noqa: S608 - own words
                 " ON CONFLICT (crawl, name) DO UPDATE SET until = excluded.until",
@@ -335,8 +271,8 @@ class SqliteFrontier(SqlitePort):
         with self._file.snapshot():
             standing = self._crawls.crawl(crawl).standing
             slots = self.slots(crawl)
-            expired = self._one(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl)  # noqa: S608 - own words
-            acked = self._one("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl)
+            expired = self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl)  # noqa: S608 - own words
+            acked = self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl)
             producers = self._db.execute(
                 f"SELECT name, until < {NOW} FROM producers WHERE crawl = ?",  # noqa: S608 - own words
                 (crawl,),
@@ -350,10 +286,6 @@ class SqliteFrontier(SqlitePort):
             standing=standing,
         )
 
-    def _one(self, query: str, crawl: str) -> int:
-        number: int = self._db.execute(query, (crawl,)).fetchone()[0]
-        return number
-
     def slots(self, crawl: str) -> list[SlotCount]:
         query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
         return slot_counts(tuple(row) for row in self._db.execute(query, (crawl,)))
@@ -365,8 +297,7 @@ class SqliteFrontier(SqlitePort):
         with self._file.step():
             check_not_out(number, self._batches.batch(crawl, number).state)
             if forget:
-                rows = [
-                    (self._batches.crawl_number(crawl), one) for one in self._batches.batch_fingerprints(crawl, number)
-                ]
+                short = self._crawl_number(crawl)
+                rows = [(short, one) for one in self._batches.batch_fingerprints(crawl, number)]
                 self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
             self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, number))

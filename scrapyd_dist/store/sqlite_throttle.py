@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.sqlite_file import SqlitePort
 from scrapyd_dist.store.throttle_rows import (
     CHANGES,
@@ -52,7 +53,7 @@ _STANDING = ", ".join(field.name for field in fields(DomainRules))
 _TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(DomainRules))
 
 
-class SqliteThrottle(SqlitePort):
+class SqliteThrottle(SqlitePort, ThrottleStore):
     """Limits of requests, and the permits that were given out."""
 
     _rules = Rules(version=-1, rules={})  #: those that were read last
