@@ -203,7 +203,7 @@ class IdleWatch:
     @property
     def wedged(self) -> bool:
         """Whether they show that the node starts nothing any more."""
-        return node_state.is_wedged(self.looks, self.start_delay)
+        return node_state.wedged_since(self.looks, self.start_delay) is not None
 
     def saw(self, load: Load, now: float, *, moved: bool = False) -> None:
         """Take in one look; moved: a job is known to have started or ended since the last one."""
@@ -229,7 +229,7 @@ def recognise(context: Context, sender: Sender, seen: Sequence[NodeStatus], time
         delay = max(record.start_delay, delays.get(one.node.url, 0.0))
         watch, now = IdleWatch(start_delay=delay, looks=record.idle_looks), time.time()
         watch.saw(one.load, now)
-        since = node_state.row_of(watch.looks, delay)
+        since = node_state.wedged_since(watch.looks, delay)
         if since is not None and _moved(sender, one, now - since, timeout):
             watch.looks = (now,)
         one.wedged = watch.wedged

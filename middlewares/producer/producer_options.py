@@ -12,9 +12,9 @@ from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.scheduling.worker_request import WorkerRequest
 from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, uploading_feeds
 
 from ..throttle.throttle_options import ThrottleOptions

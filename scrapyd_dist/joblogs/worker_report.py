@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Miss
+from scrapyd_dist.batches import Miss, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.scrapyd.reply import LARGEST
 
@@ -75,6 +75,11 @@ class WorkerReport:
         """Requests per second so far, by the node's clock; 0 while unknown."""
         seconds = self.updated - self.started if self.started else 0.0
         return self.ended_requests / seconds if seconds > 0 else 0.0
+
+    @property
+    def blames_batch(self) -> bool:
+        """True when the batch may have caused its worker's end, as far as the finish reason tells."""
+        return meaning(self.finish_reason).blames_batch
 
     @property
     def failed_requests(self) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Crawl
     from scrapyd_dist.progress.node_progress import Straggler
-    from scrapyd_dist.scheduling.counters import BatchCounters
+    from scrapyd_dist.scheduling.base import BatchCounters
     from scrapyd_dist.scheduling.node_state import NodeState
 
 #: minimum seconds between two samples

@@ -11,17 +11,15 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import Batch, BatchState, WorkerEntry, meaning, worker_id
+from scrapyd_dist.batches import Batch, BatchState, FinishReason, WorkerEntry, meaning, worker_id
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.scheduling.circuit_breaker import why
 from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
+from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import WorkerRun
-from scrapyd_dist.scheduling.poison import blames
 from scrapyd_dist.scheduling.scaling_policy import ALL
-from scrapyd_dist.scheduling.worker_request import call_for_worker
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -31,20 +29,15 @@ if TYPE_CHECKING:
     from scrapyd_dist.joblogs.worker_report import WorkerReport
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker, FailurePolicy
+    from scrapyd_dist.scheduling.collector import Collector
     from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
+    from scrapyd_dist.scheduling.job_request import WorkerRequest
     from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+    from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
     from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
-    from scrapyd_dist.scheduling.worker_request import WorkerRequest
     from scrapyd_dist.store.reach import Way
 
 logger = logging.getLogger(__name__)
-
-
-class EndedWorker(Protocol):
-    """Puts back what a worker had leased; returns the number of batches."""
-
-    async def __call__(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int: ...
 
 
 @dataclass(kw_only=True)
@@ -56,9 +49,8 @@ class Autoscaler:
     terms: WorkerRequest
     reach: Callable[[Node], Way] | None  #: None: workers lease nothing
     breaker: CircuitBreaker
-    gone: EndedWorker
+    collector: Collector
     others: ForeignProjects
-    failure_policy: FailurePolicy
     again: bool = False  #: workers start in rounds: one that ended as its settings say starts again in the next round
     ending: int = field(default=0, init=False)  #: workers that have ended and are not judged yet
     retired: dict[str, list[str]] = field(default_factory=dict, init=False)  #: pool -> why its workers ended
@@ -70,32 +62,29 @@ class Autoscaler:
         if member is None:
             return False
         number = self.registry.take_number()
-        now = time.time()
-        worker = WorkerRun(
-            batch=_pseudo(number),
-            number=1,
-            job=worker_id(self.state.spec.crawl, number),
-            member=member,
-            since=now,
-            start_by=now + self.state.limits.start_timeout,
-            at_once=True,
-            pool=pool,
-            slots=() if pool == ALL else (pool,),
-            project=project,
-            spider=spider,
-            introduces=self.others.is_new(member, pool, project),
-        )
-        self._take_in(worker)
-        task = self.state.spawn(self._post(worker))
-        self.state.posts.add(task)
-        task.add_done_callback(self.state.posts.discard)
+        entry = WorkerEntry(
+            number=number, job=worker_id(self.state.spec.crawl, number), url=member.node.url, pool=pool,
+            since=time.time(), project=project, spider=spider, introduces=self.others.is_new(member, pool, project),
+        )  # fmt: skip
+        worker = self._run_of(entry, member, at_once=True)
+        self.state.send_out(worker, self._post(worker))
         return True
+
+    def _run_of(self, one: WorkerEntry, member: NodeState, *, at_once: bool = False, posted: bool = False) -> WorkerRun:
+        # where a batch is expected, one without requests stands for the worker
+        batch = Batch(number=one.number, size=0, state=BatchState.RUNNING)
+        return WorkerRun(
+            batch=batch, number=1, job=one.job, member=member, since=one.since,
+            start_by=one.since + self.state.limits.start_timeout, at_once=at_once, posted=posted, pool=one.pool,
+            slots=() if one.pool == ALL else (one.pool,), project=one.project, spider=one.spider,
+            version=one.version, introduces=one.introduces,
+        )  # fmt: skip
 
     def _with_room(self, pool: str, project: str) -> list[NodeState]:
         return [one for one in self.state.members if room(one) and self.others.fits(one, pool, project)]
 
     def cramped(self, pools: Iterable[str]) -> set[str]:
-        """Lanes of other projects that no free node can serve; closes those that no node can serve at all."""
+        """Pools of other projects that no free node can serve; closes those that no node can serve at all."""
         found = set()
         for pool in pools:
             project, _ = spider_of_slot(pool)
@@ -108,41 +97,27 @@ class Autoscaler:
                 found.add(pool)
         return found
 
-    def _take_in(self, worker: WorkerRun) -> None:
-        worker.member.out[worker.job] = worker
-
     async def recover(self, accepted: Sequence[Attempt]) -> None:
         """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
-        members = {member.node.url: member for member in self.state.members}
         for one in await self.registry.read():
-            member = members.get(one.url)
+            member = self.state.member_at(one.url)
             if member is None:
-                await self.gone(one.job, "its node is not in the fleet any more")
+                await self.collector.worker_gone(one.job, "its node is not in the fleet any more")
                 await self.registry.remove(one.job)
                 continue
-            worker = WorkerRun(
-                batch=_pseudo(one.number), number=1, job=one.job, member=member, since=one.since,
-                start_by=one.since + self.state.limits.start_timeout, posted=True, pool=one.pool,
-                slots=() if one.pool == ALL else (one.pool,), project=one.project, spider=one.spider,
-                version=one.version, introduces=one.introduces,
-            )  # fmt: skip
+            worker = self._run_of(one, member, posted=True)
             for attempt in accepted:
                 if attempt.worker == one.job:
                     worker.came_home_before(attempt.report)
-            self._take_in(worker)
+            member.out[worker.job] = worker
             other_code = not worker.project and one.version not in {"", self.state.spec.version}
             if other_code or not self.state.leases:  # the crawl goes on without it, and it would lease more
                 await self.dismiss(worker)
 
     def make_room(self, pool: str, for_: Collection[str] = ()) -> bool:
-        """Let one worker of this pool end in order: another pool has batches and no worker.
+        """Let one worker of this pool end in order, for another pool that has batches and no worker.
 
-        Args:
-            pool: a pool with workers and no batches.
-            for_: pools that have room on some nodes only, if these are the ones that wait.
-
-        Returns:
-            Whether one of its workers is ending, or will.
+        `for_`: the pools that wait, if they have room on some nodes only. Returns whether one is ending, or will.
         """
         here = [worker for worker in self.state.workers() if worker.pool == pool]
         if for_:
@@ -154,15 +129,10 @@ class Autoscaler:
     async def dismiss(self, worker: WorkerRun) -> None:
         """Tell it to end: it gives back what it has not begun, and its end is handled as any other."""
         worker.dismissed = True
-        node = worker.member.node
-        call = api.cancel(worker.project or node.project or self.state.spec.project, worker.job)
         try:
-            before = await self.state.sender.send(node, call, timeout=self.state.limits.request_timeout)
-            if before is api.JobState.PENDING:
+            if await self.state.client.signal(worker.member, worker.given_up) is api.JobState.PENDING:
                 self._forget(worker)
                 await self.registry.remove(worker.job)
-        except ApiRefused:
-            pass  # an unknown project has no jobs
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
         self.state.wake(worker.member).set()
@@ -175,10 +145,13 @@ class Autoscaler:
         way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look up a name
         if way.reason:
             self._forget(worker)
-            self.failure_policy.out_of_reach(worker.member, way.reason)
+            self._out_of_reach(worker.member, way.reason)
             return
         try:
-            call = await self._call(worker, way)
+            if worker.project:
+                call = await self.others.call(worker, way)
+            else:
+                call = call_for_worker(state.spec, worker, self.terms, way.told)
         except NodeError as error:
             await self._refused(worker, error)
             return
@@ -199,11 +172,6 @@ class Autoscaler:
         worker.posted = True
         state.wake(worker.member).set()
 
-    async def _call(self, worker: WorkerRun, way: Way) -> api.Call[str]:
-        if worker.project:
-            return await self.others.call(worker, way)
-        return call_for_worker(self.state.spec, worker, self.terms, way.told)
-
     async def _refused(self, worker: WorkerRun, error: NodeError) -> None:
         """The node certainly did not take it."""
         self._forget(worker)
@@ -211,7 +179,10 @@ class Autoscaler:
         if isinstance(error, ApiRefused) and worker.project:
             self.others.refused(worker, error)
         elif isinstance(error, ApiRefused) and worker.spider:
-            self._lacks_spider(worker, error)
+            if self.breaker.refused(worker.pool, str(error)):
+                logger.error("slot %s: %s; what is in it is given up", worker.pool, error)
+            else:  # the node may have lost the code; once that was deployed again, there is no such spider
+                worker.member.prepared = False
         elif isinstance(error, SAID_NO):
             said_no(worker.member, error)
         else:
@@ -220,13 +191,6 @@ class Autoscaler:
             self.state.wake(worker.member).set()
         self.state.check_unfit()
         self.state.news.set()
-
-    def _lacks_spider(self, worker: WorkerRun, error: NodeError) -> None:
-        """The node may have lost the code; once that was deployed again, there is no such spider."""
-        if self.breaker.refused(worker.pool, str(error)):
-            logger.error("slot %s: %s; what is in it is given up", worker.pool, error)
-        else:
-            worker.member.prepared = False
 
     def _forget(self, worker: WorkerRun) -> None:
         worker.member.out.pop(worker.job, None)
@@ -242,26 +206,18 @@ class Autoscaler:
         if meaning(report.finish_reason).by_settings:  # another worker in its place would end there as well
             self.retired.setdefault(out.pool, []).append(report.finish_reason)
             out.member.retired += not self.again
-        self.state.spawn(self._ended(out, why(report), blame=blames(report)))
+        self.state.spawn(self._ended(out, _why(report), blame=report.blames_batch))
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
         """It died, never started, or its node is lost; it may still run, and is cancelled."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
-        self._forget(out)
         self.ending += 1
-        try:
-            if out.member.up:
-                await self.state.client.cancel(out.member, out.given_up)
-            else:
-                out.member.cancel_later.append(out.given_up)
-        except NodeError as error:
-            out.member.cancel_later.append(out.given_up)
-            self.state.lost_touch(out.member, error)
+        await self.state.abandon(out)
         await self._ended(out, reason, blame=blame)
 
     async def cancelled(self, job: str) -> None:
         """Put back what it has leased since it was given up, long before these leases expire."""
-        await self.gone(job, "its worker was given up while its node was away", harmless=True)
+        await self.collector.worker_gone(job, "its worker was given up while its node was away", harmless=True)
 
     def hangs(self, job: str, reason: str) -> None:
         """Its lease expired while its node answers: its event loop stands still, whatever its report says."""
@@ -272,26 +228,68 @@ class Autoscaler:
     async def _end_hanging(self, worker: WorkerRun, reason: str) -> None:
         await self.failed(worker, reason, blame=True)
         if worker.member.up:  # it ignores SIGINT
-            project = worker.project or worker.member.node.project or self.state.spec.project
-            call = api.cancel(project, worker.job, "KILL")
             with suppress(NodeError):
-                await self.state.sender.send(worker.member.node, call, timeout=self.state.limits.request_timeout)
+                await self.state.client.signal(worker.member, worker.given_up, "KILL")
 
     async def _ended(self, worker: WorkerRun, reason: str, *, blame: bool) -> None:
         try:
             # the next worker finds again what its own pages led to
-            await self.state.store(self.state.store.store.sign_off, self.state.spec.crawl, worker.job)
-            had = await self.gone(worker.job, reason or "its worker has ended without it", blame=blame and bool(reason))
+            await self.state.run(self.state.db.sign_off, worker.job)
+            had = await self.collector.worker_gone(
+                worker.job, reason or "its worker has ended without it", blame=blame and bool(reason)
+            )
             await self.registry.remove(worker.job)
-            self.failure_policy.ended(worker, reason, begun=had > 0)
+            self._judge(worker, reason, begun=had > 0)
         finally:
             self.ending -= 1
         self.state.news.set()
 
+    # failures
 
-def _pseudo(number: int) -> Batch:
-    """The batch that stands for a worker where a batch is expected."""
-    return Batch(number=number, size=0, state=BatchState.RUNNING)
+    def _judge(self, worker: WorkerRun, reason: str, *, begun: bool) -> None:
+        """Judge a worker that has ended; `reason`: why it failed, empty when it did not; `begun`: it had a batch."""
+        report, node = worker.report, worker.member.node
+        if worker.introduces:
+            self.others.heard(worker, reason)
+        elif report is not None and report.ended_requests:
+            self.breaker.worked(worker.pool, node.name)
+        elif report is not None and report.unreached and worker.project:
+            self.others.cannot(worker, report.problem)
+        elif report is not None and report.unreached:
+            self._out_of_reach(worker.member, report.problem)
+        elif not worker.at_once:
+            pass  # a worker of an earlier process may have run another spider, or code that was mended since
+        elif reason and worker.member.up and not worker.dismissed:
+            logger.warning("worker %s did nothing: %s", worker.job, reason)
+            unfit = self.breaker.failed(worker.pool, node.name, reason, begun=begun or bool(worker.spider))
+            is_lost = report is not None and report.finish_reason == FinishReason.STORE_LOST
+            if unfit and is_lost and self.state.sends:
+                self._out_of_reach(worker.member, unfit)
+            elif unfit:
+                self._unfit(worker.member, unfit)
+
+    def _out_of_reach(self, member: NodeState, reason: str) -> None:
+        """Workers on this node do not reach the store: it is sent its batches, where that can be, or gets none."""
+        if self.state.sends:
+            member.unreached = reason
+            logger.info("%s: its workers do not reach the store, so it is sent its batches: %s", member.node, reason)
+            self.state.news.set()
+        else:
+            self.breaker.out_of_reach(member.node.name)
+            self._unfit(member, reason)
+
+    def _unfit(self, member: NodeState, reason: str) -> None:
+        """The node gets no more workers."""
+        member.unfit = reason
+        logger.error("%s gets no more workers: %s", member.node, reason)
+        self.state.check_unfit()
+
+
+def _why(report: WorkerReport) -> str:
+    """Why a worker that ended in order counts as failed; empty when it does not."""
+    if report.problem:
+        return report.problem
+    return "" if meaning(report.finish_reason).in_order else f"the worker ended early ({report.finish_reason})"
 
 
 def room(member: NodeState) -> int:

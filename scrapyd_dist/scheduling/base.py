@@ -1,4 +1,4 @@
-"""The state of one crawl's work, which the parts of its scheduler share, and the limits that it keeps."""
+"""What the parts of a scheduler share: the state of its crawl's work, its counters, and the limits that it keeps."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.errors import NodeError
 from scrapyd_dist.frontier.backlog import Backlog
-from scrapyd_dist.scheduling.counters import BatchCounters
+from scrapyd_dist.items.json_lines import AGAIN, number, places
 from scrapyd_dist.scheduling.node_client import NodeClient
 from scrapyd_dist.scheduling.node_state import WorkerRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.errors import NodeError
+    from scrapyd_dist.batches import Attempt, Batch, Miss
     from scrapyd_dist.frontier.backlog import SlotCount
     from scrapyd_dist.scheduling.job_request import JobRequest
-    from scrapyd_dist.scheduling.node_state import NodeState
+    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+    from scrapyd_dist.store import Store
     from scrapyd_dist.store.worker_thread import StoreThread
     from scrapyd_dist.transports import AsyncSender
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 #: the backlog before the first look at the store
@@ -58,6 +62,63 @@ class OpenWork:
 
 
 @dataclass(kw_only=True)
+class BatchCounters:
+    """Counts of batches, attempts, and requests in them."""
+
+    sent: int = 0  #: attempts that a node accepted
+    done: int = 0  #: batches done
+    failed: int = 0  #: failed attempts
+    dead: int = 0  #: dead batches
+    requests_done: int = 0
+    pages: int = 0
+    items: int = 0  #: items, where those of a retry replace those of the failed request
+    gone: int = 0  #: URLs gone
+    failed_urls: int = 0
+    dead_urls: int = 0
+    #: (batch, index in it) of a failed request -> number of its items
+    _of_failed: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def accepted(self, batch: int, report: Mapping[str, Any], misses: Sequence[Miss]) -> None:
+        """Count a batch that is done; `report` is what the store keeps of its report."""
+        self.done += 1
+        self._add(batch, report)
+        self._missed(misses)
+
+    def _add(self, batch: int, report: Mapping[str, Any]) -> None:
+        self.requests_done += report.get("done", 0)
+        self.pages += report.get("pages", 0)
+        self.items += report.get("items", 0)
+        for earlier, place in report.get(AGAIN) or ():
+            self.items -= self._of_failed.pop((earlier, place), 0)
+        for place, runs in places(report).items():
+            if runs:
+                self._of_failed[batch, place] = number(runs)
+
+    def died(self, batch: Batch) -> None:
+        """Count a dead batch."""
+        self.dead += 1
+        self.dead_urls += batch.size
+
+    def recall(self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]) -> None:
+        """Count the batches that an earlier process left in the store."""
+        done, dead = BatchState.DONE.value, BatchState.DEAD.value
+        self.sent = len(attempts)
+        self.done = sum(slot.batches.get(done, 0) for slot in slots)
+        self.dead = sum(slot.batches.get(dead, 0) for slot in slots)
+        self.dead_urls = sum(slot.requests.get(dead, 0) for slot in slots)
+        accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
+        for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # a retry has a higher batch number
+            self._add(attempt.batch, attempt.report)
+        self._missed([miss for miss in misses if miss.batch])
+
+    def _missed(self, misses: Sequence[Miss]) -> None:
+        self.gone += sum(miss.kind == "gone" for miss in misses)
+        self.failed_urls += sum(miss.kind == "failed" for miss in misses)
+        # Those of a dead batch are made at the end: these are for spiders or callbacks that are nowhere.
+        self.dead_urls += sum(miss.kind == "dead" for miss in misses)
+
+
+@dataclass(kw_only=True)
 class SchedulerState:
     """One crawl's open work. Its holder may put batches back, start tasks and end the crawl.
 
@@ -77,7 +138,7 @@ class SchedulerState:
     waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
     open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
     avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node of its last attempt
-    posts: set[asyncio.Task[None]] = field(default_factory=set)  #: posts in flight, which are awaited at the end
+    posts: set[asyncio.Task[Any]] = field(default_factory=set)  #: posts in flight, which are awaited at the end
     news: asyncio.Event = field(default_factory=asyncio.Event)  #: the store should be polled at once
     done: asyncio.Event = field(default_factory=asyncio.Event)  #: nothing is left to do, or it was stopped
     over: asyncio.Event = field(default_factory=asyncio.Event)  #: all loops end
@@ -87,11 +148,20 @@ class SchedulerState:
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _wake: dict[int, asyncio.Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.client = NodeClient(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
+
+    @property
+    def db(self) -> Store:
+        """The store, whose verbs are called with `run`."""
+        return self.store.store
+
+    def run(self, verb: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        """Call a verb of the store for this crawl, in the store's thread."""
+        return self.store(verb, self.spec.crawl, *args, **kwargs)
 
     @property
     def which_work(self) -> str:
@@ -110,6 +180,10 @@ class SchedulerState:
     def sent_to(self) -> list[NodeState]:
         """The nodes that batches are sent to."""
         return [one for one in self.members if self.sends and (one.unreached or not self.leases)]
+
+    def member_at(self, url: str) -> NodeState | None:
+        """The node at this address, or None when it is not in the fleet any more."""
+        return next((one for one in self.members if one.node.url == url), None)
 
     def wake(self, member: NodeState) -> asyncio.Event:
         """The event that ends the pause before this node's next poll."""
@@ -149,6 +223,28 @@ class SchedulerState:
             )
         member.missed(str(error), time.time())
 
+    # jobs
+
+    def send_out(self, out: JobRun, post: Coroutine[Any, Any, None]) -> None:
+        """Count a job at its node, and run its post in a task that the scheduler's end waits for."""
+        out.member.out[out.job] = out
+        task = self.spawn(post)
+        self.posts.add(task)
+        task.add_done_callback(self.posts.discard)
+
+    async def abandon(self, out: JobRun) -> None:
+        """Give up a job that may still run: it is cancelled, at once or when its node answers again."""
+        member = out.member
+        member.out.pop(out.job, None)
+        if member.up:
+            try:
+                await self.client.cancel(member, out.given_up)
+            except NodeError as error:
+                self.lost_touch(member, error)
+            else:
+                return
+        member.cancel_later.append(out.given_up)
+
     # the end
 
     def check_unfit(self) -> None:
@@ -171,14 +267,14 @@ class SchedulerState:
         self.over.set()
         self.done.set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task; an error in it stops the crawl with a message."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -1,120 +1,275 @@
 """Ends attempts: accepts them with their part, or gives them up and lets the batch wait again, be cut or die.
 
-Invariant: one attempt of a batch is accepted, after its part was fetched and checked.
+Invariants: one attempt of a batch is accepted, after its part was fetched and checked. Only failures that the batch may
+have caused get it cut: a lost node never does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import BatchState
-from scrapyd_dist.errors import ForeignRow, NodeError, StepRefused
+from scrapyd_dist.batches import AttemptState, BatchState, Miss, not_made
+from scrapyd_dist.errors import ForeignRow, StepRefused
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.items.merging import PartLost, fetch_part
-from scrapyd_dist.joblogs.worker_report import WorkerReport, kept, misses, refusal
-from scrapyd_dist.payload import PayloadError, decode, replaced_by
-from scrapyd_dist.scheduling.poison import PoisonBisector, blames
+from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
+from scrapyd_dist.payload import PayloadError, decode, fit, replaced_by
+from scrapyd_dist.scheduling.node_state import JobRun
+from scrapyd_dist.scheduling.scaling_policy import ALL
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.node_state import JobRun
+    from scrapyd_dist.batches import Attempt, Batch
+    from scrapyd_dist.frontier.backlog import Backlog, Leased
+    from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 
 logger = logging.getLogger(__name__)
 
 #: parts that are fetched at the same time
 FETCHES = 4
+#: batches that are given up in one step
+BURIED = 50
+#: attempts of a single request that may kill its workers
+ALONE = 2
+#: most cuts per crawl: a spider that dies on every tenth page has to be corrected
+CUTS = 200
+#: most cuts while no batch has succeeded: code that fails on every page has to be corrected
+BLIND = 10
+
+
+@dataclass(kw_only=True)
+class PoisonBisector:
+    """Bisects a batch that kills its workers, until the request that does it is alone and named."""
+
+    key: bytes | None = None  #: key of encrypted batches
+    made: int = 0
+
+    def attempts(self, batch: Batch, most: int) -> int:
+        """The attempts of a batch that may kill its workers: a piece of a cut batch is cut again at once."""
+        if not batch.parent:
+            return most
+        return min(most, 1 if batch.size > 1 else ALONE)
+
+    def wants(self, batch: Batch, counters: BatchCounters) -> bool:
+        """Whether to cut it now that its attempts are used up."""
+        return batch.size > 1 and self.made < (CUTS if counters.done else BLIND)
+
+    def halves(self, batch: Batch, payload: Mapping[str, str]) -> list[NewBatch]:
+        """Its two halves in the same slot; more when a half does not fit into one job."""
+        self.made += 1
+        values = decode(payload.get, key=self.key)
+        middle = (len(values) + 1) // 2
+        pieces = fit(values[:middle], key=self.key) + fit(values[middle:], key=self.key)
+        return [
+            NewBatch(payload=settings, size=len(piece), slot=batch.slot, priority=batch.priority)
+            for piece, settings in pieces
+        ]
 
 
 @dataclass(kw_only=True)
 class Collector:
-    """Ends attempts, and stores how."""
+    """Ends attempts, and stores how: those of jobs that were sent a batch, and those that workers have leased."""
 
     state: SchedulerState
     folder: Path  #: the folder of fetched parts
-    bisector: PoisonBisector = field(default_factory=PoisonBisector)
+    worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
+    bisector: PoisonBisector
+    coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of leased parts that are fetched
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
+
+    # jobs that were sent a batch
 
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """The worker's final report is there."""
         # its process slot is free already; the part is fetched while the next poll runs
         out.report = report
         out.member.out.pop(out.job, None)
-        self.state.spawn(self._ended(out, report))
+        self.state.spawn(self._finish(out, report))
         self.state.pump()
 
-    async def _ended(self, out: JobRun, report: WorkerReport) -> None:
-        await self.finish(out, report)
+    async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
+        """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
+        await self.state.abandon(out)
+        await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blame)
 
-    async def finish(self, out: JobRun, report: WorkerReport) -> bool:
-        """Judge an ended attempt and fetch its part; True when it was accepted."""
-        reason = refusal(report, out.batch.size, feed=self.state.spec.feed)
-        if reason:
-            await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blames(report))
-            return False
+    # batches that workers have leased
+
+    async def look(self, backlog: Backlog) -> list[tuple[str, str]]:
+        """Fetch what is acked, and put back what has expired; returns workers that renew no lease, and why."""
+        if backlog.acked > len(self.coming):
+            for attempt in await self._attempts(AttemptState.ACKED):
+                key = attempt.batch, attempt.number
+                if attempt.worker and key not in self.coming and not self._may_come_back(attempt):
+                    self.coming.add(key)
+                    self.state.spawn(self._bring_home(attempt))
+        hanging = []
+        for attempt in await self.state.run(self.state.db.expired) if backlog.expired else ():
+            if attempt.worker:  # a job that was sent is watched at its node
+                reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
+                member = self.state.member_at(attempt.url)
+                blame = member is not None and member.up  # its node answers and it does nothing, as if it had died
+                await self._give_up_lease(attempt, reason, blame=blame)
+                hanging += [(attempt.worker, reason)] if blame else []
+        return hanging
+
+    async def worker_gone(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int:
+        """Let the batches wait again that a worker had leased and not acked when it ended; returns their number.
+
+        `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none dies of it.
+        """
+        had = [attempt for attempt in await self._attempts(AttemptState.RUNNING) if attempt.worker == job]
+        for attempt in had:
+            await self._give_up_lease(attempt, reason, blame=blame, harmless=harmless)
+        return len(had)
+
+    async def bury(self, pool: str, reason: str) -> None:
+        """Give up all batches that wait in this pool, for this reason."""
+        async for one in self._take_away(pool):
+            await self.state.run(
+                self.state.db.fail, one.batch.number, one.attempt, reason=reason, now=time.time(), max_attempts=0
+            )
+            logger.error("batch %d is dead: %s", one.batch.number, reason)
+            self.state.counters.failed += 1
+            self.state.counters.died(one.batch)
+        self.state.news.set()
+
+    async def leave_out(self, pool: str, reason: str) -> None:
+        """Drop what waits in this pool: its workers have ended as their settings say."""
+        kind, words = not_made(reason)
+        async for one in self._take_away(pool):
+            number, size = one.batch.number, one.batch.size
+            report = WorkerReport(
+                ended=True, updated=time.time(), requests=size, done=0, missed=size, pages=0, items=0,
+                finish_reason="finished", errors=0 if kind == "gone" else size,
+            )  # fmt: skip
+            missed = [Miss(url=url, kind=kind, reason=words, batch=number) for url in self._urls(one)]
+            await self._store(number, one.attempt, kept(report), missed)
+        self.state.news.set()
+
+    def _urls(self, leased: Leased) -> list[str]:
+        """The URLs of a batch; as many empty ones when it cannot be read, so that the account balances."""
         try:
-            part = await self._bring_home(out, report)
-        except PartLost as error:
-            await self.give_up(out.batch, out.number, str(error), out.member.node.name)
+            return [value["url"] for value in decode(leased.payload.get, key=self.bisector.key)]
+        except PayloadError:
+            return [""] * leased.batch.size
+
+    async def _take_away(self, pool: str) -> AsyncIterator[Leased]:
+        """All batches that wait in a pool, leased so that no worker gets them."""
+        lessee = Lessee(job=f"{self.state.spec.crawl}.nobody", node="", url="")
+        slots = [] if pool == ALL else [pool]
+        while leased := await self.state.run(
+            self.state.db.lease_next, lessee, slots=slots, seconds=60.0, limit=BURIED, now=time.time()
+        ):
+            for one in leased:
+                yield one
+
+    async def _attempts(self, state: AttemptState) -> list[Attempt]:
+        return await self.state.run(self.state.db.attempts, {state})
+
+    def _may_come_back(self, attempt: Attempt) -> bool:
+        """True when its node is unreachable, and not yet given up."""
+        member = self.state.member_at(attempt.url)
+        if member is None or member.down_since is None:
             return False
-        await self._accept(out, report, part)
+        return time.time() - member.down_since < self.state.limits.node_timeout
+
+    async def _bring_home(self, attempt: Attempt) -> None:
+        try:
+            report = read_report(json.dumps(dict(attempt.report)).encode())
+            try:
+                await self._end_lease(attempt, report)
+            finally:
+                for one in self.state.workers():
+                    if one.job == attempt.worker:  # an ended batch counts no longer as its worker's progress
+                        one.came_home(report)
+        except BadReport as error:
+            await self._give_up_lease(attempt, str(error))
+        except StepRefused as error:  # it was given up at the same moment
+            logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
+        finally:
+            self.coming.discard((attempt.batch, attempt.number))
+            self.state.news.set()
+
+    async def _end_lease(self, attempt: Attempt, report: WorkerReport) -> None:
+        member = self.state.member_at(attempt.url)
+        if member is None:
+            await self._give_up_lease(attempt, f"its node {attempt.node} is not in the fleet any more")
+            return
+        if member.down_since is not None:
+            await self._give_up_lease(attempt, f"{attempt.node}, where its part is, does not answer any more")
+            return
+        batch = await self.state.run(self.state.db.batch, attempt.batch)
+        out = JobRun(
+            batch=batch, number=attempt.number, job=attempt.job, member=member, since=attempt.sent_at,
+            start_by=attempt.sent_at, report=report,
+        )  # fmt: skip
+        if await self._finish(out, report):
+            self.worked(batch.slot)
+
+    async def _give_up_lease(
+        self, attempt: Attempt, reason: str, *, blame: bool = False, harmless: bool = False
+    ) -> None:
+        member = self.state.member_at(attempt.url)
+        # a worker on an unreachable node goes on leasing; its batches are not to blame for what happens there
+        alone = member is not None and member.down_since is not None and attempt.sent_at > member.down_since
+        batch = await self.state.run(self.state.db.batch, attempt.batch)
+        not_acked = attempt.state is not AttemptState.ACKED  # its state when it was read
+        try:
+            await self.give_up(
+                batch, attempt.number, reason, attempt.node, blame=blame, harmless=harmless or alone, out=not_acked
+            )
+        except StepRefused as error:  # it was acked, or given back, at the same moment
+            logger.info("batch %d, attempt %d: %s", attempt.batch, attempt.number, error)
+
+    # both
+
+    async def _finish(self, out: JobRun, report: WorkerReport) -> bool:
+        """Judge an ended attempt and fetch its part; True when it was accepted."""
+        number, node, spec = out.batch.number, out.member.node, self.state.spec
+        if reason := refusal(report, out.batch.size, feed=spec.feed):
+            await self.give_up(out.batch, out.number, reason, node.name, blame=report.blames_batch)
+            return False
+        part = ""
+        if report.part is not None and not spec.feed:
+            patience = self.state.limits.node_timeout
+            try:
+                async with self._fetches:
+                    part = await fetch_part(
+                        self.state.sender, node, spec.home, out.job, report.part, self.folder, patience
+                    )
+            except PartLost as error:
+                await self.give_up(out.batch, out.number, str(error), node.name)
+                return False
+        words = kept(report, await self._replaced(number) if report.replaces else ())
+        await self._store(number, out.number, words, misses(report, number), part)
+        out.member.accepted(report)
+        self.state.ended(number)
         return True
 
-    async def _accept(self, out: JobRun, report: WorkerReport, part: str) -> None:
-        found = misses(report, out.batch.number)
-        words = kept(report, await self._replaced(out.batch.number) if report.replaces else ())
-        await self.state.store(
-            self.state.store.store.accept,
-            self.state.spec.crawl,
-            out.batch.number,
-            out.number,
-            report=words,
-            part=part,
-            misses=found,
-            now=time.time(),
+    async def _store(
+        self, batch: int, attempt: int, report: Mapping[str, object], missed: list[Miss], part: str = ""
+    ) -> None:
+        """Store and count an accepted attempt."""
+        await self.state.run(
+            self.state.db.accept, batch, attempt, report=report, part=part, misses=missed, now=time.time()
         )
-        self.state.counters.accepted(out.batch.number, words, found)
-        out.member.accepted(report)
-        self.state.ended(out.batch.number)
+        self.state.counters.accepted(batch, report, missed)
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
         """The requests of earlier batches that this batch retried, as the store has them, whatever the worker says."""
-        payload = await self.state.store(self.state.store.store.payload, self.state.spec.crawl, number)
+        payload = await self.state.run(self.state.db.payload, number)
         try:
             return replaced_by(decode(payload.get, key=self.bisector.key))
         except PayloadError as error:
             logger.warning("what batch %d tries again stays beside it: %s", number, error)
             return []
-
-    async def _bring_home(self, out: JobRun, report: WorkerReport) -> str:
-        """The name of the fetched part; empty when the items went to a feed."""
-        spec = self.state.spec
-        if report.part is None or spec.feed:
-            return ""
-        async with self._fetches:
-            patience = self.state.limits.node_timeout
-            return await fetch_part(
-                self.state.sender, out.member.node, spec.home, out.job, report.part, self.folder, patience
-            )
-
-    async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
-        """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
-        member = out.member
-        member.out.pop(out.job, None)
-        try:
-            if member.up:
-                await self.state.client.cancel(member, out.given_up)
-            else:
-                member.cancel_later.append(out.given_up)
-        except NodeError as error:
-            member.cancel_later.append(out.given_up)
-            self.state.lost_touch(member, error)
-        await self.give_up(out.batch, out.number, reason, member.node.name, blame=blame)
 
     async def give_up(
         self,
@@ -142,17 +297,10 @@ class Collector:
         most, tried = self.state.limits.max_attempts, number - batch.forgiven
         most = self.bisector.attempts(batch, most) if blame else most
         cut = blame and tried >= most and self.bisector.wants(batch, self.state.counters)
-        state = await self.state.store(
-            self.state.store.store.fail,
-            self.state.spec.crawl,
-            batch.number,
-            number,
-            reason=reason,
-            now=time.time(),
-            out=out,
-            max_attempts=tried + 1
-            if cut or harmless
-            else most,  # a failure that does not count leaves it waiting, not dead
+        if cut or harmless:
+            most = tried + 1  # a failure that does not count leaves it waiting, not dead
+        state = await self.state.run(
+            self.state.db.fail, batch.number, number, reason=reason, now=time.time(), out=out, max_attempts=most
         )
         self.state.counters.failed += 1
         if cut:
@@ -166,10 +314,10 @@ class Collector:
 
     async def _cut(self, batch: Batch, number: int) -> None:
         """One of its requests kills workers: smaller batches take its requests over."""
-        state, db, crawl = self.state, self.state.store.store, self.state.spec.crawl
+        state = self.state
         try:
-            payload = await state.store(db.payload, crawl, batch.number)
-            pieces = await state.store(db.split, crawl, batch.number, self.bisector.halves(batch, payload))
+            payload = await state.run(state.db.payload, batch.number)
+            pieces = await state.run(state.db.split, batch.number, self.bisector.halves(batch, payload))
         except StepRefused:  # a worker leased it meanwhile: it is cut if that one dies as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)
             return

@@ -78,28 +78,19 @@ class Dispatcher:
         number = batch.attempts + 1
         now = time.time()
         out = JobRun(
-            batch=batch,
-            number=number,
-            job=job_id(self.state.spec.crawl, batch.number, number),
-            member=member,
-            since=now,
-            start_by=now + self.state.limits.start_timeout,
-            at_once=member.idle_slots > 0,
+            batch=batch, number=number, job=job_id(self.state.spec.crawl, batch.number, number), member=member,
+            since=now, start_by=now + self.state.limits.start_timeout, at_once=member.idle_slots > 0,
             spider=spider_of_slot(batch.slot)[1],
-        )
-        member.out[out.job] = out
-        task = self.state.spawn(self._post(out))
-        self.state.posts.add(task)
-        task.add_done_callback(self.state.posts.discard)
+        )  # fmt: skip
+        self.state.send_out(out, self._post(out))
 
     async def _post(self, out: JobRun) -> None:
         state, node = self.state, out.member.node
-        db, crawl = state.store.store, state.spec.crawl
         attempt = Attempt(
             batch=out.batch.number, number=out.number, job=out.job, node=node.name, url=node.url, sent_at=out.since
         )
         try:
-            await state.store(db.open_attempt, crawl, attempt)
+            await state.run(state.db.open_attempt, attempt)
         except (NothingMatched, StepRefused) as error:
             if not (state.spec.rows or state.leases):
                 raise
@@ -109,7 +100,7 @@ class Dispatcher:
             state.ended(out.batch.number)
             return
         try:
-            payload = await state.store(db.payload, crawl, out.batch.number)
+            payload = await state.run(state.db.payload, out.batch.number)
         except ForeignRow as error:
             await self.collector.failed(out, str(error))
             return
@@ -122,7 +113,7 @@ class Dispatcher:
             if not await self._was_accepted(out, error):
                 return
         state.counters.sent += 1
-        await state.store(db.sent, crawl, out.batch.number, out.number)
+        await state.run(state.db.sent, out.batch.number, out.number)
         out.posted = True
         state.wake(out.member).set()
 
@@ -134,9 +125,7 @@ class Dispatcher:
             said_no(member, error)
         else:
             state.lost_touch(member, error)
-        await state.store(
-            state.store.store.refused, state.spec.crawl, out.batch.number, out.number, str(error), time.time()
-        )
+        await state.run(state.db.refused, out.batch.number, out.number, str(error), time.time())
         state.wake(member).set()
         state.put_back(out.batch, member.node.name)
         state.check_unfit()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.keys import SealError, seal
-from scrapyd_dist.scheduling.worker_request import call_for_introduction, call_for_worker
+from scrapyd_dist.scheduling.job_request import call_for_introduction, call_for_worker
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in
 from scrapyd_dist.version import __version__
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.job_request import WorkerRequest
     from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
-    from scrapyd_dist.scheduling.worker_request import WorkerRequest
     from scrapyd_dist.store.reach import Way
 
 #: failed handshakes in a row after which no other is tried
@@ -60,9 +60,8 @@ class ForeignProjects:
     key: bytes | None  #: of the crawl
     _met: dict[tuple[str, str], Handshake] = field(default_factory=dict)  #: by the node's URL and the pool
     _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: by the node's URL and the pool
-    _lacks: dict[tuple[str, str], str] = field(
-        default_factory=dict
-    )  #: by the node's URL and the pool: why it gets no work
+    #: by the node's URL and the pool: why it gets no work
+    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)
 
     # nodes
 

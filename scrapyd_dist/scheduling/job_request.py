@@ -1,34 +1,34 @@
-"""Builds the call that starts a job for a batch: what every job of a crawl is given."""
+"""Builds the calls that start jobs on nodes: for a batch that is sent, and for a worker that leases.
+
+A job is told its part in one setting (JSON): `DISTRIBUTED_JOB`, or `DISTRIBUTED_PULL` of a worker.
+"""
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.frontier.worklists import row_in
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.settings import PREFIX, Travels, travelling
+from scrapyd_dist.settings import LABELS, PREFIX, Travels, travelling
+from scrapyd_dist.store.address import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scheduling.node_state import JobRun
+    from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
     from scrapyd_dist.store.reach import Way
-    from scrapyd_dist.transports import AsyncSender
 
 #: settings of the producer's process that its workers must not get
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
 #: characters of a row of arguments that name its job
 ROW_WORDS = 1_000
-#: bytes of a job's log that are searched for its last error
-LOG_TAIL = 4096
-_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
-# The level may be followed by a traceback only: Twisted's unhandled errors.
-_LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL):(?: |$)")
+#: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and an older
+#: version of it gets an empty batch
+HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "[]"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,25 @@ class JobRequest:
     lease: float = 0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
     rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
     ways: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; may block
+
+    def project_at(self, node: Node, other: str = "") -> str:
+        """The project of a job on this node; `other`: the job's, where it is not the crawl's own."""
+        return other or node.project or self.project
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRequest:
+    """What every worker of a crawl is told; 0 is no limit."""
+
+    lease: float = 60.0  #: seconds after which a lease that is not renewed expires
+    ahead: int = 1  #: batches leased beyond the one in work
+    max_batches: int = 0
+    max_requests: int = 0
+    max_time: float = 0.0  #: seconds
+    idle: float = 0.0  #: seconds without work after which it ends, at a standing frontier
+    batch_size: int = 100  #: most requests in a batch of what it finds
+    fair: str = UNFAIR  #: how workers share the slots, one of `FAIR`
+    start: str = "skip"  #: the spider's own start requests: `skip` them, or make them `first`
 
 
 def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
@@ -82,7 +101,7 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         args |= own
     settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
     return api.schedule(
-        node.project or spec.project,
+        spec.project_at(node),
         out.spider or spec.spider,
         jobid=out.job,
         version=spec.version,
@@ -91,33 +110,53 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
     )
 
 
-async def last_words(sender: AsyncSender, out: JobRun, spec: JobRequest, timeout: float) -> str:
-    """The last error in the log of a job that ended without a report, as the end of a sentence."""
-    node = out.member.node
-    path = f"logs/{out.project or node.project or spec.project}/{out.spider or spec.spider}/{out.job}.log"
-    try:
-        chunk = await _end_of(sender, node, path, timeout)
-    except NodeError:
-        return ""
-    if chunk is None:
-        return "; it wrote no log"
-    return _last_error(chunk.body.decode(errors="replace"))
+def call_for_worker(
+    spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, told: Mapping[str, Any], *, version: str | None = None
+) -> api.Call[str]:
+    """The call that posts a worker; `told` is what it is told of the store, and of the crawl's key.
+
+    `version` is that of another project, which gets its own settings and no arguments; None for the crawl's own.
+    """
+    pull = {**_orders(spec, worker, terms), "version": version or spec.version or "", **told}
+    return _post(spec, worker, version or spec.version, spec.settings if version is None else _elsewhere(spec), pull)
 
 
-async def _end_of(sender: AsyncSender, node: Node, path: str, timeout: float) -> api.Chunk | None:
-    head = await sender.send(node, api.fetch(path, start=0, limit=LOG_TAIL), timeout=timeout)
-    end = api.tail(path, LOG_TAIL, head)
-    return head if end is None else await sender.send(node, end, timeout=timeout)
+def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way) -> api.Call[str]:
+    """The call that posts a handshake; of the store it is told only what it needs for that."""
+    is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
+    pull = {**_orders(spec, worker, terms), "version": worker.version, "introduce": True, "needs_client": is_server}
+    return _post(spec, worker, worker.version, HARMLESS, pull)
 
 
-def _last_error(text: str) -> str:
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return "; its log is empty"
-    errors = [at for at, line in enumerate(lines) if _LOG_HEAD.match(line)]
-    if not errors:
-        return f"; the last line of its log: {lines[-1][:300]}"
-    at = errors[-1]
-    end = next((later for later in range(at + 1, len(lines)) if _LOG_TIME.match(lines[later])), len(lines))
-    what = f" {lines[end - 1][:300]}" if end - 1 > at else ""  # the last line of a traceback names the error
-    return f"; the last error in its log: {lines[at][:300]}{what}"
+def _elsewhere(spec: JobRequest) -> dict[str, str]:
+    """The settings for another project: the crawl's slots and limits, and nothing that was set with -s."""
+    everywhere = (LABELS, *travelling(Travels.FLEET))
+    return {**{name: text for name, text in spec.settings.items() if name in everywhere}, **spec.shared}
+
+
+def _orders(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:
+    node = worker.member.node
+    return {
+        "crawl": spec.crawl,
+        "worker": worker.batch.number,
+        "home": spec.home,
+        "node": node.name,
+        "url": node.url,
+        "slots": list(worker.slots),
+        "collected": list(spec.collected),
+        "start_by": round(worker.start_by + worker.member.skew, 1),
+        **asdict(terms),
+    }
+
+
+def _post(
+    spec: JobRequest, worker: WorkerRun, version: str | None, settings: Mapping[str, str], pull: Mapping[str, Any]
+) -> api.Call[str]:
+    return api.schedule(
+        spec.project_at(worker.member.node, worker.project),
+        worker.spider or spec.spider,
+        jobid=worker.job,
+        version=version,
+        settings={**settings, "DISTRIBUTED_PULL": json.dumps(pull, separators=(",", ":"))},
+        args={} if worker.spider else spec.args,
+    )

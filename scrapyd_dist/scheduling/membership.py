@@ -34,9 +34,8 @@ class Membership:
     state: SchedulerState
     monitor: NodeMonitor
     listed: Listed | None = None  #: None: the fleet never changes
-    given_up: dict[str, list[AbandonedJob]] = field(
-        default_factory=dict
-    )  #: URL of a node outside the fleet -> abandoned jobs there
+    #: URL of a node outside the fleet -> abandoned jobs there
+    given_up: dict[str, list[AbandonedJob]] = field(default_factory=dict)
     _begun: bool = False
     _told: bool = False
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import NodeError
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from scrapyd_dist.joblogs.worker_report import WorkerReport
+    from scrapyd_dist.scheduling.autoscaler import Autoscaler
     from scrapyd_dist.scheduling.base import SchedulerState
+    from scrapyd_dist.scheduling.collector import Collector
     from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 logger = logging.getLogger(__name__)
@@ -31,33 +33,14 @@ UNKNOWN_GRACE = 8.0
 UNHEARD = 300.0
 
 
-class JobEvents(Protocol):
-    """Receives how a job has ended."""
-
-    def end(self, out: JobRun, report: WorkerReport) -> None:
-        """Its final report is there."""
-
-    async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
-        """It is given up; `blame`: its requests may be the cause."""
-
-
-class WorkerEvents(JobEvents, Protocol):
-    """Receives how a worker has ended."""
-
-    async def cancelled(self, job: str) -> None:
-        """It was given up while its node was unreachable, and has now been cancelled."""
-
-
 @dataclass(kw_only=True)
 class NodeMonitor:
     """Watches nodes, and finds out how the jobs that are out end."""
 
     state: SchedulerState
-    jobs: JobEvents  #: those of jobs that were sent a batch
-    workers: WorkerEvents  #: those of workers
-    prepare: Callable[
-        [NodeState], Awaitable[str]
-    ]  #: deploys the crawl's code to a node; returns a reason when it cannot
+    jobs: Collector  #: receives how jobs end that were sent a batch
+    workers: Autoscaler  #: receives how workers end
+    prepare: Callable[[NodeState], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
     _dark_since: float | None = None
     _watched: set[int] = field(default_factory=set)
 
@@ -129,7 +112,7 @@ class NodeMonitor:
             await self._events(out).failed(out, f"{member.node.name} takes jobs and starts none")
         member.gave_up_waiting(time.time())
 
-    def _events(self, out: JobRun) -> JobEvents:
+    def _events(self, out: JobRun) -> Collector | Autoscaler:
         return self.workers if isinstance(out, WorkerRun) else self.jobs
 
     def _is_ours(self, out: JobRun) -> bool:
@@ -149,7 +132,7 @@ class NodeMonitor:
             if first:
                 out.member.started(out)
             if first and out.batch.state is not BatchState.RUNNING:
-                await state.store(state.store.store.running, state.spec.crawl, out.batch.number, out.number)
+                await state.run(state.db.running, out.batch.number, out.number)
                 out.batch = replace(out.batch, state=BatchState.RUNNING)
             if now - out.changed < FRESH:
                 out.unknown_since = None
@@ -211,7 +194,7 @@ class NodeMonitor:
         state = self.state
         if not state.spec.lease or out.report is None or now - out.changed < state.spec.lease:
             return False
-        late = await state.store(state.store.store.expired, state.spec.crawl)
+        late = await state.run(state.db.expired)
         return any((attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late)
 
     async def _give_up_on(self, member: NodeState) -> None:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.errors import ApiRefused
+from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
-from scrapyd_dist.scheduling.job_request import JobRequest, call_for, last_words
+from scrapyd_dist.scheduling.job_request import JobRequest, call_for
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrapyd_dist.nodes import Node
     from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
     from scrapyd_dist.transports import AsyncSender
 
 logger = logging.getLogger(__name__)
+
+#: bytes of a job's log that are searched for its last error
+LOG_TAIL = 4096
+_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
+# The level may be followed by a traceback only: Twisted's unhandled errors.
+_LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL):(?: |$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +47,18 @@ class NodeClient:
 
     async def post(self, out: JobRun, payload: Mapping[str, str]) -> None:
         """Post the attempt."""
-        call = call_for(self.spec, out, payload, await self._told(out.member.node))
-        await self.sender.send(out.member.node, call, timeout=self.timeout)
-
-    async def _told(self, node: Node) -> Mapping[str, str]:
-        """What a job on this node is told of the store; empty when it cannot reach the store."""
-        if self.spec.ways is None:
-            return {}
-        way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
-        if way.reason:
-            logger.debug("workers on %s hold no leases: %s", node, way.reason)
-        return way.told
+        node = out.member.node
+        told: Mapping[str, str] = {}  # of the store; nothing where a job on this node cannot reach it
+        if self.spec.ways is not None:
+            way = await asyncio.get_running_loop().run_in_executor(None, self.spec.ways, node)
+            told = way.told
+            if way.reason:
+                logger.debug("workers on %s hold no leases: %s", node, way.reason)
+        await self.sender.send(node, call_for(self.spec, out, payload, told), timeout=self.timeout)
 
     async def status(self, out: JobRun) -> api.JobState | None:
         """The job's state by Scrapyd; None when the node does not know the job (any more)."""
-        node, project = out.member.node, self._project(out.member, out.project)
+        node, project = out.member.node, self.spec.project_at(out.member.node, out.project)
         try:
             state = await self.sender.send(node, api.status(out.job, project), timeout=self.timeout)
             if state is not api.JobState.FINISHED or out.report is not None:
@@ -79,17 +81,41 @@ class NodeClient:
             logger.warning("%s: %s", out.job, error)
             return None
 
-    async def cancel(self, member: NodeState, given_up: AbandonedJob) -> None:
+    async def signal(self, member: NodeState, job: AbandonedJob, signal: str = "INT") -> api.JobState | None:
+        """Cancel a pending job, or signal a running one; its state before, None when the node does not know it."""
+        call = api.cancel(self.spec.project_at(member.node, job.project), job.job, signal)
+        try:
+            return await self.sender.send(member.node, call, timeout=self.timeout)
+        except ApiRefused:
+            return None  # an unknown project has no jobs
+
+    async def cancel(self, member: NodeState, job: AbandonedJob) -> None:
         """Cancel a job. The first signal lets it end in order, the second ends it at once; its results are not used."""
-        call = api.cancel(self._project(member, given_up.project), given_up.job)
-        with contextlib.suppress(ApiRefused):  # an unknown project has no jobs
-            for _ in range(2):
-                if await self.sender.send(member.node, call, timeout=self.timeout) is not api.JobState.RUNNING:
-                    return
+        if await self.signal(member, job) is api.JobState.RUNNING:
+            await self.signal(member, job)
 
     async def last_words(self, out: JobRun) -> str:
-        """The last error in the job's log, as the end of a sentence."""
-        return await last_words(self.sender, out, self.spec, self.timeout)
+        """The last error in the log of a job that ended without a report, as the end of a sentence."""
+        node = out.member.node
+        path = f"logs/{self.spec.project_at(node, out.project)}/{out.spider or self.spec.spider}/{out.job}.log"
+        try:
+            chunk = await self.sender.send(node, api.fetch(path, start=0, limit=LOG_TAIL), timeout=self.timeout)
+            if (end := api.tail(path, LOG_TAIL, chunk)) is not None:
+                chunk = await self.sender.send(node, end, timeout=self.timeout)
+        except NodeError:
+            return ""
+        return "; it wrote no log" if chunk is None else last_error(chunk.body.decode(errors="replace"))
 
-    def _project(self, member: NodeState, other: str) -> str:
-        return other or member.node.project or self.spec.project
+
+def last_error(text: str) -> str:
+    """The last error in the end of a log, as the end of a sentence."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "; its log is empty"
+    errors = [at for at, line in enumerate(lines) if _LOG_HEAD.match(line)]
+    if not errors:
+        return f"; the last line of its log: {lines[-1][:300]}"
+    at = errors[-1]
+    end = next((later for later in range(at + 1, len(lines)) if _LOG_TIME.match(lines[later])), len(lines))
+    what = f" {lines[end - 1][:300]}" if end - 1 > at else ""  # the last line of a traceback names the error
+    return f"; the last error in its log: {lines[at][:300]}{what}"

@@ -7,7 +7,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapyd_dist.errors import NodeError, NoReply
-from scrapyd_dist.scheduling.poison import blames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,22 +19,32 @@ if TYPE_CHECKING:
 
 #: seconds between two polls of a node's own queue, Scrapyd's default
 POLL = 5.0
-
-
 #: polls in a row that have to find jobs waiting and none running
 LOOKS = 3
-
-
 #: polls that are kept per node
 KEPT = 12
-
-
 #: seconds of clock skew that are worth a message; a Date header has whole seconds
 SKEW = 2.0
-
-
 #: seconds from accepted to started beyond which a clock must be wrong
 DELAY_MAX = 600.0
+
+#: process slots assumed for a node that does not state them: Scrapyd's default for one processor
+SLOTS_UNKNOWN = 4
+#: jobs that may wait on a node beyond its process slots, so that a freed slot is filled at once
+AHEAD = 2
+#: seconds before a job's end at which the next one is sent: one poll of ours, and one of the node's own queue
+SOON = 12.0
+#: requests of a first job after which a node's pace is known
+TELLING = 10
+#: share of the slots whose pace must be known before batch sizes follow it
+MOST_SLOTS = 0.8
+#: weight of the last job in a node's pace
+NEWEST = 0.3
+#: seconds after which a wedged node is given one job as a trial
+TRIAL_AFTER = 60.0
+#: seconds until a worker's end, as far as polls are concerned: one every two seconds is enough, since the store shows
+#: its work, and each poll costs its node and this process some milliseconds of CPU
+LASTING = 8.0
 
 
 class NodeHealth(str, Enum):
@@ -58,50 +67,31 @@ def state_of(error: NodeError | None, *, wedged: bool = False, draining: bool = 
     return NodeHealth.BUSY if isinstance(error, NoReply) else NodeHealth.DOWN
 
 
-def apart(start_delay: float) -> float:
-    """Seconds between two polls below which they count as one.
-
-    Args:
-        start_delay: longest time from accepted to started that was seen on this node, seconds.
-    """
-    return max(POLL, start_delay)
-
-
 def looked(
     looks: Sequence[float], *, now: float, pending: int, running: int, start_delay: float = 0.0, moved: bool = False
 ) -> tuple[float, ...]:
-    """The polls in a row that found jobs waiting and none running, after one more poll.
+    """The times of the polls in a row that found jobs waiting and none running, newest last, after one more poll.
 
-    Args:
-        looks: the row so far, newest last; seconds since the epoch.
-        now: the time of this poll.
-        pending: jobs that wait.
-        running: jobs that run.
-        start_delay: as in `apart`.
-        moved: whether a job is known to have started or ended since the last poll.
+    Polls that are no further apart than `POLL` and the longest start seen on this node count as one; `moved`: a job is
+    known to have started or ended since the last poll.
     """
     if running or not pending or moved:
         return ()
     if not looks or now < looks[-1]:  # after a clock was set back, earlier polls say nothing
         return (now,)
-    if now - looks[-1] <= apart(start_delay):
+    if now - looks[-1] <= max(POLL, start_delay):
         return tuple(looks)
     return (*looks, now)[-KEPT:]
 
 
-def is_wedged(looks: Sequence[float], start_delay: float = 0.0) -> bool:
-    """True when these polls show that the node starts nothing any more.
+def wedged_since(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
+    """When the row of polls began that shows that the node starts nothing any more; None without such a row.
 
     A job may wait for the node's next poll of its own queue, so polls close together count as one.
     """
-    return row_of(looks, start_delay) is not None
-
-
-def row_of(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
-    """When the row of polls began that shows it; None without such a row."""
     chain: list[float] = []
     for at in reversed(looks):
-        if not chain or chain[-1] - at > apart(start_delay):
+        if not chain or chain[-1] - at > max(POLL, start_delay):
             chain.append(at)
         if len(chain) == LOOKS:
             return at
@@ -111,15 +101,9 @@ def row_of(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
 def moved_since(
     started: Iterable[datetime | None], *, span: float, node_now: datetime | None, offsets: Iterable[timedelta]
 ) -> bool:
-    """True when one of these jobs started or ended within the last `span` seconds.
+    """True when one of these jobs started or ended within the last `span` seconds, by the node's UTC clock.
 
-    A node tells local times without their zone: true when it holds in one of the possible zones.
-
-    Args:
-        started: times of the node's jobs, naive.
-        span: seconds.
-        node_now: the node's clock, UTC.
-        offsets: possible offsets of local time from UTC.
+    A node tells local times without their zone: true when it holds with one of the possible offsets from UTC.
     """
     if node_now is None:
         return False
@@ -129,57 +113,15 @@ def moved_since(
 
 
 def start_delay_of(sent_and_started: Iterable[tuple[float, float]], skew: float = 0.0) -> float:
-    """The longest time from sent to started among these jobs, seconds.
-
-    Args:
-        sent_and_started: for each job, when it was sent by our clock and started by the node's.
-        skew: the node's clock minus ours, seconds.
-    """
+    """The longest time from sent (by our clock) to started (by the node's, which is `skew` ahead) of jobs, seconds."""
     delays = [started - skew - sent for sent, started in sent_and_started]
     return max((delay for delay in delays if 0 < delay <= DELAY_MAX), default=0.0)
 
 
 def skew_of(node_now: datetime | None, ours: float) -> float | None:
-    """The node's clock minus ours, in seconds; None where the node does not tell.
-
-    Args:
-        node_now: its Date header; the middle of that second is taken.
-        ours: the middle of our request and its answer, seconds since the epoch.
-    """
+    """The node's clock (its Date header) minus ours (in the middle of the call), seconds; None where it tells none."""
+    # a Date header has whole seconds: the middle of that second is taken
     return None if node_now is None else round(node_now.timestamp() + 0.5 - ours, 1)
-
-
-#: process slots assumed for a node that does not state them: Scrapyd's default for one processor
-SLOTS_UNKNOWN = 4
-
-
-#: jobs that may wait on a node beyond its process slots, so that a freed slot is filled at once
-AHEAD = 2
-
-
-#: seconds before a job's end at which the next one is sent: one poll of ours, and one of the node's own queue
-SOON = 12.0
-
-
-#: requests of a first job after which a node's pace is known
-TELLING = 10
-
-
-#: share of the slots whose pace must be known before batch sizes follow it
-MOST_SLOTS = 0.8
-
-
-#: weight of the last job in a node's pace
-NEWEST = 0.3
-
-
-#: seconds after which a wedged node is given one job as a trial
-TRIAL_AFTER = 60.0
-
-
-#: seconds until a worker's end, as far as polls are concerned: one every two seconds is enough, since the store shows
-#: its work, and each poll costs its node and this process some milliseconds of CPU
-LASTING = 8.0
 
 
 class AbandonedJob(NamedTuple):
@@ -234,7 +176,7 @@ class JobRun:
     @property
     def to_blame(self) -> bool:
         """True when its death may be caused by its requests."""
-        return blames(self.report)
+        return self.report is not None and self.report.blames_batch
 
     def progress(self) -> tuple[int, int, int]:
         """Requests ended, pages and items that are counted nowhere else yet."""
@@ -264,11 +206,8 @@ class WorkerRun(JobRun):
     version: str = ""  #: of another project's code; empty for the crawl's own
     introduces: bool = False  #: it runs only to tell whose code it is
     dismissed: bool = False  #: it was told to end
-    counted: tuple[int, int, int] = (
-        0,
-        0,
-        0,
-    )  #: requests, pages and items of its accepted batches, which are counted there
+    #: requests, pages and items of its accepted batches, which are counted there
+    counted: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def to_blame(self) -> bool:
@@ -313,15 +252,14 @@ class NodeState:
     left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
     wedged_since: float | None = None  #: since when it has taken jobs and started none
     trial: bool = False  #: wedged for so long that one job may try it
-    idle_looks: tuple[float, ...] = ()  #: see `node_health.looked`
+    idle_looks: tuple[float, ...] = ()  #: see `looked`
     start_delay: float = 0.0  #: longest time from sent to started where a slot was free, seconds
     others: int = 0  #: jobs of others, waiting or running
     pace: float = 0.0  #: requests per second of one job, weighted towards the newest; 0: not known
     unproven: bool = True  #: no job has ended there: its pace is that of a running one
     skew: float = 0.0  #: its clock minus ours, seconds
-    cancel_later: list[AbandonedJob] = field(
-        default_factory=list
-    )  #: abandoned jobs that could not be cancelled while it was unreachable
+    #: abandoned jobs that could not be cancelled while it was unreachable
+    cancel_later: list[AbandonedJob] = field(default_factory=list)
     jobs: int = 0  #: accepted attempts
     items: int = 0  #: in accepted attempts
     _proven: int = 1  #: process slots that it has shown, or is about to
@@ -338,19 +276,13 @@ class NodeState:
     @property
     def able(self) -> bool:
         """True when it could work, users' wishes aside."""
-        return self.down_since is None and self.prepared and not self.unfit
+        return self.up and self.prepared and not self.unfit
 
     @property
     def usable(self) -> bool:
         """True when it gets work while it has room."""
-        return (
-            self.down_since is None
-            and self.prepared
-            and not self.unfit
-            and not self.draining
-            and not self.left
-            and (self.wedged_since is None or self.trial)
-        )
+        waits = self.draining or self.left or (self.wedged_since is not None and not self.trial)
+        return self.able and not waits
 
     @property
     def crowded_out(self) -> bool:
@@ -422,13 +354,7 @@ class NodeState:
         self._crowded = crowded
 
     def weighed(self, load: Load, ours: int | None, now: float) -> None:
-        """Judge its load.
-
-        Args:
-            load: its answer.
-            ours: our jobs that it had when it was asked; None when that is not known.
-            now: seconds since the epoch.
-        """
+        """Judge its load; `ours`: our jobs that it had when it was asked, None when that is not known."""
         if ours is not None:
             strange = max(0, load.pending + load.running - ours)
             # an abandoned job may still be there for a moment: only what two polls agree on belongs to others
@@ -438,7 +364,7 @@ class NodeState:
         self.idle_looks = looked(
             self.idle_looks, now=now, pending=load.pending, running=load.running, start_delay=self.start_delay
         )
-        if is_wedged(self.idle_looks, self.start_delay):
+        if wedged_since(self.idle_looks, self.start_delay) is not None:
             if self.wedged_since is None or self.trial:
                 self.wedged_since, self.trial = now, False
         elif self.wedged_since is not None and not load.pending:

@@ -1,16 +1,17 @@
-"""Decides how many workers a frontier gets, and for which slots. Values and decisions, no IO.
+"""Decides how many workers a frontier gets, for which slots, and on which nodes no more. Values and decisions, no IO.
 
 Invariant: no slot has more workers than allowed, and a closed one gets none.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER
-from scrapyd_dist.scheduling.worker_request import WorkerRequest
+from scrapyd_dist.scheduling.job_request import WorkerRequest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 ALL = "*"
 #: states of a batch that waits for a worker, and of one that a worker has had
 _WAITING, _OUT = ("sealed", "failed"), ("sent", "running")
+#: workers in a row that ended on one node without any work done
+OF_A_NODE = 3
+#: workers in a row that ended in one pool without any work done, beyond the attempts of one batch
+OF_A_POOL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,7 @@ class Workload:
 
 
 def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Workload]:
-    """Lane -> its open batches; also pools that have none."""
+    """The open batches of each pool, also of pools that have none."""
     pools: dict[str, Workload] = {} if scaling.per_slot or scaling.prefix else {ALL: Workload()}
     for one in counts:
         pool = scaling.pool_of(one.slot)
@@ -90,13 +95,13 @@ def decide(
 
     Args:
         pools: open batches per pool.
-        working: pool -> its workers, including those that have not started yet.
+        working: workers per pool, including those that have not started yet.
         scaling: what is allowed.
         room: free process slots.
         early: workers that should run before the first batch comes, where workers lease from all slots.
         closed: pools that get none any more.
         cramped: pools without room on the nodes that could do their batches, whatever is free elsewhere.
-        retired: pool -> workers that ended as their settings say, and are not replaced.
+        retired: workers per pool that ended as their settings say, and are not replaced.
     """
     free = min(room, scaling.most - sum(working.values()) - sum(retired.values())) if scaling.most else room
     wanted = {
@@ -131,3 +136,59 @@ def _spare(pools: Mapping[str, Workload], working: Mapping[str, int], wanted: Ma
     """The pools with idle workers, while another one has batches and no worker."""
     idle = [pool for pool, number in working.items() if number and not wanted.get(pool)]
     return [pool for pool in idle if pool not in pools or pools[pool].over]
+
+
+@dataclass(kw_only=True)
+class CircuitBreaker:
+    """Counts failures per node and per pool."""
+
+    attempts: int  #: attempts per batch: one batch may kill this many workers
+    closed: dict[str, str] = field(default_factory=dict)  #: pool -> why it gets no more workers
+    unknown: set[str] = field(default_factory=set)  #: the closed pools whose spider no node has
+    unfit: set[str] = field(default_factory=set)  #: names of nodes that get no more workers
+    unreached: set[str] = field(default_factory=set)  #: of these, the nodes whose workers do not reach the store
+    _refusals: Counter[str] = field(default_factory=Counter)
+    _nodes: Counter[str] = field(default_factory=Counter)
+    _pools: Counter[str] = field(default_factory=Counter)
+
+    def worked(self, pool: str, node: str = "") -> None:
+        """Work was done in this pool on that node."""
+        self._pools.pop(pool, None)
+        self._nodes.pop(node, None)
+
+    def failed(self, pool: str, node: str, reason: str, *, begun: bool) -> str:
+        """A worker has ended without any work done, though it may have begun a batch.
+
+        Returns why its node gets no more workers; empty as long as it gets some.
+        """
+        self._pools[pool] += 1
+        if self._pools[pool] >= self.attempts + OF_A_POOL:
+            self.close(pool, f"the last {self._pools[pool]} workers did nothing; the last one: {reason}")
+        if begun:
+            return ""
+        self._nodes[node] += 1
+        if self._nodes[node] < OF_A_NODE:
+            return ""
+        self.unfit.add(node)
+        return f"the last {OF_A_NODE} workers there did nothing; the last one: {reason}"
+
+    def out_of_reach(self, node: str) -> None:
+        """Workers on this node do not reach the store."""
+        self.unreached.add(node)
+        self.unfit.add(node)
+
+    def refused(self, pool: str, reason: str) -> bool:
+        """A node refused a worker for another spider; True when the pool's batches are to be given up."""
+        self._refusals[pool] += 1
+        if self._refusals[pool] > 1:
+            self.nowhere(pool, reason)
+        return pool in self.unknown
+
+    def nowhere(self, pool: str, reason: str) -> None:
+        """No node can run the pool's spider: its batches are given up."""
+        self.unknown.add(pool)
+        self.close(pool, reason)
+
+    def close(self, pool: str, reason: str) -> None:
+        """The pool gets no more workers."""
+        self.closed.setdefault(pool, reason)

@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.batches import AttemptState, BatchState, meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
-from scrapyd_dist.scheduling.base import OpenWork, SchedulerLimits, SchedulerState
+from scrapyd_dist.scheduling.base import BatchCounters, OpenWork, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
-from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker, FailurePolicy
-from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.collector import Collector, PoisonBisector
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
-from scrapyd_dist.scheduling.lease_collector import LeaseCollector
 from scrapyd_dist.scheduling.membership import Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, settled_pace
 from scrapyd_dist.scheduling.placement import Placement
-from scrapyd_dist.scheduling.poison import PoisonBisector
-from scrapyd_dist.scheduling.scaling_policy import ALL, ScalingPolicy, decide, work_in
+from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, decide, work_in
 from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
 
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Attempt, Batch
     from scrapyd_dist.frontier.backlog import SlotCount
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scheduling.counters import BatchCounters
     from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.membership import Listed
     from scrapyd_dist.scheduling.node_state import NodeState
@@ -87,9 +83,7 @@ class Scheduler:
     store: StoreThread
     sender: AsyncSender
     folder: Path  #: the folder of fetched parts
-    prepare: Callable[
-        [NodeState], Awaitable[str]
-    ]  #: deploys the crawl's code to a node; returns a reason when it cannot
+    prepare: Callable[[NodeState], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
     reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
     sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
@@ -108,21 +102,19 @@ class Scheduler:
             leases=self.reach is not None, sends=self.sends or self.reach is None,
         )  # fmt: skip
         self.breaker = CircuitBreaker(attempts=self.limits.max_attempts)
-        self.collector = Collector(state=state, folder=self.folder, bisector=PoisonBisector(key=self.key))
-        self._leased = LeaseCollector(state=state, collector=self.collector, accepted=self._worked, key=self.key)
-        others = ForeignProjects(state=state, terms=self.scaling.terms, key=self.key)
+        self.collector = Collector(
+            state=state, folder=self.folder, worked=self._worked, bisector=PoisonBisector(key=self.key)
+        )
         self._autoscaler = Autoscaler(
             state=state,
             registry=WorkerRegistry(crawl=self.spec.crawl, store=self.store),
             terms=self.scaling.terms,
             reach=self.reach,
             breaker=self.breaker,
-            gone=self._leased.worker_gone,
-            others=others,
-            failure_policy=FailurePolicy(state=state, breaker=self.breaker, others=others),
+            collector=self.collector,
+            others=ForeignProjects(state=state, terms=self.scaling.terms, key=self.key),
             again=self.scaling.every is not None,
         )
-        self._leased.hangs = self._autoscaler.hangs
         self.monitor = NodeMonitor(state=state, jobs=self.collector, workers=self._autoscaler, prepare=self.prepare)
         state.pump = Dispatcher(state=state, collector=self.collector, placement=self.placement).pump
         self.membership = Membership(state=state, monitor=self.monitor, listed=self.listed)
@@ -196,55 +188,42 @@ class Scheduler:
     async def recover(self) -> None:
         """Load drained nodes from the store, and take up the counts, jobs and workers of an earlier process."""
         await self.membership.look()
-        db, crawl = self.store.store, self.spec.crawl
-        attempts = await self.store(db.attempts, crawl)
+        run, db = self.state.run, self.state.db
+        attempts = await run(db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
-        self.counters.recall(await self.store(db.slots, crawl), attempts, await self.store(db.misses, crawl))
+        self.counters.recall(await run(db.slots), attempts, await run(db.misses))
+        by_name = {member.node.name: member for member in self.members}
         for attempt in accepted:
-            self._credit(attempt)
-        self._cancel_again(
-            [attempt for attempt in attempts if attempt.state is AttemptState.FAILED and not attempt.worker]
-        )
-        for attempt in attempts:
-            if attempt.state in _OUT and not attempt.worker:
-                await self._take_up(await self.store(db.batch, crawl, attempt.batch), attempt)
+            if member := by_name.get(attempt.node):
+                member.jobs += 1
+                member.items += attempt.report.get("items", 0)
+        sent = [attempt for attempt in attempts if not attempt.worker]
+        for attempt in sent:
+            if attempt.state is AttemptState.FAILED:
+                self._cancel_again(attempt)
+        for attempt in sent:
+            if attempt.state in _OUT:
+                await self._take_up(await run(db.batch, attempt.batch), attempt)
         await self._autoscaler.recover(accepted)
         await self._announce()
 
-    def _credit(self, attempt: Attempt) -> None:
-        """Count an attempt that an earlier process accepted."""
-        member = next((one for one in self.members if one.node.name == attempt.node), None)
-        if member is not None:
-            member.jobs += 1
-            member.items += attempt.report.get("items", 0)
-
     async def _take_up(self, batch: Batch, attempt: Attempt) -> None:
         self.state.open.add(batch.number)
-        member = next((m for m in self.members if m.node.url == attempt.url), None)
+        member = self.state.member_at(attempt.url)
         if member is None:
-            reason = f"its node {attempt.node} is not in the fleet any more"
-            self._cancel_again([attempt])
-            await self.collector.give_up(batch, attempt.number, reason)
+            self._cancel_again(attempt)
+            await self.collector.give_up(batch, attempt.number, f"its node {attempt.node} is not in the fleet any more")
             return
-        out = JobRun(
-            batch=batch,
-            number=attempt.number,
-            job=attempt.job,
-            member=member,
-            since=attempt.sent_at,
-            start_by=time.time() + self.limits.start_timeout,
-            posted=True,
-            spider=spider_of_slot(batch.slot)[1],
-        )
-        member.out[out.job] = out
+        member.out[attempt.job] = JobRun(
+            batch=batch, number=attempt.number, job=attempt.job, member=member, since=attempt.sent_at,
+            start_by=time.time() + self.limits.start_timeout, posted=True, spider=spider_of_slot(batch.slot)[1],
+        )  # fmt: skip
 
-    def _cancel_again(self, attempts: Sequence[Attempt]) -> None:
-        """Cancel these jobs again: the earlier process may have died before it could tell their nodes."""
-        members = {member.node.url: member for member in self.members}
-        for attempt in attempts:
-            member = members.get(attempt.url)
-            jobs = member.cancel_later if member else self.membership.given_up.setdefault(attempt.url, [])
-            jobs.append(AbandonedJob(attempt.job))
+    def _cancel_again(self, attempt: Attempt) -> None:
+        """Cancel this job again: the earlier process may have died before it could tell its node."""
+        member = self.state.member_at(attempt.url)
+        jobs = member.cancel_later if member else self.membership.given_up.setdefault(attempt.url, [])
+        jobs.append(AbandonedJob(attempt.job))
 
     def start(self) -> None:
         """Start watching the nodes and the store, and give out work."""
@@ -330,23 +309,24 @@ class Scheduler:
         await asyncio.sleep(max(BREATH, least))
 
     async def _look(self) -> None:
-        db, crawl, state = self.store.store, self.spec.crawl, self.state
+        state, db = self.state, self.state.db
         await self._announce()
         ended = self.counters.done + self.counters.failed
         # in this order: finished means that nothing could be added any more, and nothing was left after that
-        state.backlog = backlog = await self.store(db.backlog, crawl)
-        state.slots = await self.store(db.slots, crawl)
+        state.backlog = backlog = await state.run(db.backlog)
+        state.slots = await state.run(db.slots)
         if state.leases:
             self.counters.sent = max(self.counters.sent, ended + self.work.out)
-        await self._leased.look(backlog)
+        for job, reason in await self.collector.look(backlog):
+            self._autoscaler.hangs(job, reason)
         if any(member.usable for member in state.sent_to):
             await self._take_in()
         pools = work_in(state.slots, self.scaling)
         if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
             for pool in vain:
-                await self._leased.bury(pool, self.breaker.closed[pool])
+                await self.collector.bury(pool, self.breaker.closed[pool])
             # dead batches must not look like open work: the crawl would be stopped, not finished
-            state.slots = await self.store(db.slots, crawl)
+            state.slots = await state.run(db.slots)
             pools = work_in(state.slots, self.scaling)
         if not state.done.is_set():
             self._check_end(pools)
@@ -361,7 +341,7 @@ class Scheduler:
             return
         for slot in [one.slot for one in state.slots if one.waiting and not spider_of_slot(one.slot)[0]]:
             # batches in memory wait in the store as well, and for a moment also batches that are being posted
-            there = await self.store(self.store.store.peek, self.spec.crawl, slot, len(state.open) + stock)
+            there = await state.run(state.db.peek, slot, len(state.open) + stock)
             new = [batch for batch in there if batch.number not in state.open]
             for batch in new[: max(0, stock - len(state.waiting))]:
                 state.open.add(batch.number)
@@ -377,24 +357,24 @@ class Scheduler:
                 self.state.stop_now(f"The workers have ended as their settings say ({reason.upper()}); the rest waits.")
                 return
             self.enough = reason
-            await self._leased.leave_out(pool, reason)
+            await self.collector.leave_out(pool, reason)
 
     async def _announce(self) -> None:
         """Store a heartbeat: this process may still add batches."""
         now = time.monotonic()
         if self.producer and not self.state.closed and (self._announced is None or now - self._announced > ANNOUNCE):
             self._announced = now
-            await self.store(self.store.store.register_producer, self.spec.crawl, self.producer, ANNOUNCE * 3)
+            await self.state.run(self.state.db.register_producer, self.producer, ANNOUNCE * 3)
 
     async def _sign_off(self) -> None:
         if self.producer:
-            await self.store(self.store.store.sign_off, self.spec.crawl, self.producer)
+            await self.state.run(self.state.db.sign_off, self.producer)
         self.state.news.set()
 
     def _check_end(self, pools: Mapping[str, Workload]) -> None:
         state, backlog, closed = self.state, self.state.backlog, self.breaker.closed
         left = [pool for pool, work in pools.items() if not work.over]
-        busy = self._leased.coming or any(True for _ in state.workers())
+        busy = self.collector.coming or any(True for _ in state.workers())
         limit = self.scaling.max_time
         if limit and time.monotonic() - self._begun > limit:
             what = "Workers were kept running" if state.leases else "Jobs were started"
@@ -403,7 +383,7 @@ class Scheduler:
             state.stop_now(
                 " ".join(f"{_named(pool)} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
             )
-        elif left or self._leased.coming or backlog.producers or backlog.standing:
+        elif left or self.collector.coming or backlog.producers or backlog.standing:
             self._check_given_out()
         elif backlog.lost:
             self.incomplete, names = True, ", ".join(backlog.lost)

@@ -14,9 +14,8 @@ from rig.scheduling import CRAWL, HOME, OTHERS_KEY, QUICK, Bench, ModelWorker, l
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused, ServerFailed
 from scrapyd_dist.keys import unseal
 from scrapyd_dist.scheduling.foreign_projects import newest
-from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.job_request import HARMLESS, JobRequest
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.scheduling.worker_request import HARMLESS
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.versions import version_name
 

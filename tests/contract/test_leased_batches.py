@@ -13,8 +13,8 @@ from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.scheduling.worker_request import WorkerRequest
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
 

@@ -8,8 +8,7 @@ from rig.nodemodel import ModelNode
 from rig.scheduling import Bench, leasing, until
 
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.circuit_breaker import OF_A_NODE
-from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.scheduling.scaling_policy import OF_A_NODE, ScalingPolicy
 from scrapyd_dist.store.reach import Way
 
 WHY = "it is another machine"

@@ -6,7 +6,7 @@ import pytest
 
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NoReply, TlsRefused
 from scrapyd_dist.scheduling import node_state
-from scrapyd_dist.scheduling.node_state import NodeHealth, is_wedged, looked, state_of
+from scrapyd_dist.scheduling.node_state import NodeHealth, looked, state_of, wedged_since
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
@@ -20,25 +20,25 @@ def row(*times: float, start_delay: float = 0.0) -> tuple[float, ...]:
 
 
 def test_three_looks_far_enough_apart() -> None:
-    assert not is_wedged(row(100, 106))
-    assert is_wedged(row(100, 106, 112))
+    assert wedged_since(row(100, 106)) is None
+    assert wedged_since(row(100, 106, 112)) is not None
     assert row(100, 106, 112) == (100, 106, 112)
-    assert node_state.row_of((100, 106, 112)) == 100
+    assert wedged_since((100, 106, 112)) == 100
 
 
 def test_looks_close_together_count_as_one() -> None:
     every_second = [100 + second for second in range(13)]
     assert row(*every_second[:12]) == (100, 106)
-    assert not is_wedged(row(*every_second[:12]))
-    assert is_wedged(row(*every_second))
+    assert wedged_since(row(*every_second[:12])) is None
+    assert wedged_since(row(*every_second)) is not None
 
 
 def test_a_node_that_was_seen_to_start_late_gets_more_time() -> None:
-    assert not is_wedged(row(100, 106, 112, 118, start_delay=30), 30)
-    assert is_wedged(row(100, 131, 162, start_delay=30), 30)
+    assert wedged_since(row(100, 106, 112, 118, start_delay=30), 30) is None
+    assert wedged_since(row(100, 131, 162, start_delay=30), 30) is not None
     # learned later: looks that were two by the old measure are one by the new
-    assert not is_wedged((100, 106, 112), 30)
-    assert is_wedged((100, 106, 112, 131, 140, 162), 30)
+    assert wedged_since((100, 106, 112), 30) is None
+    assert wedged_since((100, 106, 112, 131, 140, 162), 30) is not None
 
 
 @pytest.mark.parametrize(("pending", "running", "moved"), [(0, 0, False), (2, 1, False), (0, 3, False), (2, 0, True)])

@@ -7,8 +7,8 @@ import pytest
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.payload import decode, encode
-from scrapyd_dist.scheduling.counters import BatchCounters
-from scrapyd_dist.scheduling.poison import ALONE, BLIND, CUTS, PoisonBisector, blames
+from scrapyd_dist.scheduling.base import BatchCounters
+from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, PoisonBisector
 
 REPORT = WorkerReport(ended=False, updated=1.0, requests=4, done=0, missed=0, pages=0, items=0)
 BATCH = Batch(number=1, size=4)
@@ -17,7 +17,6 @@ BATCH = Batch(number=1, size=4)
 @pytest.mark.parametrize(
     ("report", "blamed"),
     [
-        (None, False),
         (REPORT, True),
         (replace(REPORT, ended=True, finish_reason="memusage_exceeded"), True),
         (replace(REPORT, ended=True, finish_reason="finished"), False),
@@ -27,8 +26,8 @@ BATCH = Batch(number=1, size=4)
         (replace(REPORT, ended=True, finish_reason="failed"), False),
     ],
 )
-def test_only_a_worker_that_had_begun_blames_its_batch(report: WorkerReport | None, blamed: bool) -> None:
-    assert blames(report) is blamed
+def test_only_a_worker_that_had_begun_blames_its_batch(report: WorkerReport, blamed: bool) -> None:
+    assert report.blames_batch is blamed
 
 
 def test_a_piece_of_a_cut_batch_gets_fewer_attempts() -> None:

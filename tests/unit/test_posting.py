@@ -17,7 +17,8 @@ from scrapyd_dist.frontier.intake import pack
 from scrapyd_dist.frontier.worklists import found, value_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import START_URLS
-from scrapyd_dist.scheduling.job_request import JobRequest, _last_error, call_for, last_words, passed_on
+from scrapyd_dist.scheduling.job_request import JobRequest, call_for, passed_on
+from scrapyd_dist.scheduling.node_client import NodeClient, last_error
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.reply import Reply
@@ -111,22 +112,22 @@ def test_the_last_error_of_a_log_is_what_is_told() -> None:
         "2026-11-20 12:00:02 [twisted] CRITICAL: last\nTraceback\nImportError: no x\n"
         "2026-11-20 12:00:03 [scrapy] INFO: ends\n"
     )
-    assert "CRITICAL: last ImportError: no x" in _last_error(log)
-    assert _last_error("a\nb\n\n") == "; the last line of its log: b"
-    assert _last_error("\n") == "; its log is empty"
+    assert "CRITICAL: last ImportError: no x" in last_error(log)
+    assert last_error("a\nb\n\n") == "; the last line of its log: b"
+    assert last_error("\n") == "; its log is empty"
 
 
 def test_an_error_that_nobody_handled_is_told_by_its_traceback() -> None:
     """As Scrapy 2.13 logs it: a record that only announces it, and one that is nothing but the traceback."""
     head = "2026-11-20 12:00:02 [twisted] CRITICAL: "
     log = f"{head}Unhandled error in Deferred:\n{head}\nTraceback (most recent call last):\nRuntimeError: no licence\n"
-    assert _last_error(log).endswith("[twisted] CRITICAL: RuntimeError: no licence")
+    assert last_error(log).endswith("[twisted] CRITICAL: RuntimeError: no licence")
 
 
 @settings(max_examples=50)
 @given(st.text())
 def test_whatever_a_log_says_is_told_in_few_words(text: str) -> None:
-    assert len(_last_error(text)) < 700
+    assert len(last_error(text)) < 700
 
 
 async def _words(log: bytes | None, *, down: bool = False) -> str:
@@ -137,7 +138,7 @@ async def _words(log: bytes | None, *, down: bool = False) -> str:
         from scrapyd_dist.errors import NoReply
 
         node.down = NoReply
-    return await last_words(ModelSender([node]), out_on(node.node), SPEC, 1.0)
+    return await NodeClient(spec=SPEC, sender=ModelSender([node]), timeout=1.0).last_words(out_on(node.node))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.items.delivery import PARTS, deliver
 from scrapyd_dist.items.json_lines import left_out, number, without
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, read_report
-from scrapyd_dist.scheduling.counters import BatchCounters
+from scrapyd_dist.scheduling.base import BatchCounters
 
 RETRIES = 10
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scrapyd_dist.frontier.backlog import SlotCount
-from scrapyd_dist.scheduling.circuit_breaker import CircuitBreaker
-from scrapyd_dist.scheduling.scaling_policy import ALL, ScalingPolicy, Workload, decide, work_in
+from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, Workload, decide, work_in
 
 #: as the manager of HCF has it: one worker on each slot with work, so many at one time
 ONE_EACH = ScalingPolicy(most=8, per_slot=1, prefix="p")

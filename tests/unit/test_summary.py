@@ -10,7 +10,7 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress.node_progress import Progress
 from scrapyd_dist.progress.summary import IndexProgress, Snapshot, exit_code, summary, told
-from scrapyd_dist.scheduling.counters import BatchCounters
+from scrapyd_dist.scheduling.base import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
