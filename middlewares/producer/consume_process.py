@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from scrapy.settings import Settings
 
     from scrapyd_dist.items.merging import ItemOutput
-    from scrapyd_dist.scheduling.job_request import WorkerRequest
     from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
     from scrapyd_dist.transports import AsyncSender
 
