@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Optional
+from pathlib import Path
+from typing import Annotated, ClassVar, Optional
 
 import typer
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import STATE_FOLDER, state_dir
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, DistError, NodeError, NothingMatched
+from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
@@ -23,19 +27,9 @@ from ..crawls.producer_process import interrupt, lives, runs
 from ..crawls.wording import counted
 from ..options import Timeout, Yes, crawls, seconds
 from ..output import Output, complain_each, confirm, poll_until, say, some_of
-from .job_list import TIMEOUT, JobQuery, named, place_row
+from .job_list import TIMEOUT, JobQuery, Listed, place_row
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.errors import NodeError
-    from scrapyd_dist.joblogs.verdict import Place
-
-    from .job_list import Listed
-
-    Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
+Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
 
 _FILE = "signals.jsonl"
 #: seconds between two looks at whether the jobs are gone
@@ -72,14 +66,14 @@ def key_of(place: Place) -> Key:
 
 def note(root: Path, place: Place, signal: str) -> None:
     """Write down that this job is sent a signal."""
-    url, project, job = key_of(place)
-    row = {"at": round(time.time(), 1), "node": url, "project": project, "job": job, "signal": signal}
+    names = {"node": place.node.url, "project": place.project, "job": place.job}
+    row = {"at": round(time.time(), 1), **names, "signal": signal}
     with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def noted(root: Path) -> frozenset[Key]:
-    """The jobs that we left no time to say how they end: by KILL, or by a second INT."""
+    """The jobs that had no time to log how they end, since they were sent KILL or a second INT."""
     found: Counter[Key] = Counter()
     with suppress(OSError), (root / STATE_FOLDER / _FILE).open(encoding="utf-8") as file:
         for line in file:
@@ -174,10 +168,10 @@ class _Cancellation:
             self._listed = self._query.ask(self._context)
             rows = self._alive()
         errors = self._signal(rows, "KILL" if self._how.kill else "INT")
-        self._wait([row for at, row in enumerate(rows) if at not in errors])
+        self._wait([row for row in rows if row not in errors])
         told = [
-            {**place_row(row.place), "was": row.state.value, "state": "failed" if at in errors else "gone"}
-            for at, row in enumerate(rows)
+            {**place_row(row.place), "was": row.state.value, "state": "failed" if row in errors else "gone"}
+            for row in rows
         ]
         output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
         complain_each(errors.values())
@@ -187,7 +181,7 @@ class _Cancellation:
     def _named(self) -> list[Listed]:
         stopped = {producer.id for producer in self._producers}
         if left := [name for name in self._names if name not in stopped]:
-            named(self._listed, left, {})  # says which one there is not
+            self._listed.named(left, {})  # says which one there is not
         rows = self._alive()
         if not rows and not stopped:
             self._listed.must_answer()
@@ -217,18 +211,17 @@ class _Cancellation:
                 "seconds, so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
             )
 
-    def _signal(self, rows: Sequence[Listed], signal: str) -> dict[int, NodeError]:
-        """Send them a signal; gives what could not be told to its node, by the row's place in the list."""
+    def _signal(self, rows: Sequence[Listed], signal: str) -> dict[Listed, NodeError]:
+        """Send the jobs a signal; gives those whose node did not take it."""
 
-        def send(at: int) -> None:
-            place = rows[at].place
-            call = api.cancel(place.project, place.job, signal)
-            self._context.sender.send(place.node, call, timeout=self._query.timeout)
+        def send(row: Listed) -> None:
+            call = api.cancel(row.place.project, row.place.job, signal)
+            self._context.sender.send(row.place.node, call, timeout=self._query.timeout)
 
         for row in rows:
             if row.state is JobState.RUNNING:
                 note(self._context.root, row.place, signal)
-        return {answer.asked: answer.error for answer in sweep(range(len(rows)), send) if answer.error is not None}
+        return {answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None}
 
     def _wait(self, left: list[Listed]) -> None:
         begun, again = time.monotonic(), self._how.force and not self._how.kill
@@ -244,20 +237,19 @@ class _Cancellation:
     def _left(self, rows: Sequence[Listed]) -> list[Listed]:
         """Those that are not gone, as far as their nodes tell."""
 
-        def is_there(at: int) -> bool:
-            place = rows[at].place
-            call = api.status(place.job, place.project)
-            state = self._context.sender.send(place.node, call, timeout=self._query.timeout)
+        def is_there(row: Listed) -> bool:
+            call = api.status(row.place.job, row.place.project)
+            state = self._context.sender.send(row.place.node, call, timeout=self._query.timeout)
             return state in {JobState.PENDING, JobState.RUNNING}
 
-        there = {answer.asked: answer.error is not None or answer.value for answer in sweep(range(len(rows)), is_there)}
-        return [row for at, row in enumerate(rows) if there[at]]
+        there = {answer.asked: answer.error is not None or answer.value for answer in sweep(rows, is_there)}
+        return [row for row in rows if there[row]]
 
     def _still_there(self, left: Sequence[Listed]) -> str:
         names = some_of([f"{row.place.job} ({row.place.node.name})" for row in left], SHOWN)
-        kill, force = self._how.kill, self._how.force
-        what = "KILL was sent" if kill else "INT was sent twice" if force else "INT was sent"
-        hint = (
-            "Look at the nodes: sdist nodes." if kill else f"Go on with: sdist cancel --{'kill' if force else 'force'}."
-        )
-        return f"Still there after {self._span:g} seconds: {names}. {what}. {hint}"
+        sent, hint = "INT was sent", "Go on with: sdist cancel --force."
+        if self._how.kill:
+            sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
+        elif self._how.force:
+            sent, hint = "INT was sent twice", "Go on with: sdist cancel --kill."
+        return f"Still there after {self._span:g} seconds: {names}. {sent}. {hint}"

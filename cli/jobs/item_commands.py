@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
-from scrapyd_dist.items.json_lines import Items, item_in
+from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.merging import merge as write
+from scrapyd_dist.store import Store
 
 from ..context import Context
 from ..crawls.crawl_options import outputs_of
@@ -21,16 +23,8 @@ from ..crawls.producer_process import crawl_folder, latest, lives
 from ..options import Timeout, crawls, group
 from ..output import Output, complain, put_values, say
 from .item_pull import pull
-from .item_sources import ItemStreams, stored
+from .item_sources import ItemStream, ItemStreams, Stored, stored
 from .job_list import TIMEOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapyd_dist.items.json_lines import FoundItem, Runs
-    from scrapyd_dist.store import Store
-
-    from .item_sources import ItemStream, Stored
 
 #: endings of files of JSON lines
 _LINES = frozenset({".jl", ".jsonl", ".jsonlines", ".part"})

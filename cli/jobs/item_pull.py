@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
 from scrapyd_dist.items.download import pull as fetch
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
-from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, crawls
 from ..output import Output, say
-from .item_sources import stored
-from .job_list import TIMEOUT, Listed, ask_jobs, named
-from .jobs_table import Judge, kept_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.nodes import Node
-
-    from .item_sources import Stored
-    from .job_list import JobList
+from .item_sources import Stored, stored
+from .job_list import TIMEOUT, Listed, ask_jobs
+from .jobs_table import Judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,117 +40,111 @@ class PullRequest:
 
 
 class ItemPuller:
-    """Finds out what there is to fetch of these crawls into a folder; timeout: seconds that a node may be silent."""
+    """What there is to fetch into a folder: of these crawls, and of other jobs by name; asks the nodes for those.
 
-    def __init__(self, context: Context, folder: Path, crawls: Sequence[Stored], timeout: float) -> None:
+    patterns: names and globs of the nodes that are meant, None = all; timeout: seconds that a node may be silent.
+
+    Raises:
+        NothingMatched: a name is none of a job, or a pattern fits no node.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        folder: Path,
+        crawls: Sequence[Stored],
+        names: Sequence[str],
+        patterns: Sequence[str] | None,
+        timeout: float,
+    ) -> None:
+        nodes = context.nodes(patterns) if names or patterns else context.all_nodes
         self._context, self._folder, self._crawls, self._timeout = context, folder, crawls, timeout
-        self._judge = Judge(sender=context.sender, timeout=timeout)
-        self._nodes: dict[str, Node] = {}
-        self._rows: tuple[Listed, ...] = ()
-        self._some = False  #: whether only some nodes are meant
-
-    def look(self, names: Sequence[str], patterns: Sequence[str] | None) -> JobList | None:
-        """Ask the nodes for the jobs of these names; None where there is no name to ask for.
-
-        Raises:
-            NothingMatched: a name is none of a job, or a pattern fits no node.
-        """
-        nodes = self._context.nodes(patterns) if names or patterns else self._context.all_nodes
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
-        listed = None
-        if names:
-            listed = ask_jobs(self._context.sender, nodes, timeout=self._timeout)
-            self._rows = named(listed, names, {})
-        rows = filter(None, [self._row(one, attempt) for one in self._crawls for attempt in one.attempts])
-        kept = kept_of(self._context.root, [*rows, *self._rows])
-        self._judge = Judge(sender=self._context.sender, kept=kept, timeout=self._timeout)
-        return listed
+        self.listed = ask_jobs(context.sender, nodes if names else (), timeout=timeout)
+        self._rows = self.listed.named(names, {})
+        places = [self._place(one, attempt) for one in crawls for attempt in one.attempts]
+        self._judge = Judge(context, [*filter(None, places), *(row.place for row in self._rows)], timeout=timeout)
 
-    def wishes(self) -> list[PullRequest]:
-        """Return what to fetch: accepted and open parts of crawls, and all items of other jobs."""
-        return [*self._of_crawls(), *(self._of_job(row) for row in self._rows)]
-
-    def _of_crawls(self) -> Iterator[PullRequest]:
+    def wishes(self) -> Iterator[PullRequest]:
+        """Generate what to fetch: accepted and open parts of crawls, and all items of other jobs."""
         for one in self._crawls:
             for path in () if self._some else one.own:
                 target = self._folder / one.crawl.id / path.name
                 yield PullRequest(job=path.stem, node="producer", bring=partial(copy_home, path, target))
             for attempt in [*one.accepted, *one.open]:
                 if not self._some or attempt.url in self._nodes:
-                    yield self._of_attempt(one, attempt)
+                    yield PullRequest(job=attempt.job, node=attempt.node, bring=self._of_attempt(one, attempt))
+        for row in self._rows:
+            yield PullRequest(job=row.place.job, node=row.place.node.name, bring=self._of_job(row))
 
-    def _of_attempt(self, one: Stored, attempt: Attempt) -> PullRequest:
-        target, part = self._folder / one.crawl.id / f"{attempt.job}.jl", one.part(attempt)
-        row = self._row(one, attempt)
-        bring: Callable[[], DownloadedFile]
-        if part is not None and part.is_file():
-            bring = partial(copy_home, part, target)
-        elif part is None and attempt.state is AttemptState.ACCEPTED:
-            bring = partial(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
-        elif row is None:
-            bring = _absent
-        else:
-            bring = partial(self._bring_ours, row, target, over=attempt.state is AttemptState.ACCEPTED)
-        return PullRequest(job=attempt.job, node=attempt.node, bring=bring)
-
-    def _row(self, one: Stored, attempt: Attempt) -> Listed | None:
+    def _place(self, one: Stored, attempt: Attempt) -> Place | None:
         """The attempt as a job of a node; None where its node is none of those that were chosen."""
         node = self._nodes.get(attempt.url)
         if node is None:
             return None
-        place = Place(node=node, project=one.crawl.project, spider=one.crawl.spider, job=attempt.job)
-        return Listed(place=place, state=JobState.RUNNING)
+        return Place(node=node, project=one.crawl.project, spider=one.crawl.spider, job=attempt.job)
 
-    def _of_job(self, row: Listed) -> PullRequest:
-        place, over, kept = row.place, row.state is JobState.FINISHED, self._judge.of_store(row)
+    def _of_attempt(self, one: Stored, attempt: Attempt) -> Callable[[], DownloadedFile]:
+        target, part = self._folder / one.crawl.id / f"{attempt.job}.jl", one.part(attempt)
+        place, accepted = self._place(one, attempt), attempt.state is AttemptState.ACCEPTED
+        if part is not None and part.is_file():
+            return partial(copy_home, part, target)
+        if part is None and accepted:
+            return partial(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
+        return _absent if place is None else partial(self._bring_ours, place, target, over=accepted)
+
+    def _of_job(self, row: Listed) -> Callable[[], DownloadedFile]:
+        place, kept = row.place, self._judge.of_store(row.place)
         attempt = kept.attempt if kept is not None else None
-        if attempt is not None and place.crawl is not None:
-            target = self._folder / place.crawl / f"{place.job}.jl"
-            home = crawl_folder(self._context.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
-            accepted = attempt.state is AttemptState.ACCEPTED and home.is_file()
-            bring = partial(copy_home, home, target) if accepted else partial(self._bring_ours, row, target, over=over)
-        else:
+        if attempt is None or place.crawl is None:
             # Names of jobs and nodes are foreign: none of them may lead out of the folder.
             target = self._folder / file_name(place.node.name) / f"{file_name(place.job)}.jl"
-            bring = partial(self._bring_plain, row, target, over=over)
-        return PullRequest(job=place.job, node=place.node.name, bring=bring)
+            return partial(self._bring_plain, row, target)
+        target = self._folder / place.crawl / f"{place.job}.jl"
+        home = crawl_folder(self._context.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
+        if attempt.state is AttemptState.ACCEPTED and home.is_file():
+            return partial(copy_home, home, target)
+        return partial(self._bring_ours, place, target, over=row.over)
 
-    def _bring_ours(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
+    def _bring_ours(self, place: Place, target: Path, *, over: bool) -> DownloadedFile:
         """The part of a job that carries our worker half."""
-        pulled = self._part_of(row, target, over=over)
+        pulled = self._part_of(place, target, over=over)
         missed = pulled.state in {DownloadState.NONE, DownloadState.WAITING}
-        return self._part_of(row, target, over=over) if missed else pulled  # it may have got its final name just now
+        return self._part_of(place, target, over=over) if missed else pulled  # it may have got its final name just now
 
-    def _part_of(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
-        kept, report = self._judge.of_store(row), self._judge.report(row)
+    def _part_of(self, place: Place, target: Path, *, over: bool) -> DownloadedFile:
+        kept, report = self._judge.of_store(place), self._judge.report(place)
         if kept is None:
             return _absent()
         if report is not None and report.ended and report.part is None:
             return _elsewhere(report.feeds)
-        path, part = part_path(kept.home, row.place.job), report.part if report is not None else None
+        path, part = part_path(kept.home, place.job), report.part if report is not None else None
         wanted = WantedFile(
-            node=row.place.node,
+            node=place.node,
             path=path if part is not None else f"{path}.part",
             target=target,
             part=part,
             over=over or part is not None,
         )
-        found = fetch(self._context.sender, wanted, silence=self._timeout)
-        return _explained(found, wanted.over, "there is nothing of it there")
+        return self._fetched(wanted, "there is nothing of it there")
 
-    def _bring_plain(self, row: Listed, target: Path, *, over: bool) -> DownloadedFile:
-        """What Scrapyd keeps of any job."""
+    def _fetched(self, wanted: WantedFile, why: str) -> DownloadedFile:
+        """The file; why: the reason where it is not there, though its job is over."""
+        pulled = fetch(self._context.sender, wanted, silence=self._timeout)
+        if pulled.state is not DownloadState.NONE:
+            return pulled
+        if not wanted.over:
+            return replace(pulled, state=DownloadState.WAITING, reason="it has written no items yet")
+        return replace(pulled, reason=why)
+
+    def _bring_plain(self, row: Listed, target: Path) -> DownloadedFile:
+        """What Scrapyd keeps of any job; its log may count other items than the file has."""
         place = row.place
         path = f"items/{place.project}/{place.spider}/{place.job}.jl"
-        wanted = WantedFile(node=place.node, path=path, target=target, over=over)
-        pulled = fetch(self._context.sender, wanted, silence=self._timeout)
         why = "no items of it are there: no items_dir in the node's scrapyd.conf, or jobs_to_keep removed them"
         if place.crawl is not None:
             why = "its crawl is not in this project's store, which alone knows where its part is"
-        return self._counted(row, _explained(pulled, over, why))
-
-    def _counted(self, row: Listed, pulled: DownloadedFile) -> DownloadedFile:
-        """The same, with what is wrong where the job's log counts other items."""
+        pulled = self._fetched(WantedFile(node=place.node, path=path, target=target, over=row.over), why)
         if pulled.state is not DownloadState.WHOLE:
             return pulled
         counted = self._judge.judge(row).verdict.items
@@ -172,15 +157,6 @@ def file_name(text: str) -> str:
     """Return a file name for a foreign name; different names stay different."""
     quoted = quote(text, safe=" ")
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
-
-
-def _explained(pulled: DownloadedFile, over: bool, why: str) -> DownloadedFile:
-    """A file that is not there, with the reason."""
-    if pulled.state is not DownloadState.NONE:
-        return pulled
-    if not over:
-        return replace(pulled, state=DownloadState.WAITING, reason="it has written no items yet")
-    return replace(pulled, reason=why)
 
 
 def _absent() -> DownloadedFile:
@@ -222,15 +198,14 @@ def pull(
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file, and -d names a folder.")
     crawls = stored(context, name)
-    puller = ItemPuller(context, folder, tuple(crawls.values()), timeout)
-    listed = puller.look([one for one in name if one not in crawls], node)
-    results = _bring(puller.wishes())
-    if listed is not None:
-        listed.complain()
+    jobs = [one for one in name if one not in crawls]
+    puller = ItemPuller(context, folder, list(crawls.values()), jobs, node, timeout)
+    results = _bring(list(puller.wishes()))
+    puller.listed.complain()
     if not results:
         raise NothingMatched(f"{', '.join(name)}: no items yet, and no job that writes some.")
     _show(folder, results, output=output)
-    raise typer.Exit(_exit_code(results, listed.errors if listed is not None else ()))
+    raise typer.Exit(_exit_code(results, puller.listed.errors))
 
 
 def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedFile]]:

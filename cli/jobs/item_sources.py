@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
-from scrapyd_dist.batches import AttemptState, CrawlState, home_of
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts, read_back
-from scrapyd_dist.items.json_lines import left_out
+from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.store import Store
+from scrapyd_dist.transports import Sender, sweep
 
-from ..context import with_settings
+from ..context import Context, with_settings
 from ..crawls.producer_process import crawl_folder
 from ..output import complain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Attempt, Crawl
-    from scrapyd_dist.items.json_lines import Runs
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.transports import Sender
-
-    from ..context import Context
 
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
 

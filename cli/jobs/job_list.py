@@ -5,34 +5,25 @@ The rule it keeps: a name that fits nothing is an error, and a node that does no
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.batches import AttemptState
-from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.verdict import Place
-from scrapyd_dist.joblogs.worker_report import BadReport, read_report, report_path
+from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.scrapyd.api import Jobs, JobState
+from scrapyd_dist.transports import Sender, sweep
 
-from ..context import exit_code, must_answer
+from ..context import Context, exit_code, must_answer
 from ..options import JobProject, Nodes, Spider, Timeout
 from ..output import complain_each
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.errors import NodeError
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Jobs
-    from scrapyd_dist.transports import Sender
-
-    from ..context import Context
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
@@ -84,6 +75,29 @@ class JobList:
         """By the nodes alone: 0, 3, 5 or 6."""
         return exit_code(self.asked, self.errors)
 
+    def named(self, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]) -> tuple[Listed, ...]:
+        """The jobs of these ids and crawls; remembered: the store's attempts, by crawl, since nodes forget theirs.
+
+        Raises:
+            NothingMatched: a name fits none.
+            DistError: no node answered, and a name is not remembered.
+        """
+        chosen: dict[tuple[str, str], Listed] = {}
+        for name in names:
+            listed = {row.key: row for row in self.jobs if name in (row.place.job, row.place.crawl)}
+            rows = listed | {row.key: row for row in remembered.get(name, ()) if row.key not in listed}
+            if not rows:
+                self.must_answer()
+                text = f"There is no job or crawl {name!r} on the nodes that were asked"
+                if self.errors:
+                    raise NothingMatched(f"{text}, {len(self.errors)} of which did not answer.")
+                raise NothingMatched(
+                    f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it"
+                    " restarts."
+                )
+            chosen |= rows
+        return tuple(chosen.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobQuery:
@@ -100,9 +114,9 @@ class JobQuery:
         return ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
-        """What the nodes list, and of that and of the store the jobs of these ids and crawls; see `named`."""
+        """What the nodes list, and of that and of the store the jobs of these ids and crawls."""
         listed = self.ask(context)
-        return listed, named(listed, names, remembered(context, names, context.nodes(self.node)))
+        return listed, listed.named(names, remembered(context, names, context.nodes(self.node)))
 
 
 def fetch_report(sender: Sender, place: Place, home: str, *, most: int, timeout: float) -> WorkerReport | None:
@@ -128,53 +142,27 @@ def ask_jobs(
     timeout: float = TIMEOUT,
 ) -> JobList:
     """The jobs that the nodes list, all asked at the same time; in the nodes' order, as each lists them."""
-    listed: dict[Node, list[Listed]] = {}
-    errors, silent = [], set()
-    for answer in sweep(nodes, lambda node: sender.send(node, api.listjobs(project), timeout=timeout)):
-        if answer.error is not None:
-            errors.append(answer.error)
-            silent.add(answer.asked.url)
-        elif answer.value is not None:
-            listed[answer.asked] = _rows(answer.asked, answer.value, spider)
-    jobs = tuple(row for node in nodes for row in listed.get(node, ()))
-    return JobList(jobs=jobs, errors=tuple(errors), asked=len(nodes), silent=frozenset(silent))
 
-
-def _rows(node: Node, jobs: Jobs, spider: str | None) -> list[Listed]:
-    return [
-        Listed(
-            place=Place(node=node, project=job.project, spider=job.spider, job=job.id),
-            state=job.state,
-            started=job.start_time,
-            ended=job.end_time,
-        )
-        for job in (*jobs.pending, *jobs.running, *jobs.finished)
-        if spider is None or fnmatchcase(job.spider, spider)
-    ]
-
-
-def named(found: JobList, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]) -> tuple[Listed, ...]:
-    """The jobs of these ids and of these crawls; remembered: the store's attempts, by crawl, since nodes forget theirs.
-
-    Raises:
-        NothingMatched: a name fits none.
-        DistError: no node answered, and a name is not remembered.
-    """
-    chosen: dict[tuple[str, str], Listed] = {}
-    for name in names:
-        rows = [row for row in found.jobs if name in (row.place.job, row.place.crawl)]
-        known = {row.key for row in rows}
-        rows += [row for row in remembered.get(name, ()) if row.key not in known]
-        if not rows:
-            found.must_answer()
-            text = f"There is no job or crawl {name!r} on the nodes that were asked"
-            if found.errors:
-                raise NothingMatched(f"{text}, {len(found.errors)} of which did not answer.")
-            raise NothingMatched(
-                f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it restarts."
+    def ask(node: Node) -> list[Listed]:
+        jobs: Jobs = sender.send(node, api.listjobs(project), timeout=timeout)
+        return [
+            Listed(
+                place=Place(node=node, project=job.project, spider=job.spider, job=job.id),
+                state=job.state,
+                started=job.start_time,
+                ended=job.end_time,
             )
-        chosen |= {row.key: row for row in rows}
-    return tuple(chosen.values())
+            for job in (*jobs.pending, *jobs.running, *jobs.finished)
+            if spider is None or fnmatchcase(job.spider, spider)
+        ]
+
+    answers = {answer.asked: answer for answer in sweep(nodes, ask)}
+    return JobList(
+        jobs=tuple(row for node in nodes for row in answers[node].value or ()),
+        errors=tuple(answer.error for answer in answers.values() if answer.error is not None),
+        asked=len(nodes),
+        silent=frozenset(node.url for node, answer in answers.items() if answer.error is not None),
+    )
 
 
 def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:

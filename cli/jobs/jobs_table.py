@@ -5,39 +5,28 @@ A verdict is by the store, a worker's report, or the job's log.
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import AttemptState, CrawlState, home_of
+from scrapyd_dist.batches import Attempt, AttemptState, CrawlState, home_of
 from scrapyd_dist.errors import NodeError, NothingMatched
-from scrapyd_dist.joblogs.joblog import add_up
+from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
-from scrapyd_dist.joblogs.verdict import STALL, Outcome, Verdict, by_log, by_report
+from scrapyd_dist.joblogs.verdict import STALL, Outcome, Place, Verdict, by_log, by_report
+from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, maybe_store
+from ..context import Context
 from ..crawls import wording
 from ..options import Nodes, Timeout, crawls, seconds
 from ..output import Output, say, table
 from .cancel import key_of, noted
-from .job_list import TIMEOUT, JobQuery, fetch_report, place_row, utc
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.transports import Sender
-
-    from .cancel import Key
-    from .job_list import Listed
+from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row, utc
 
 #: bytes of a report that are read; it lists failed URLs
 REPORT_MAX = 16 * 1024 * 1024
@@ -62,19 +51,21 @@ class Judged:
     offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
 
 
-@dataclass(frozen=True, kw_only=True)
 class Judge:
-    """Judges jobs; may be used by many threads at once."""
+    """Judges jobs, by what the store knows of them too; may be used by many threads at once.
 
-    sender: Sender
-    kept: Mapping[str, Kept] = field(default_factory=dict)  #: by job id
-    signalled: frozenset[Key] = frozenset()
-    stall: float = STALL
-    timeout: float = TIMEOUT
+    stall: seconds without progress after which a job is stalled; timeout: seconds that a node gets for each answer.
+    """
+
+    def __init__(
+        self, context: Context, places: Sequence[Place], *, stall: float = STALL, timeout: float = TIMEOUT
+    ) -> None:
+        self.sender, self.timeout, self._stall = context.sender, timeout, stall
+        self._signalled, self._kept = noted(context.root), _kept_of(context, places)
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
-        signalled = key_of(row.place) in self.signalled
+        signalled = key_of(row.place) in self._signalled
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None))
         try:
@@ -82,35 +73,35 @@ class Judge:
             if verdict is not None:
                 return Judged(row=row, verdict=verdict)
             seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
-            kept = self.of_store(row)
+            kept = self.of_store(row.place)
             needless = kept is not None and kept.over and kept.attempt is None
-            verdict = by_log(row.state, seen, stall=self.stall, signalled=signalled, needless=needless)
+            verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless)
             return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
             return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short))
 
-    def report(self, row: Listed) -> WorkerReport | None:
+    def report(self, place: Place) -> WorkerReport | None:
         """The report that our worker left on the node, if it did and can be found."""
-        kept = self.of_store(row)
+        kept = self.of_store(place)
         if kept is None:
             return None
-        return fetch_report(self.sender, row.place, kept.home, most=REPORT_MAX, timeout=self.timeout)
+        return fetch_report(self.sender, place, kept.home, most=REPORT_MAX, timeout=self.timeout)
 
-    def of_store(self, row: Listed) -> Kept | None:
+    def of_store(self, place: Place) -> Kept | None:
         """What the store knows of this very job."""
-        kept = self.kept.get(row.place.job)
-        elsewhere = kept is not None and kept.attempt is not None and kept.attempt.url != row.place.node.url
+        kept = self._kept.get(place.job)
+        elsewhere = kept is not None and kept.attempt is not None and kept.attempt.url != place.node.url
         return None if elsewhere else kept
 
     def _of_ours(self, row: Listed, *, signalled: bool) -> Verdict | None:
-        kept = self.of_store(row)
+        kept = self.of_store(row.place)
         if kept is None:
             return None
         attempt = kept.attempt
         if attempt is not None and attempt.state is AttemptState.ACCEPTED:
             return _accepted(attempt.report)
-        report = self.report(row)
+        report = self.report(row.place)
         if report is not None:
             return by_report(row.state, report, signalled=signalled)
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
@@ -130,26 +121,23 @@ def _accepted(report: Mapping[str, Any]) -> Verdict:
     )
 
 
-def kept_of(root: Path, rows: Iterable[Listed]) -> dict[str, Kept]:
+def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
     """What the project's store knows about those of the jobs that belong to its crawls, by job id."""
-    rows = list(rows)
-    wanted = {row.place.crawl for row in rows} - {None}
-    store = maybe_store(root) if wanted else None
+    wanted = {place.crawl for place in places} - {None}
+    store = context.store_if_any if wanted else None
     if store is None:
         return {}
-    with closing(store):
-        crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
-        known = {
-            crawl.id: Kept(home=home_of(crawl.id, crawl.created), over=crawl.state is CrawlState.FINISHED)
-            for crawl in crawls
-        }
-        jobs = {row.place.job: row.place.crawl for row in rows}
-        workers = {job: known[crawl] for job, crawl in jobs.items() if crawl in known}
-        return workers | {
-            attempt.job: replace(known[crawl.id], attempt=attempt)
-            for crawl in crawls
-            for attempt in store.attempts(crawl.id)
-        }
+    crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
+    known = {
+        crawl.id: Kept(home=home_of(crawl.id, crawl.created), over=crawl.state is CrawlState.FINISHED)
+        for crawl in crawls
+    }
+    workers = {place.job: known[crawl] for place in places if (crawl := place.crawl) in known}
+    return workers | {
+        attempt.job: replace(known[crawl.id], attempt=attempt)
+        for crawl in crawls
+        for attempt in store.attempts(crawl.id)
+    }
 
 
 def jobs(
@@ -185,13 +173,9 @@ def jobs(
         JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
     }
     worth = [row for row in listed.jobs if not state or possible[row.state] & set(state)]
-    judge = Judge(
-        sender=context.sender, kept=kept_of(context.root, worth), signalled=noted(context.root), stall=stall * 60,
-        timeout=query.timeout,
-    )  # fmt: skip
-    answers = {id(answer.asked): answer.value for answer in sweep(worth, judge.judge)}
-    judged = [one for row in worth if (one := answers[id(row)]) is not None]
-    rows = _rows(judged, state or (), span)
+    judge = Judge(context, [row.place for row in worth], stall=stall * 60, timeout=query.timeout)
+    answers = {answer.asked: answer.value for answer in sweep(worth, judge.judge)}
+    rows = _rows([one for row in worth if (one := answers[row]) is not None], state or (), span)
     unreached = [str(error) for error in listed.errors]
     if not output.document({"jobs": rows, "nodes": listed.asked, "unreached": unreached}) and (rows or not unreached):
         _show(rows)
@@ -270,7 +254,7 @@ def stats(
     Example: sdist stats easy-20260102T030405Z
     """
     listed, rows = JobQuery(node=node, timeout=timeout).named(context, name)
-    judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), timeout=timeout)
+    judge = Judge(context, [row.place for row in rows], timeout=timeout)
     told: list[Mapping[str, Any]] = []
     silent = []
     for answer in sweep(rows, lambda row: _stats_of(judge, row)):
@@ -287,17 +271,16 @@ def stats(
 
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     """The stats of one job; empty where there are none, None where the job does not count."""
-    kept = judge.of_store(row)
+    place, kept = row.place, judge.of_store(row.place)
     attempt = kept.attempt if kept is not None else None
     if attempt is not None and attempt.state is AttemptState.FAILED:
         return None  # its batch has another attempt, or is dead
     if attempt is not None and attempt.report.get("stats"):
         found: Mapping[str, Any] = attempt.report["stats"]
         return found
-    report = judge.report(row)
+    report = judge.report(place)
     if report is not None and report.stats:
         return report.stats
-    place = row.place
     seen = look(judge.sender, place.node, place.log, timeout=judge.timeout)
     if seen is None:
         return {}

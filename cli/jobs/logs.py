@@ -7,31 +7,24 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.joblogs.joblog import LEVELS
+from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.joblogs.log_reads import LogTap, look
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context
 from ..options import crawls, one_of, seconds
 from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw
-from .job_list import JobQuery, utc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scrapyd_dist.joblogs.joblog import LogLine
-    from scrapyd_dist.transports import Sender
-
-    from .job_list import JobList, Listed
+from .job_list import JobList, JobQuery, Listed, utc
 
 #: lines of each log that are shown when nothing else is said
 LINES = 20

@@ -5,34 +5,30 @@ from __future__ import annotations
 import csv
 import difflib
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import Call, Jobs
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import unknown
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, known_times, names_of, project_name
 from ..crawls.crawl_options import pairs
 from ..node_status import NodeStatus
 from ..options import Nodes, Timeout, nodes, spiders
 from ..output import Output, complain_each, say
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call, Jobs
-    from scrapyd_dist.transports import Sender
 
 #: seconds that a node gets: the first job of a version makes it import the project
 TIMEOUT = 60.0

@@ -6,33 +6,27 @@ The rule it keeps: it changes nothing, and a node that does not answer decides n
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from scrapyd_dist.errors import ConfigError, NodeError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import Outcome
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress.summary import told
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.transports import Sender
 
 from ..context import Context
 from ..crawls import producer_process
 from ..crawls.watcher import ALIVE_EVERY, StillRuns, died, looked_out_for
 from ..options import Nodes, crawls, seconds
 from ..output import Output, complain, complain_each, poll_until
-from .cancel import noted
-from .job_list import TIMEOUT, ask_jobs, named, place_row
-from .jobs_table import Judge, kept_of, verdict_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import Sender
-
-    from .job_list import Listed
+from .job_list import TIMEOUT, Listed, ask_jobs, place_row
+from .jobs_table import Judge, verdict_row
 
 #: seconds between two looks at the store
 LOOK = 0.25
@@ -91,22 +85,28 @@ def combined(codes: Iterable[int]) -> int:
     return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
 
 
-def _still_runs(what: str, how: str) -> StillRuns:
-    return StillRuns(f"The {what} still runs (--timeout), and goes on without this command. Go on with: {how}")
+def _wait_for(waited: Ends | Waited, every: float, deadline: float, kind: str, see: str) -> None:
+    """Look every so many seconds until nothing is left; see: the command that shows more of one.
+
+    Raises:
+        StillRuns: the time is up.
+    """
+    with looked_out_for() as pause:
+        if not poll_until(lambda: not waited.look(), every, deadline=deadline, pause=pause):
+            what = f"The {kind} {waited.left[0]} still runs (--timeout), and goes on without this command."
+            raise StillRuns(f"{what} Go on with: {see} {waited.left[0]}")
 
 
 def _for_crawls(context: Context, names: Sequence[str], deadline: float, output: Output) -> int:
     store = context.store
     ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
     ends = Ends(context=context, left=list(ids))
-    with looked_out_for() as pause:
-        if not poll_until(lambda: not ends.look(), LOOK, deadline=deadline, pause=pause):
-            raise _still_runs(f"crawl {ends.left[0]}", f"sdist watch {ends.left[0]}")
+    _wait_for(ends, LOOK, deadline, "crawl", "sdist watch")
     rows = [store.crawl(name) for name in ids]
     codes = [ends.codes[row.id] for row in rows]
     output.document({"crawls": [{**told(row), "exit_code": code} for row, code in zip(rows, codes, strict=True)]})
     for row, code in zip(rows, codes, strict=True):
-        if code and row.id not in ends.said:
+        if code and row.id not in ends.died:
             complain(row.message or f"The crawl {row.id} {row.state.value} with exit code {code}.")
     return combined(codes)
 
@@ -118,7 +118,7 @@ class Ends:
     context: Context
     left: list[str]
     codes: dict[str, int] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)  #: whose end was told already
+    died: set[str] = field(default_factory=set)  #: whose producer died, as was reported already
     _alive_at: float = 0.0
 
     def look(self) -> bool:
@@ -127,29 +127,24 @@ class Ends:
         look_at_process = now - self._alive_at >= ALIVE_EVERY
         if look_at_process:
             self._alive_at = now
-        for name in list(self.left):
+        for name in self.left:
             row = store.crawl(name)
             if row.state.ended:
-                self._end(name, row.exit_code if row.exit_code is not None else 1)
+                self.codes[name] = row.exit_code if row.exit_code is not None else 1
             elif look_at_process and not producer_process.lives(row) and not store.crawl(name).state.ended:
                 complain(died(self.context.root, row))
-                self.said.add(name)
-                self._end(name, 1)
+                self.died.add(name)
+                self.codes[name] = 1
+        self.left = [name for name in self.left if name not in self.codes]
         return bool(self.left)
-
-    def _end(self, name: str, code: int) -> None:
-        self.left.remove(name)
-        self.codes[name] = code
 
 
 def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
     """Wait until these jobs are over; gives the exit code."""
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
-    with looked_out_for() as pause:
-        if not poll_until(lambda: not waited.look(), ASK, deadline=deadline, pause=pause):
-            raise _still_runs(f"job {waited.left[0]}", f"sdist logs -f {waited.left[0]}")
+    _wait_for(waited, ASK, deadline, "job", "sdist logs -f")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
-    judge = Judge(sender=context.sender, kept=kept_of(context.root, rows), signalled=noted(context.root))
+    judge = Judge(context, [row.place for row in rows])
     ended = [judge.judge(row) for row in rows]
     told = [{**place_row(one.row.place), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
     output.document({"jobs": told})
@@ -182,8 +177,7 @@ class Waited:
         if not self.jobs:
             if len(found.errors) == found.asked:
                 raise found.errors[0]
-            rows = named(found, self.names, {})
-            self.jobs = {row.key: row for row in rows}
+            self.jobs = {row.key: row for row in found.named(self.names, {})}
         self.left = []
         for key, row in self.jobs.items():
             self.jobs[key] = now = listed.get(key, row)

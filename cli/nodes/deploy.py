@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from pathlib import Path
+from typing import Annotated, Any, Optional
 
 import typer
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import requirements, rollout
-from scrapyd_dist.deploy.kept_eggs import choose, kept_eggs
+from scrapyd_dist.deploy.egg import Egg
+from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs
+from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
-from scrapyd_dist.deploy.rollout import RollOutRequest
+from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest, Step
 
-from scrapyd_dist.config import state_dir
+from scrapyd_dist.config import ProjectConfig, state_dir
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..context import Context, exit_code, where
 from ..crawls.wording import counted
 from ..options import Json, Project, Quiet, in_panel, nodes
 from ..output import complain, on_terminal, put_json, say, table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.deploy.egg import Egg
-    from scrapyd_dist.deploy.kept_eggs import SavedEgg
-    from scrapyd_dist.deploy.node_versions import NodeVersions
-    from scrapyd_dist.deploy.rollout import NodeResult, RollOut, Step
-
-    from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.nodes import Node
 
 _DONE = {"present", "uploaded", "failed"}
 #: names in the line beside the bar

@@ -6,36 +6,30 @@ import socket
 import ssl
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
+from typing import Annotated, Any, Optional, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
-from scrapyd_dist.diagnostics import KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
+from scrapyd_dist.config import ProjectConfig
+from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
-from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.scrapyd.versions import current, told_content
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, known_times, quick_project
 from ..crawls.wording import counted
 from ..node_status import IdleWatch, NodeStatus, start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, nodes
 from ..output import Output, put, say, waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.diagnostics import Finding
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call, Job
-    from scrapyd_dist.transports import Sender
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,32 +12,24 @@ from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
+from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress.node_progress import Rate
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.scrapyd.api import Jobs, JobState
+from scrapyd_dist.transports import Sender, sweep
 
-from ..context import exit_code
+from ..context import Context, exit_code
 from ..crawls.live_view import LiveView, View, remark
-from ..crawls.watcher import looked_out_for
+from ..crawls.watcher import WatchOptions, looked_out_for
 from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, Listed, fetch_report
 from ..node_status import NodeStatus, recognise
 from ..output import Output, complain_each, on_terminal, one_line, put_json, say, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rich.console import RenderableType
     from rich.text import Text
-
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Jobs
-    from scrapyd_dist.transports import Sender
-
-    from ..context import Context
-    from ..crawls.watcher import WatchOptions
 
 #: seconds between two looks at the nodes
 LOOK = 2.0

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from prometheus_client import CollectorRegistry, Metric, generate_latest, write_to_textfile
 from prometheus_client.registry import Collector
 
-from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.version import __version__
 
@@ -25,12 +26,7 @@ from ..node_status import NodeStatus, look, recognise
 from ..options import Nodes, Timeout
 from ..output import say
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl
-
-    Sample = tuple[Mapping[str, str], float]  # labels and value
+Sample = tuple[Mapping[str, str], float]  # labels and value
 
 #: seconds that a node gets to answer: Prometheus itself waits ten for all of it
 TIMEOUT = 5.0

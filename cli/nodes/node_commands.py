@@ -6,31 +6,24 @@ The rule it keeps: the store has names and addresses of nodes, and no passwords;
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SKEW
+from scrapyd_dist.transports import Sender
 
 from ..context import Context, added, exit_code, known_times, names_of, quick_project, unused_local
 from ..node_status import TIMEOUT, IdleWatch, NodeStatus, ask_nodes, exit_code_of, look, moment, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, seconds
 from ..options import nodes as node_names
 from ..output import Output, complain, poll_until, say, table, waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapyd_dist.errors import NodeError
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import Sender
-
-    from ..node_status import NodeStatus
 
 #: seconds between two looks at a node that is waited for
 EVERY = 1.0

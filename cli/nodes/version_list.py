@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
-from scrapyd_dist.deploy.node_versions import in_use
-from scrapyd_dist.deploy.rollout import RollOutRequest
+from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, in_use
+from scrapyd_dist.deploy.rollout import RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
@@ -19,13 +20,6 @@ from ..crawls.wording import counted
 from ..options import DryRun, Nodes, Project, Quiet, Yes
 from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
 from .deploy import RETRIES, exit_code_of, present_document, roll_out, tell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, SpiderList
-    from scrapyd_dist.deploy.rollout import RollOut
-
 
 #: `--check` found a difference
 DIFFERS = 10
@@ -160,33 +154,6 @@ def spiders(
     errors = [entry.error for entry in lists]
     complain_each(errors)
     raise typer.Exit(exit_code(len(lists), errors))
-
-
-def _spider(name: str, lists: Sequence[SpiderList]) -> dict[str, Any]:
-    return {
-        "spider": name,
-        "nodes": [entry.node.name for entry in lists if name in entry.spiders],
-        "missing": [entry.node.name for entry in lists if name not in entry.spiders],
-    }
-
-
-def _spider_row(entry: SpiderList) -> dict[str, Any]:
-    row = {"name": entry.node.name, "url": entry.node.url, "version": entry.version}
-    return {**row, "spiders": list(entry.spiders), "reason": str(entry.error or "")}
-
-
-def _show_spiders(rows: Sequence[dict[str, Any]], good: Sequence[SpiderList]) -> None:
-    if not good:
-        return
-    table(
-        ("spider", "nodes", "missing on"),
-        [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows],
-    )
-    where: dict[str | None, list[str]] = {}
-    for entry in good:
-        where.setdefault(entry.version, []).append(entry.node.name)
-    for version, names in where.items():
-        say(f"{version}: {', '.join(names)}")
 
 
 def rollback(
