@@ -49,15 +49,13 @@ class EggFinder:
 def start(*, settings_module: str, boot: str, egg: str) -> None:
     """Import the project's settings module in place of this one, and add the add-on to its `ADDONS`.
 
-    A job with a batch becomes a worker; any other job is unaffected.
-
-    Args:
-        settings_module: dotted name of the project's settings module.
-        boot: the name of this module in `sys.modules`.
-        egg: path of the egg, zipped or unpacked.
+    A job with a batch becomes a worker; any other job is unaffected. `boot` is the name of this module in
+    `sys.modules`, `egg` the path of the egg, zipped or unpacked.
     """
     sys.meta_path.insert(0, EggFinder(egg))
-    _forget_installed_copy()
+    # A .pth file or a plugin may have imported the node's installed copy already.
+    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
+        del sys.modules[name]
     settings = import_module(settings_module)
     if not _names_us(settings):
         settings.ADDONS = {**_as_mapping(getattr(settings, "ADDONS", None)), ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
@@ -67,12 +65,6 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
         os.environ["SCRAPY_SETTINGS_MODULE"] = settings_module
     sys.modules[boot] = settings
-
-
-def _forget_installed_copy() -> None:
-    # A .pth file or a plugin may have imported the node's installed copy already.
-    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
-        del sys.modules[name]
 
 
 def _names_us(settings: ModuleType) -> bool:

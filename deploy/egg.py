@@ -105,14 +105,10 @@ def build(
     requirements: Mapping[str, bytes] | None = None,
     use_setup_py: bool = False,
 ) -> Egg:
-    """Build the egg of the project in a folder.
+    """Build the egg of the project in the folder of a scrapy.cfg; `use_setup_py` lets its setup.py choose the files.
 
-    Args:
-        project_root: the folder of scrapy.cfg.
-        settings_module: dotted name of the project's settings module in scrapy.cfg.
-        key: the Fernet key with which workers decrypt batches.
-        requirements: files of other packages to include: path inside the egg -> content.
-        use_setup_py: whether the project's setup.py chooses the files.
+    `key` is the Fernet key with which workers decrypt batches; `requirements` are files of other packages: path inside
+    the egg -> content.
 
     Raises:
         ConfigError: the folder has no package, the settings module is not in it, a file cannot be read, or setup.py

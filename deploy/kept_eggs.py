@@ -68,8 +68,7 @@ class SavedEgg:
 
 
 def folder_of(state: Path, project: str) -> Path:
-    """Return the folder of a project's deployed eggs."""
-    # Scrapyd allows any text as a project's name; it must not act as a path here.
+    """Return the folder of a project's deployed eggs; its name may be any text, which must not act as a path here."""
     return state / "eggs" / quote(project, safe="").replace(".", "%2E")
 
 
@@ -122,19 +121,31 @@ def _eggs_in(folders: Iterable[Path]) -> list[SavedEgg]:
 
 
 def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *, folder: Path) -> SavedEgg:
-    """Return the egg to deploy again.
+    """Return the egg to deploy again, out of the kept ones, newest first.
 
-    Args:
-        kept: the kept eggs, newest first.
-        wanted: a version's name, or a prefix of it or of its content hash; None for the version before the current.
-        current: the version that counts as the project's code on most nodes.
-        folder: the folder of kept eggs, for error messages.
+    `wanted` is a version's name, or a prefix of it or of its content hash; None means the version before the current
+    one, which counts as the project's code on most nodes. Error messages name `folder` as that of the kept eggs.
 
     Raises:
         NothingMatched: no kept egg matches, or several do.
     """
-    if wanted is not None:
-        return _named(kept, sanitised(wanted), folder)
+    if wanted is None:
+        return _before(kept, current, folder)
+    name = sanitised(wanted)
+    exact = [egg for egg in kept if egg.version == name]
+    near = [egg for egg in kept if egg.version.startswith(name) or (hash_in(egg.version) or "").startswith(name)]
+    found = exact or near
+    if not found:
+        raise NothingMatched(
+            f"The egg of the version {name} is not kept in {folder}, and Scrapyd gives no egg back. Kept are "
+            f"{_names(kept)}. Name one of these, or check that version's code out and deploy it: sdist deploy-all."
+        )
+    if len({egg.content_hash for egg in found}) > 1:
+        raise NothingMatched(f"{name} may be each of {_names(found)}. Give more of the name.")
+    return found[0]
+
+
+def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> SavedEgg:
     now, before = None, None
     if current is not None:
         now = hash_in(current) or next((egg.content_hash for egg in kept if egg.version == current), None)
@@ -147,20 +158,6 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
             f"{current or 'no version'}. Check the earlier code out and deploy it: sdist deploy-all."
         )
     return (older or others)[0]
-
-
-def _named(kept: Sequence[SavedEgg], wanted: str, folder: Path) -> SavedEgg:
-    exact = [egg for egg in kept if egg.version == wanted]
-    near = [egg for egg in kept if egg.version.startswith(wanted) or (hash_in(egg.version) or "").startswith(wanted)]
-    found = exact or near
-    if not found:
-        raise NothingMatched(
-            f"The egg of the version {wanted} is not kept in {folder}, and Scrapyd gives no egg back. Kept are "
-            f"{_names(kept)}. Name one of these, or check that version's code out and deploy it: sdist deploy-all."
-        )
-    if len({egg.content_hash for egg in found}) > 1:
-        raise NothingMatched(f"{wanted} may be each of {_names(found)}. Give more of the name.")
-    return found[0]
 
 
 def _names(kept: Sequence[SavedEgg]) -> str:

@@ -5,7 +5,6 @@ Scrapyd names the version of pending jobs only; that of a running job is known f
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +15,8 @@ from scrapyd_dist.scrapyd.jobs import content_of
 from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_crawls, sanitised, told_content
 from scrapyd_dist.transports import thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
+
+from .rollout import names_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,12 +83,9 @@ class SpiderList:
 
 
 def look(nodes: Sequence[Node], project: str, *, timeout: float = TIMEOUT) -> tuple[NodeVersions, ...]:
-    """Ask every node for its versions of the project and for its jobs.
+    """Ask every node for its versions of the project, whose name a node may have otherwise, and for its jobs.
 
-    Args:
-        nodes: the nodes, each asked in its own thread, at most 64 at once.
-        project: the project's name on the nodes, unless a node has its own.
-        timeout: seconds for each call.
+    Each is asked in a thread of its own, at most 64 at once; `timeout` is that of each call, in seconds.
     """
     return _on_all(nodes, lambda sender, node: _look(sender, node, node.project or project, timeout))
 
@@ -110,14 +108,10 @@ def spiders(
     known: Mapping[str, float] | None = None,
     timeout: float = api.SLOW_TIMEOUT,
 ) -> tuple[SpiderList, ...]:
-    """Ask every node for its spiders.
+    """Ask every node for the spiders of a version, by default of its newest deployment; see `look`.
 
-    Args:
-        nodes: see `look`.
-        project: see `look`.
-        version: the version; None for the newest deployment.
-        known: upload times of versions whose names have none, seconds since the epoch.
-        timeout: seconds for each call; the first call for a version makes the node import the project.
+    `known` are upload times of versions whose names have none. The first call for a version makes the node import the
+    project.
     """
 
     def one(sender: Sender, node: Node) -> SpiderList:
@@ -136,20 +130,14 @@ def spiders(
 def _one_of(there: Sequence[str], version: str | None, project: str, known: Mapping[str, float] | None) -> str:
     if not there:
         raise NothingMatched(f"There is no version of the project {project}. Deploy it first: sdist deploy-all.")
-    if version is None:
-        return current(there, known) or there[-1]
-    if sanitised(version) not in there:
+    wanted = sanitised(version) if version is not None else current(there, known) or there[-1]
+    if wanted not in there:
         raise NothingMatched(f"There is no version {version} of the project {project}. It has: {', '.join(there)}.")
-    return sanitised(version)
+    return wanted
 
 
 def in_use(seen: NodeVersions, version_of: Callable[[str], str | None]) -> VersionUse:
-    """Return the versions that the jobs of a node need.
-
-    Args:
-        seen: the node.
-        version_of: returns the version of a crawl's job by its id, None for other jobs.
-    """
+    """Return the versions that a node's jobs need; `version_of` knows that of a crawl's job, by its id."""
     jobs: dict[str, tuple[str, ...]] = {}
     unknown = []
     for job in seen.jobs:
@@ -176,33 +164,31 @@ def _needed(job: Job, seen: NodeVersions, version_of: Callable[[str], str | None
 def differences(seen: Iterable[NodeVersions], known: Mapping[str, float] | None = None) -> list[str]:
     """Return a sentence for each reason why the default version is not the same newest code on all nodes.
 
-    Args:
-        seen: the nodes.
-        known: upload times of versions whose names have none, seconds since the epoch.
+    `known` are upload times of versions whose names have none, in seconds since the epoch.
     """
     answered = [entry for entry in seen if entry.error is None]
-    shown = [(told_content(entry.default), entry.default or "no version at all", entry.node.name) for entry in answered]
-    common = Counter(content for content, _, _ in shown).most_common(1)
-    usual = next((version for content, version, _ in shown if content == common[0][0]), "")
-    found: dict[str, list[str]] = {}
-    for content, version, name in shown:
-        if content != common[0][0]:
-            found.setdefault(f"{version}, most nodes {usual}", []).append(name)
-    for entry in answered:
-        if why := behind(entry.versions, known):
-            found.setdefault(f"{entry.default}, which Scrapyd sorts behind {why}", []).append(entry.node.name)
-    return [f"{', '.join(where)} would run {what}." for what, where in found.items()]
+    contents = [told_content(entry.default) for entry in answered]
+    common = max(contents, key=contents.count, default=None)
+    usual = next((entry.default for entry in answered if told_content(entry.default) == common), None)
+    other = (
+        (f"{entry.default or 'no version at all'}, most nodes {usual or 'no version at all'}", entry.node)
+        for entry, content in zip(answered, contents, strict=True)
+        if content != common
+    )
+    wrong = (
+        (f"{entry.default}, which Scrapyd sorts behind {why}", entry.node)
+        for entry in answered
+        if (why := behind(entry.versions, known))
+    )
+    return [f"{', '.join(names)} would run {what}." for what, names in names_by([*other, *wrong]).items()]
 
 
 def only_crawls(seen: Iterable[NodeVersions]) -> list[str]:
     """Return a sentence for each default version that a crawl brought."""
-    where: dict[str, list[str]] = {}
-    for entry in seen:
-        if entry.default is not None and is_crawls(entry.default):
-            where.setdefault(entry.default, []).append(entry.node.name)
+    brought = names_by((one.default, one.node) for one in seen if one.default is not None and is_crawls(one.default))
     return [
         f"{', '.join(names)} would run {version}, which a crawl brought: nothing was deployed there."
-        for version, names in where.items()
+        for version, names in brought.items()
     ]
 
 
@@ -222,11 +208,7 @@ def plan(
 ) -> Pruning:
     """Return the versions to delete: all except the newest `keep`, those in use, the newest deployment, the default.
 
-    Args:
-        seen: the node.
-        keep: number of newest versions to keep, at least one.
-        version_of: returns the version of a crawl's job by its id, None for other jobs.
-        known: upload times of versions whose names have none, seconds since the epoch.
+    For `version_of` see `in_use`, for `known` `differences`.
     """
     entry = Pruning(node=seen.node, project=seen.project, error=seen.error)
     stay = {*by_time(seen.versions, known)[-keep:], current(seen.versions, known), seen.default}

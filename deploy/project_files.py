@@ -57,13 +57,9 @@ class ProjectFiles:
 
 
 def read_project(root: Path, settings_module: str) -> ProjectFiles:
-    """Read all packages of a project, including data files.
+    """Read all packages of a project, including data files; `root` is the folder of scrapy.cfg.
 
     Top-level modules are included only if the settings module is one of them.
-
-    Args:
-        root: the folder of scrapy.cfg.
-        settings_module: dotted name of the settings module.
 
     Raises:
         ConfigError: there is no package or no such settings module, or a file is unreadable.
@@ -134,44 +130,31 @@ class _Walk:
         name = entry.name
         if name in _CACHES or name.endswith(_CACHE_SUFFIXES):
             return
-        if name.startswith(".") or not _is_text(name):
-            self.left_out.append(self._relative(entry))
-        elif entry.is_dir():
-            self._take_folder(entry, inside)
-        elif entry.is_file():
-            self.files[self._relative(entry)] = entry.read_bytes()
+        path = entry.relative_to(self.root).as_posix().encode(errors="backslashreplace").decode()
+        taken = not name.startswith(".") and path.endswith(name)  # a name that is no UTF-8 was replaced
+        if taken and entry.is_file():
+            self.files[path] = entry.read_bytes()
+        elif taken and entry.is_dir() and not _is_environment(entry) and not _contains(entry.resolve(), inside):
+            for one in sorted(entry.iterdir()):
+                self._take(one, (*inside, entry.resolve()))
         else:
-            # A broken link, a socket, a pipe.
-            self.left_out.append(self._relative(entry))
-
-    def _take_folder(self, folder: Path, inside: tuple[Path, ...]) -> None:
-        real = folder.resolve()
-        # A link to a folder that contains it would recurse endlessly.
-        loops = any(above == real or real in above.parents for above in inside)
-        if loops or (folder / "pyvenv.cfg").exists():
-            self.left_out.append(self._relative(folder))
-            return
-        for entry in sorted(folder.iterdir()):
-            self._take(entry, (*inside, real))
-
-    def _relative(self, entry: Path) -> str:
-        return entry.relative_to(self.root).as_posix().encode(errors="backslashreplace").decode()
+            # Among them broken links, sockets, pipes.
+            self.left_out.append(path)
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _contains(real: Path, inside: tuple[Path, ...]) -> bool:
+    """Whether this folder contains one of these, so that a link to it would recurse endlessly."""
+    return any(above == real or real in above.parents for above in inside)
+
+
+def _is_environment(folder: Path) -> bool:
+    return (folder / "pyvenv.cfg").exists()
 
 
 def run_setup_py(root: Path, settings_module: str) -> ProjectFiles:
     """Build an egg with the project's setup.py, and return what is in it.
 
-    Args:
-        root: the folder of scrapy.cfg and setup.py.
-        settings_module: used if setup.py has no `[scrapy] settings` entry point.
+    The settings module is that of setup.py's entry point `[scrapy] settings`, if it has one.
 
     Raises:
         ConfigError: there is no setup.py, or it builds no egg.
@@ -200,8 +183,7 @@ def _copy(root: Path, copy: Path) -> None:
     patterns = shutil.ignore_patterns(*_NOT_COPIED)
 
     def ignored(folder: str, names: list[str]) -> set[str]:
-        environments = {name for name in names if (Path(folder) / name / "pyvenv.cfg").exists()}
-        return patterns(folder, names) | environments
+        return patterns(folder, names) | {name for name in names if _is_environment(Path(folder) / name)}
 
     try:
         shutil.copytree(root, copy, ignore=ignored, symlinks=True)

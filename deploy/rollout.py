@@ -106,34 +106,30 @@ class NodeResult:
     reason: str = ""  #: why it failed, without the node's name, for grouping
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollOut:
     """The results of a deployment, in the order of the nodes."""
 
-    #: the version on all good nodes; None without a good node, or with different versions (only in mode "never")
-    version: str | None
-    results: tuple[NodeResult, ...]
-
-    @property
-    def ready(self) -> tuple[NodeResult, ...]:
-        return tuple(result for result in self.results if result.error is None and not result.undone)
-
-    @property
-    def failed(self) -> tuple[NodeResult, ...]:
-        return tuple(result for result in self.results if result.error is not None)
+    def __init__(self, results: Iterable[NodeResult]) -> None:
+        self.results = tuple(results)
+        self.ready = tuple(result for result in self.results if result.error is None and not result.undone)
+        self.failed = tuple(result for result in self.results if result.error is not None)
+        versions = {result.version for result in self.results if result.version is not None}
+        #: on all good nodes; None without a good node, or with different versions (only in mode "never")
+        self.version = versions.pop() if len(versions) == 1 else None
 
     @property
     def spider_lists(self) -> dict[tuple[str, ...], tuple[str, ...]]:
         """List of spiders -> names of the good nodes with that list; more than one entry is an error."""
-        return _names_by((tuple(sorted(result.spiders)), result.node) for result in self.ready)
+        return names_by((tuple(sorted(result.spiders)), result.node) for result in self.ready)
 
     @property
     def failures(self) -> dict[str, tuple[str, ...]]:
         """Reason -> names of the nodes that failed for it."""
-        return _names_by((result.reason, result.node) for result in self.failed)
+        return names_by((result.reason, result.node) for result in self.failed)
 
 
-def _names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
+def names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
+    """Return what is found, and the names of the nodes where it is."""
     names: dict[T, tuple[str, ...]] = {}
     for key, node in found:
         names[key] = (*names.get(key, ()), node.name)
@@ -149,16 +145,12 @@ class BrokenEggError(DistError):
 
 
 class RollOutInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the upload; nodes finish what they have begun.
-
-    Attributes:
-        steps: node name -> its last step.
-        version: the version's name on nodes without a given one.
-    """
+    """Ctrl-C during the upload; nodes finish what they have begun."""
 
     def __init__(self, steps: Mapping[str, Step], version: str) -> None:
         super().__init__()
-        self.steps, self.version = steps, version
+        self.steps = steps  #: node name -> its last step
+        self.version = version  #: its name on nodes without a given one
 
 
 def ensure(
@@ -176,21 +168,13 @@ def ensure(
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
-    """Ensure that every node has the egg's code and can import it.
+    """Ensure that every node has the egg's code and can import it, each in its own thread, at most 64 at once.
 
-    Args:
-        nodes: the nodes, each handled in its own thread, at most 64 at once.
-        project: the project's name on the nodes, unless a node has its own.
-        egg: the egg to deploy; optional in mode "never", which then accepts any version.
-        spider: a spider that the version must have.
-        mode: "never" uploads nothing and takes the version with the egg's content, else the newest deployment.
-        state: the state folder, where uploaded eggs are kept.
-        dirty: whether a new version's name marks uncommitted changes.
-        now: the time in a new version's name; by default the current time.
-        timeout: seconds for each node.
-        wish: further options.
-        progress: called with each step, from several threads, but never concurrently.
-        transport: sends calls; by default a `RequestsTransport`.
+    A node's own project name goes before `project`. The version must have the `spider`. Mode "never" uploads nothing
+    and takes the version with the egg's content, else the newest deployment; without an egg it accepts any version.
+    Uploaded eggs are kept in the folder `state`. The name of a new version has the time `now`, and marks uncommitted
+    changes if `dirty`. Each node gets `timeout` seconds. `progress` is called with each step, from several threads, but
+    never concurrently.
 
     Raises:
         ConfigError: there is no node, or no egg in mode "if-missing".
@@ -219,15 +203,20 @@ def ensure(
         pool = stack.enter_context(thread_pool(len(uploads)))
         list(pool.map(NodeUpload.ask, uploads))
         if egg is None or mode == "never":
-            return _rolled_out(pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads))
-        common = _common_version(uploads, project, egg, wish, state, dirty=dirty, now=now)
+            return RollOut(pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads))
+        there = [one.versions for one in uploads if one.error is None]
+        saved = find_egg(state, project, egg.content_hash) if state is not None and not wish.for_crawl else None
+        common = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
+        if common is None:
+            moment = later_than(now or datetime.now(timezone.utc), [name for names in there for name in names])
+            common = version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
         names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
         if wish.dry_run:
-            return _rolled_out(pool.map(lambda one: one.lacks(names[one.node.name]), uploads))
+            return RollOut(pool.map(lambda one: one.lacks(names[one.node.name]), uploads))
         try:
-            result = _rolled_out(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
+            result = RollOut(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
             if wish.atomic and result.failed:
-                result = _rolled_out(pool.map(NodeUpload.undo, uploads, result.results))
+                result = RollOut(pool.map(NodeUpload.undo, uploads, result.results))
         except KeyboardInterrupt:
             steps = {one.node.name: one.step for one in uploads}
             _keep(state, project, egg, {names[name] for name, step in steps.items() if step in _SENT})
@@ -242,41 +231,14 @@ def _keep(state: Path | None, project: str, egg: Egg, versions: set[str]) -> Non
             save_egg(state, project, version, egg.data)
 
 
-def _rolled_out(results: Iterable[NodeResult]) -> RollOut:
-    results = tuple(results)
-    versions = {result.version for result in results if result.version is not None}
-    return RollOut(version=versions.pop() if len(versions) == 1 else None, results=results)
-
-
-def _common_version(
-    uploads: Sequence[NodeUpload],
-    project: str,
-    egg: Egg,
-    wish: RollOutRequest,
-    state: Path | None,
-    *,
-    dirty: bool,
-    now: datetime | None,
-) -> str:
-    """Return the version's name on nodes without a given one: an existing or a new one."""
-    there = [one.versions for one in uploads if one.answered]
-    saved = find_egg(state, project, egg.content_hash) if state is not None and not wish.for_crawl else None
-    found = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
-    moment = later_than(now or datetime.now(timezone.utc), [name for one in uploads for name in one.versions])
-    return found or version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
-
-
 def common_name(
     there: Sequence[Sequence[str]], content_hash: str, *, for_crawl: bool = False, kept: str | None = None
 ) -> str | None:
     """Return the existing version name to use for a content on all nodes: the most common one; None for a new name.
 
-    Args:
-        there: the versions of each node that answered.
-        content_hash: 12 hexadecimal digits.
-        for_crawl: a deployment's name is used only if every node has it, because a crawl does not deploy. If False,
-            only a deployment's name is used, and only if no other code was deployed after it.
-        kept: the content's name in the state folder, used if no node has it.
+    `there` are the versions of each node that answered. A crawl does not deploy: it uses a deployment's name only if
+    every node has it. Otherwise only a deployment's name is used, and only if no other code was deployed after it; if
+    no node has one, the name `kept` in the state folder.
     """
     names = Counter(name for node in there for name in node if hash_in(name) == content_hash)
     if for_crawl:
@@ -305,13 +267,8 @@ class NodeUpload:
     step: Step = Step.ASKING
     #: ids of the jobs that ran or waited before the upload; recorded if it may have to be undone
     _jobs_before: frozenset[str] = frozenset()
-    _error: DistError | None = None
+    error: DistError | None = None  #: why the versions are not known
     _deadline: float = field(init=False)
-
-    @property
-    def answered(self) -> bool:
-        """Whether the node's versions are known."""
-        return self._error is None
 
     def ask(self, *, again: bool = False) -> None:
         """Ask for the versions. An error is kept for the result.
@@ -322,7 +279,7 @@ class NodeUpload:
         if not again:
             self._deadline = time.monotonic() + self.timeout
             self._tell(Step.ASKING)
-        elif not isinstance(self._error, _PASSING) or not self._pause(0):
+        elif not isinstance(self.error, _PASSING) or not self._pause(0):
             return
         tried = 1 if again else self.wish.retries
         try:
@@ -330,15 +287,15 @@ class NodeUpload:
             if self.wish.atomic and self.versions:
                 jobs = self._send(api.listjobs(self.project), ASK_TIMEOUT, tried=tried)
                 self._jobs_before = frozenset(job.id for job in jobs.running + jobs.pending)
-            self._error = None
+            self.error = None
         except NodeError as error:
-            self._error = error
+            self.error = error
 
     def lacks(self, version: str) -> NodeResult:
         """Return whether `bring` would upload, without doing it."""
         self.ask(again=True)
-        if self._error is not None:
-            return NodeResult(node=self.node, error=self._error, reason=str(self._error))
+        if self.error is not None:
+            return NodeResult(node=self.node, error=self.error, reason=str(self.error))
         planned = version not in self.versions
         return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
 
@@ -400,8 +357,8 @@ class NodeUpload:
 
     def _result(self, work: Callable[[], tuple[str, ...]], *, version: str, uploaded: bool) -> NodeResult:
         try:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             spiders = work()
         except DistError as error:
             self._tell(Step.FAILED)

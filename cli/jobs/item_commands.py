@@ -223,9 +223,7 @@ def tail(
     """
     store = context.store
     row = store.crawl(crawl) if crawl is not None else latest(store)
-    nodes = {node.url: node for node in context.all_nodes}
-    folder = crawl_folder(context.root, row.id)
-    streams = ItemStreams(store=store, crawl=row, folder=folder, sender=context.sender, nodes=nodes, timeout=timeout)
+    streams = ItemStreams(context, row, timeout)
     show = Show(with_node=with_node)
     for stream, lines in streams.last(items):
         show.lines(stream, lines)

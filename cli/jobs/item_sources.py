@@ -79,8 +79,7 @@ class Stored:
 
     def _feed_url(self) -> str:
         """The crawl's feed URL, with the password if there is one; it must not be shown."""
-        asked = (self.crawl.options.get("settings") or {}).get(_FEED_URL)
-        found = str(asked) if asked else ""
+        found = str((self.crawl.options.get("settings") or {}).get(_FEED_URL) or "")
         if not found:
             lines, why = with_settings(self.root, "-m", "scrapy", "settings", "--get", _FEED_URL)
             if why:
@@ -115,7 +114,7 @@ THREADS = 32
 PAUSE = 10.0
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class ItemStream:
     """The items of one job, or one file of the producer."""
 
@@ -126,22 +125,12 @@ class ItemStream:
 
 
 class ItemStreams:
-    """All files of one crawl's items.
+    """All files of one crawl's items; timeout: seconds that a node gets for each block."""
 
-    Args:
-        store: has the crawl.
-        crawl: its row.
-        folder: its own, in the state folder.
-        sender: asks the nodes.
-        nodes: those of the project, by their address.
-        timeout: seconds for each block.
-    """
-
-    def __init__(
-        self, *, store: Store, crawl: Crawl, folder: Path, sender: Sender, nodes: dict[str, Node], timeout: float
-    ) -> None:
-        self._store, self._crawl, self._parts = store, crawl, folder / PARTS
-        self._sender, self._nodes, self._timeout = sender, nodes, timeout
+    def __init__(self, context: Context, crawl: Crawl, timeout: float) -> None:
+        self._store, self._crawl, self._timeout = context.store, crawl, timeout
+        self._sender, self._nodes = context.sender, {node.url: node for node in context.all_nodes}
+        self._parts = crawl_folder(context.root, crawl.id) / PARTS
         self._home = home_of(crawl.id, crawl.created)
         self._streams: dict[str, ItemStream] = {}  #: those that are read on, by job
         self._known: set[str] = set()  #: jobs whose items were shown or passed over
@@ -151,15 +140,14 @@ class ItemStreams:
 
     def last(self, count: int) -> Iterator[tuple[ItemStream, list[bytes]]]:
         """The last items: of those that grow as evenly as it goes, and where these are few, of the newest before."""
-        row = self._store.crawl(self._crawl.id)
         accepted = self._accepted()
         self._known |= {attempt.job for attempt in accepted}
-        self._find(row)
+        self._find(self._store.crawl(self._crawl.id))
         growing = list(self._streams.values())
-        rest = count - self._share(growing, count)
-        home = list(self._before(accepted, rest))
+        home = list(self._before(accepted, count - self._share(growing, count)))
         for stream in [*reversed(home), *growing]:
-            yield from self._drained(stream)
+            while (lines := self._ask([stream], lambda one: one.tap.more()).get(stream.job)) is not None:
+                yield stream, lines
 
     def news(self, row: Crawl) -> Iterator[tuple[ItemStream, list[bytes]]]:
         """All whole lines that came since the last time."""
@@ -230,15 +218,11 @@ class ItemStreams:
                 count -= tap.seek_last(count)
                 yield ItemStream(node=attempt.node, job=attempt.job, tap=tap, grows=False)
 
-    def _drained(self, stream: ItemStream) -> Iterator[tuple[ItemStream, list[bytes]]]:
-        while (lines := self._ask([stream], lambda one: one.tap.more()).get(stream.job)) is not None:
-            yield stream, lines
-
     def _ask(self, streams: Sequence[ItemStream], question: Callable[[ItemStream], T]) -> dict[str, T]:
         """What the streams answer, by job, in their order; a node that cannot be read is told once."""
         found: dict[str, T] = {}
-        for answer in sweep(range(len(streams)), lambda at: question(streams[at]), threads=THREADS):
-            stream = streams[answer.asked]
+        for answer in sweep(streams, question, threads=THREADS):
+            stream = answer.asked
             if answer.error is None:
                 self.broken.pop(stream.node, None)
                 found[stream.job] = answer.value  # type: ignore[assignment]  # an answer without an error has a value

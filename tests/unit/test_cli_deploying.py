@@ -16,8 +16,8 @@ A, B, C = (Node.parse(f"{host}:6800", name=name) for host, name in (("a", "web-a
 GOOD: dict[str, Any] = {"version": "v2", "default": "v2", "spiders": ("one",)}
 
 
-def result(*entries: NodeResult, version: str | None = "v2") -> RollOut:
-    return RollOut(version=version, results=entries)
+def result(*entries: NodeResult) -> RollOut:
+    return RollOut(entries)
 
 
 def failed(node: Node, error: DistError) -> NodeResult:
