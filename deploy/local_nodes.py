@@ -126,12 +126,8 @@ def up(
 ) -> tuple[Node, ...]:
     """Start local nodes until at least `count` run; returns all running ones.
 
-    Args:
-        state: the state folder.
-        count: number of nodes.
-        slots: process slots of each new node; by default the number of cores divided by `count`.
-        python: the interpreter that runs Scrapyd; by default this one.
-        timeout: seconds until a new node must answer.
+    A new node gets `slots` process slots, by default the number of cores divided by `count`, runs in the interpreter
+    `python`, by default this one, and must answer within `timeout` seconds.
 
     Raises:
         ConfigError: Scrapyd or psutil is not installed, or `count` or `slots` is below one.
@@ -166,11 +162,7 @@ def running(state: Path) -> tuple[Node, ...]:
 
 
 def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
-    """Stop all local nodes and their jobs; returns the names of the nodes that ran.
-
-    Args:
-        state: the state folder.
-        grace: seconds for jobs to shut down gracefully.
+    """Stop all local nodes and their jobs, which get `grace` seconds; returns the names of the nodes that ran.
 
     Raises:
         DistError: a node cannot be stopped.

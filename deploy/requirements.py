@@ -74,12 +74,9 @@ def redis_client(where: str) -> dict[str, bytes]:
 
 
 def read_requirements(project_root: Path) -> dict[str, bytes]:
-    """What requirements.txt names, as files for the egg: path -> content.
+    """What requirements.txt beside scrapy.cfg names, as files for the egg: path -> content.
 
     Scrapy and what it brings are left out.
-
-    Args:
-        project_root: the folder that holds scrapy.cfg and requirements.txt.
 
     Raises:
         ConfigError: there is no such file, pip fails, or a requirement is compiled.
@@ -95,9 +92,14 @@ def read_requirements(project_root: Path) -> dict[str, bytes]:
         wanted = [
             found for found in distributions(path=[folder]) if canonicalize_name(found.metadata["Name"]) not in known
         ]
-        _refuse_compiled(wanted)
-        files = {name: content for found in wanted for name, content in _files(found, Path(folder))}
-    return dict(sorted(files.items()))
+        compiled = sorted(found.metadata["Name"] for found in wanted if _is_compiled(found))
+        if compiled:
+            raise ConfigError(
+                "These requirements are compiled for one kind of machine and cannot travel in an egg:"
+                f" {', '.join(compiled)}. Take them out of {REQUIREMENTS} and install them on each node: pip install"
+                f" {' '.join(compiled)}."
+            )
+        return dict(sorted(pair for found in wanted for pair in _files(found, Path(folder))))
 
 
 def _install(project_root: Path, folder: Path, known: set[str]) -> None:
@@ -121,13 +123,7 @@ def _install(project_root: Path, folder: Path, known: set[str]) -> None:
 
 
 def _without(known: set[str], text: str, root: Path) -> str:
-    """The requirements that must be fetched, as lines for pip.
-
-    Args:
-        known: names of distributions that every node has.
-        text: the content of requirements.txt.
-        root: the folder of that file.
-    """
+    """The lines of requirements.txt in a folder that pip has to see: `known` are what every node has."""
     kept = []
     for line in text.replace("\\\n", "").splitlines():
         other = _OTHER_FILE.match(line.strip())
@@ -146,15 +142,6 @@ def _name_in(line: str) -> str | None:
     except InvalidRequirement:
         return None
     return canonicalize_name(found.name)
-
-
-def _refuse_compiled(found: Iterable[Distribution]) -> None:
-    names = sorted(entry.metadata["Name"] for entry in found if _is_compiled(entry))
-    if names:
-        raise ConfigError(
-            f"These requirements are compiled for one kind of machine and cannot travel in an egg: {', '.join(names)}. "
-            f"Take them out of {REQUIREMENTS} and install them on each node: pip install {' '.join(names)}."
-        )
 
 
 def _is_compiled(found: Distribution) -> bool:

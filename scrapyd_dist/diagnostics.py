@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NotFound, NotJson, TlsRefused
 from scrapyd_dist.scheduling.node_state import SKEW, NodeHealth, state_of
-from scrapyd_dist.scrapyd.versions import behind, is_crawls
+from scrapyd_dist.scrapyd.versions import behind, current, is_crawls, told_content
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.errors import NodeError
     from scrapyd_dist.nodes import Node
@@ -279,24 +279,13 @@ def _tls_remedy(node: Node, text: str) -> str:
     return _in_target(node, "ca = FILE, with the CA certificate, if it is of your own making")
 
 
-def fleet_findings(
-    exams: Sequence[NodeDiagnosis],
-    targets: Iterable[Node],
-    newest: Mapping[str, str | None],
-    same: Callable[[str, str], bool],
-) -> list[Finding]:
-    """Return findings that need all nodes to be compared.
-
-    Args:
-        exams: the exams of all nodes.
-        targets: all targets of scrapy.cfg.
-        newest: node name -> newest version of the project; None if the node has none.
-        same: returns whether two versions are the same code.
-    """
-    by_code: dict[str, list[str]] = {}
-    for node, version in newest.items():
-        if version is not None:
-            by_code.setdefault(next((one for one in by_code if same(one, version)), version), []).append(node)
+def fleet_findings(exams: Sequence[NodeDiagnosis], targets: Iterable[Node]) -> list[Finding]:
+    """Return findings that need all nodes to be compared; `targets` are all those of scrapy.cfg."""
+    by_code: dict[str, list[str]] = {}  # the first version with the code -> names of nodes
+    for exam in exams:
+        if version := current(exam.versions or (), exam.known):
+            same = (one for one in by_code if told_content(one) == told_content(version))
+            by_code.setdefault(next(same, version), []).append(exam.node.name)
     found = []
     if len(by_code) > 1:
         shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))

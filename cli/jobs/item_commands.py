@@ -19,7 +19,7 @@ from scrapyd_dist.store import Store
 
 from ..context import Context
 from ..crawls.crawl_options import outputs_of
-from ..crawls.producer_process import crawl_folder, latest, lives
+from ..crawls.producer_process import latest, lives
 from ..options import Timeout, crawls, group
 from ..output import Output, complain, put_values, say
 from .item_pull import pull

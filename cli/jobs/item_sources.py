@@ -14,9 +14,7 @@ from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own
 from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
-from scrapyd_dist.nodes import Node
-from scrapyd_dist.store import Store
-from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.transports import sweep
 
 from ..context import Context, with_settings
 from ..crawls.producer_process import crawl_folder

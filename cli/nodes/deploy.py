@@ -11,15 +11,14 @@ from typing import Annotated, Any, Optional
 
 import typer
 from scrapyd_dist.deploy import egg as eggs
-from scrapyd_dist.deploy import requirements, rollout
+from scrapyd_dist.deploy import requirements
 from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs
-from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
-from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest, Step
+from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutInterrupted, RollOutRequest, Step, ensure, names_by
 
-from scrapyd_dist.config import ProjectConfig, state_dir
+from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node
@@ -30,7 +29,8 @@ from ..crawls.wording import counted
 from ..options import Json, Project, Quiet, in_panel, nodes
 from ..output import complain, on_terminal, put_json, say, table
 
-_DONE = {"present", "uploaded", "failed"}
+#: the last step of a node, but where that is undone
+_DONE = {Step.PRESENT, Step.UPLOADED, Step.FAILED}
 #: names in the line beside the bar
 _SHOWN = 4
 
@@ -47,9 +47,9 @@ def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
         done = count(1)
 
         def say_step(node: Node, step: Step) -> None:
-            if step.value in _DONE:
+            if step in _DONE:
                 say(f"{next(done)} of {nodes}: {node.name} {step.value}")
-            elif step.value == "undone":
+            elif step is Step.UNDONE:
                 say(f"{node.name} undone")
 
         yield say_step
@@ -65,12 +65,12 @@ def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
         task, busy = progress.add_task("", total=nodes), dict[str, str]()
 
         def note(node: Node, step: Step) -> None:
-            if step.value in _DONE or step.value == "undone":
+            if step in _DONE or step is Step.UNDONE:
                 busy.pop(node.name, None)
             else:
                 busy[node.name] = step.value
             words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
-            progress.update(task, advance=step.value in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+            progress.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
 
         yield note
 
@@ -79,17 +79,17 @@ def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
 WOULD_CHANGE = 10
 #: a node's last step -> its meaning after Ctrl-C
 _AT_CTRL_C = {
-    "uploaded": "has it",
-    "present": "has it",
-    "failed": "failed",
-    "undone": "had it, and it was deleted again",
-    "asking": "was not sent it",
+    Step.UPLOADED: "has it",
+    Step.PRESENT: "has it",
+    Step.FAILED: "failed",
+    Step.UNDONE: "had it, and it was deleted again",
+    Step.ASKING: "was not sent it",
 }
 
 
 def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, quiet: bool) -> None:
     """Print the document, or a table and what has to be known of it."""
-    rows = [_row(entry, project) for entry in result.results]
+    rows = [node_row(entry, project) for entry in result.results]
     if as_json:
         put_json({"project": project, "version": result.version, "dry_run": wish.dry_run, "nodes": rows})
     elif not quiet:
@@ -100,11 +100,15 @@ def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, 
     if result.failures and result.ready:
         say("The others have it. Once that is put right, `sdist deploy-all --only-missing` brings it to those without.")
     if len(result.spider_lists) > 1:
-        lists = [f"{', '.join(on)}: {', '.join(found) or 'none'}" for found, on in result.spider_lists.items()]
-        told = "; ".join(lists)
-        complain(f"The same version has different spiders on different nodes ({told}). Does its code look at its node?")
-    if wish.atomic and result.failed:
-        _say_undone(result)
+        lists = "; ".join(f"{', '.join(on)}: {', '.join(found) or 'none'}" for found, on in result.spider_lists.items())
+        complain(
+            f"The same version has different spiders on different nodes ({lists}). Does its code look at its node?"
+        )
+    if undone := [entry.node.name for entry in result.results if entry.undone]:
+        say(f"Undone, since not every node could have it: {', '.join(undone)}.")
+    for entry in result.results:
+        if entry.stays:
+            complain(f"{entry.node.name} was not undone: {entry.stays}.")
     if not quiet and not wish.dry_run:
         _say_defaults(result)
 
@@ -118,27 +122,15 @@ def exit_code_of(result: RollOut) -> int:
     return exit_code(total, errors) or (3 if len(result.spider_lists) > 1 else 0)
 
 
-def present_document(seen: Sequence[NodeVersions], project: str) -> dict[str, Any]:
-    """The same document as `tell`, of nodes to which nothing was sent."""
-    rows = [
-        {"name": entry.node.name, "url": entry.node.url, "project": entry.project, "state": "present",
-         "version": entry.default, "default": entry.default, "spiders": None, "reason": ""}
-        for entry in seen
-    ]  # fmt: skip
-    names = {entry.default for entry in seen}
-    version = names.pop() if len(names) == 1 else None
-    return {"project": project, "version": version, "dry_run": False, "nodes": rows}
-
-
-def _row(result: NodeResult, project: str) -> dict[str, Any]:
+def node_row(result: NodeResult, project: str) -> dict[str, Any]:
+    """The document of one node."""
     known = result.error is None and not result.undone and bool(result.spiders or result.default)
-    states = {"failed": result.error is not None, "undone": result.undone, "missing": result.planned,
-              "uploaded": result.uploaded, "present": True}  # fmt: skip
+    states = {"failed": result.error, "undone": result.undone, "missing": result.planned, "uploaded": result.uploaded}
     return {
         "name": result.node.name,
         "url": result.node.url,
         "project": result.node.project or project,
-        "state": next(state for state, holds in states.items() if holds),
+        "state": next((state for state, holds in states.items() if holds), "present"),
         "version": result.version,
         "default": result.default,
         "spiders": len(result.spiders) if known else None,
@@ -146,21 +138,9 @@ def _row(result: NodeResult, project: str) -> dict[str, Any]:
     }
 
 
-def _say_undone(result: RollOut) -> None:
-    names = [entry.node.name for entry in result.results if entry.undone]
-    if names:
-        say(f"Undone, since not every node could have it: {', '.join(names)}.")
-    for entry in result.results:
-        if entry.stays:
-            complain(f"{entry.node.name} was not undone: {entry.stays}.")
-
-
 def _say_defaults(result: RollOut) -> None:
     """Name the nodes whose default is another version: Scrapyd runs what sorts last."""
-    others: dict[str, list[str]] = {}
-    for entry in result.ready:
-        if entry.default not in {None, entry.version}:
-            others.setdefault(f"{entry.default}", []).append(entry.node.name)
+    others = names_by((one.default, one.node) for one in result.ready if one.default not in {None, one.version})
     for version, names in others.items():
         say(
             f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs that name no version "
@@ -236,18 +216,17 @@ def deploy_all(context: Context, asked: DeployOptions) -> None:
 
 
 def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> None:
-    found = context.project
+    root, state = context.root, state_dir(context.root)
     name, nodes = context.project_nodes(targets, asked.project)
-    state = state_dir(found.root)
     if asked.only_missing:
         saved = _last_sent(name, state, asked.version)
         egg, kept_name = saved.read(), saved.version
     else:
-        egg, kept_name = _built(found, state, asked), None
+        egg, kept_name = _built(context, asked), None
     names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
     kinds = {label for label in names.values() if label in {"GIT", "HG"}}
     wish = RollOutRequest(
-        label=describe(found.root, min(kinds)) if kinds else "",
+        label=describe(root, min(kinds)) if kinds else "",
         given={node: sanitised(label) for node, label in names.items() if label and label not in kinds},
         only_missing=asked.only_missing,
         atomic=asked.atomic,
@@ -258,20 +237,19 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
         done = "Took the kept egg of" if asked.only_missing else "Built"
         say(f"{done} {name}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")
     progress = not (asked.no_progress or asked.quiet)
-    result = roll_out(found, name, nodes, egg, state, asked.timeout, wish, progress=progress)
+    result = roll_out(root, name, nodes, egg, asked.timeout, wish, progress=progress)
     tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
     raise typer.Exit(exit_code_of(result))
 
 
-def _built(found: ProjectConfig, state: Path, asked: DeployOptions) -> Egg:
-    extra: dict[str, bytes] = {}
+def _built(context: Context, asked: DeployOptions) -> Egg:
+    root, extra = context.root, dict[str, bytes]()
     with suppress(ConfigError):  # an address that the settings compute: the crawl itself brings the code that it needs
-        extra = redis_client(where(found.root))
+        extra = redis_client(where(root))
     if asked.include_dependencies:
-        extra.update(requirements.read_requirements(found.root))
-    return eggs.build(
-        found.root, found.settings_module, key=state_key(state), requirements=extra, use_setup_py=asked.use_setup_py
-    )
+        extra.update(requirements.read_requirements(root))
+    settings, key = context.project.settings_module, state_key(state_dir(root))
+    return eggs.build(root, settings, key=key, requirements=extra, use_setup_py=asked.use_setup_py)
 
 
 def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
@@ -287,27 +265,17 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
 
 
 def roll_out(
-    found: ProjectConfig,
-    project: str,
-    nodes: Sequence[Node],
-    egg: Egg,
-    state: Path,
-    timeout: float,
-    wish: RollOutRequest,
-    *,
-    progress: bool,
+    root: Path, project: str, nodes: Sequence[Node], egg: Egg, timeout: float, wish: RollOutRequest, *, progress: bool
 ) -> RollOut:
     """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
-    dirty = not wish.only_missing and is_dirty(found.root)
+    dirty, state = not wish.only_missing and is_dirty(root), state_dir(root)
     try:
         with bar(len(nodes), shown=progress) as note:
-            return rollout.ensure(
-                nodes, project, egg, state=state, dirty=dirty, timeout=timeout, wish=wish, progress=note
-            )
-    except rollout.RollOutInterrupted as known:
+            return ensure(nodes, project, egg, state=state, dirty=dirty, timeout=timeout, wish=wish, progress=note)
+    except RollOutInterrupted as known:
         groups: dict[str, list[str]] = {}
         for name, step in known.steps.items():
-            groups.setdefault(_AT_CTRL_C.get(step.value, "not known yet"), []).append(name)
+            groups.setdefault(_AT_CTRL_C.get(step, "not known yet"), []).append(name)
         told = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items())
         complain(
             f"Interrupted. The version {known.version} so far: {told}. A node that was being sent it goes on by itself."

@@ -22,7 +22,6 @@ from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
-from scrapyd_dist.scrapyd.versions import current, told_content
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, known_times, quick_project
@@ -262,10 +261,7 @@ def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeo
 def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool) -> list[Finding]:
     """All findings, the worst first."""
     now = datetime.now(timezone.utc)
-    latest = {one.node.name: current(one.versions, one.known) for one in exams if one.versions}
-    together = fleet_findings(
-        exams, found.targets if every else (), latest, lambda a, b: told_content(a) == told_content(b)
-    )
+    together = fleet_findings(exams, found.targets if every else ())
     order = {one.node.name: number for number, one in enumerate(exams)}
     results = [*(result for one in exams for result in findings(one, now)), *together]
     return sorted(results, key=lambda result: (result.severity.order, order.get(result.node, len(order))))

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
-from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, in_use
-from scrapyd_dist.deploy.rollout import RollOut, RollOutRequest
+from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, VersionUse, in_use
+from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest, names_by
 
 from scrapyd_dist.config import state_dir
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
 from ..context import Context, exit_code, known_times, must_answer, version_lookup
 from ..crawls.wording import counted
 from ..options import DryRun, Nodes, Project, Quiet, Yes
 from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
-from .deploy import RETRIES, exit_code_of, present_document, roll_out, tell
+from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
 
 #: `--check` found a difference
 DIFFERS = 10
@@ -50,38 +51,35 @@ def versions(
 
     Example: sdist versions --check
     """
-    found = context.project
     name, nodes = context.project_nodes(node, project)
     seen = node_versions.look(nodes, name, timeout=timeout)
-    uses = version_lookup(found)
-    known = known_times(found.root, nodes, name)
+    version_of = version_lookup(context.project)
+    uses = {entry.node: in_use(entry, version_of) for entry in seen}
+    known = known_times(context.root, nodes, name)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
-    document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls}
-    if not output.document({**document, "nodes": [_row(entry, uses, known) for entry in seen]}):
-        _show_versions(seen, name, uses)
+    rows = [
+        {
+            "name": entry.node.name,
+            "url": entry.node.url,
+            "project": entry.project,
+            "versions": entry.versions,
+            "default": entry.default,
+            "newest": current(entry.versions, known),
+            "jobs": uses[entry.node].jobs,
+            "jobs_of_unknown_version": uses[entry.node].unknown,
+            "reason": str(entry.error or ""),
+        }
+        for entry in seen
+    ]
+    document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls, "nodes": rows}
+    if not output.document(document):
+        _show_versions([entry for entry in seen if entry.error is None], uses, name)
     errors = [entry.error for entry in seen]
     complain_each([*differing, *crawls, *errors])
     raise typer.Exit(DIFFERS if check and differing else exit_code(len(seen), errors))
 
 
-def _row(seen: NodeVersions, version_of: Callable[[str], str | None], known: Mapping[str, float]) -> dict[str, Any]:
-    use = in_use(seen, version_of)
-    return {
-        "name": seen.node.name,
-        "url": seen.node.url,
-        "project": seen.project,
-        "versions": list(seen.versions),
-        "default": seen.default,
-        "newest": current(seen.versions, known),
-        "jobs": use.jobs,
-        "jobs_of_unknown_version": use.unknown,
-        "reason": str(seen.error or ""),
-    }
-
-
-def _show_versions(seen: Sequence[NodeVersions], project: str, version_of: Callable[[str], str | None]) -> None:
-    answered = [entry for entry in seen if entry.error is None]
-
+def _show_versions(answered: Sequence[NodeVersions], uses: Mapping[Node, VersionUse], project: str) -> None:
     def order(name: str) -> tuple[int, str]:  # what Scrapyd sorts last, as far as one node tells it, stands first
         places = [len(one.versions) - one.versions.index(name) for one in answered if name in one.versions]
         return min(places), name
@@ -92,19 +90,19 @@ def _show_versions(seen: Sequence[NodeVersions], project: str, version_of: Calla
     if not names:
         return
     if len(answered) <= _COLUMNS:
-        rows = [(name, *(_cell(entry, name, version_of) for entry in answered)) for name in names]
+        rows = [(name, *(_cell(entry, name, uses[entry.node]) for entry in answered)) for name in names]
         table(("version", *(entry.node.name for entry in answered)), rows)
     else:
         table(("version", "nodes", "default on", "missing on"), [_counts(name, answered) for name in names])
     for entry in answered:
-        if unknown := in_use(entry, version_of).unknown:
+        if unknown := uses[entry.node].unknown:
             put(f"{entry.node.name}: {len(unknown)} running, of a version that Scrapyd does not tell")
 
 
-def _cell(seen: NodeVersions, name: str, version_of: Callable[[str], str | None]) -> str:
+def _cell(seen: NodeVersions, name: str, use: VersionUse) -> str:
     if name not in seen.versions:
         return "-"
-    jobs = len(in_use(seen, version_of).jobs.get(name, ()))
+    jobs = len(use.jobs.get(name, ()))
     return ("default" if name == seen.default else "has it") + (f", {jobs} jobs" if jobs else "")
 
 
@@ -128,9 +126,8 @@ def spiders(
 
     Example: sdist spiders --json
     """
-    found = context.project
     name, nodes = context.project_nodes(node, project)
-    known = known_times(found.root, nodes, name)
+    known = known_times(context.root, nodes, name)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
     good = [entry for entry in lists if entry.error is None]
     rows = [
@@ -149,8 +146,8 @@ def spiders(
     if not output.document({"project": name, "spiders": rows, "nodes": told}) and good:
         cells = [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows]
         table(("spider", "nodes", "missing on"), cells)
-        for one in dict.fromkeys(entry.version for entry in good):
-            say(f"{one}: {', '.join(entry.node.name for entry in good if entry.version == one)}")
+        for one, names in names_by((entry.version, entry.node) for entry in good).items():
+            say(f"{one}: {', '.join(names)}")
     errors = [entry.error for entry in lists]
     complain_each(errors)
     raise typer.Exit(exit_code(len(lists), errors))
@@ -176,27 +173,35 @@ def rollback(
 
     Example: sdist rollback
     """
-    found = context.project
     name, nodes = context.project_nodes(None, project)
-    state = state_dir(found.root)
+    state = state_dir(context.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
     must_answer(len(seen), [entry.error for entry in seen])
-    known = known_times(found.root, nodes, name)
+    known = known_times(context.root, nodes, name)
     kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
     saved = choose(kept, version, _current(seen, known), folder=state / "eggs")
     egg = saved.read()
     if all(_runs(entry, egg.content_hash, known) for entry in seen):
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
-        output.document(present_document(seen, name))
+        present = [NodeResult(node=one.node, version=one.default, default=one.default) for one in seen]
+        rows = [{**node_row(one, name), "spiders": None} for one in present]
+        document = {"project": name, "version": RollOut(present).version, "dry_run": False, "nodes": rows}
+        output.document(document)
         raise typer.Exit
     there = [name for entry in seen for name in entry.versions]
     again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), there))
     wish = RollOutRequest(given={node.name: again for node in nodes}, retries=RETRIES, dry_run=dry_run)
     if not quiet:
         say(f"Sending {saved.version} again as {again} …")
-    result = roll_out(found, name, nodes, egg, state, timeout, wish, progress=not quiet)
+    result = roll_out(context.root, name, nodes, egg, timeout, wish, progress=not quiet)
     tell(result, name, wish, as_json=output.as_json, quiet=quiet)
-    raise typer.Exit(exit_code_of(result) or _not_current(result))
+    wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
+    if wrong:
+        complain(
+            f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
+            f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
+        )
+    raise typer.Exit(exit_code_of(result) or (3 if wrong else 0))
 
 
 def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
@@ -209,17 +214,6 @@ def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> 
     """Whether this code was deployed last on a node, and runs there by default."""
     names = (seen.default, current(seen.versions, known))
     return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
-
-
-def _not_current(result: RollOut) -> int:
-    """Return 3 if jobs that name no version would still run another one, else 0."""
-    wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
-    if wrong:
-        complain(
-            f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
-            f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
-        )
-    return 3 if wrong else 0
 
 
 def prune(
@@ -242,11 +236,10 @@ def prune(
 
     Example: sdist prune --keep 5
     """
-    found = context.project
     name, nodes = context.project_nodes(node, project)
-    version_of = version_lookup(found)
+    version_of = version_lookup(context.project)
     seen = node_versions.look(nodes, name, timeout=timeout)
-    known = known_times(found.root, nodes, name)
+    known = known_times(context.root, nodes, name)
     plans = [node_versions.plan(entry, keep, version_of, known) for entry in seen]
     doomed = sum(len(entry.versions) for entry in plans)
     if doomed and not dry_run:
@@ -254,6 +247,7 @@ def prune(
             _confirm(plans, doomed)
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
     _tell(plans, name, output=output, dry_run=dry_run)
+    complain_each(entry.error for entry in plans)
     if dry_run and doomed:
         raise typer.Exit(WOULD_CHANGE)
     raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans]))
@@ -282,22 +276,18 @@ def _tell(plans: Sequence[Pruning], project: str, *, output: Output, dry_run: bo
         }
         for entry in plans
     ]
-    if not output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
-        rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
-        if rows:
-            table(("node", "would be deleted" if dry_run else "deleted"), rows)
-        elif not any(entry.error for entry in plans):
-            say("There is nothing to delete.")
-        for entry in plans:
-            _say_held(entry)
-    complain_each(entry.error for entry in plans)
-
-
-def _say_held(entry: Pruning) -> None:
-    for version, jobs in entry.use.jobs.items():
-        say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
-    if entry.use.unknown:
-        say(
-            f"{entry.node.name}: everything stays; of {', '.join(entry.use.unknown)}, which runs there, Scrapyd does "
-            "not tell the version. Run this again when it has ended."
-        )
+    if output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
+        return
+    rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
+    if rows:
+        table(("node", "would be deleted" if dry_run else "deleted"), rows)
+    elif not any(entry.error for entry in plans):
+        say("There is nothing to delete.")
+    for entry in plans:
+        for version, jobs in entry.use.jobs.items():
+            say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
+        if entry.use.unknown:
+            say(
+                f"{entry.node.name}: everything stays; of {', '.join(entry.use.unknown)}, which runs there, Scrapyd"
+                " does not tell the version. Run this again when it has ended."
+            )

@@ -178,10 +178,12 @@ def test_https_where_no_tls_is_spoken() -> None:
 def test_a_fleet_that_is_mixed() -> None:
     other = Node.parse("web2", name="web2")
     exams = [WELL, replace(WELL, node=other)]
-    same = fleet_findings(exams, [LOCAL, other], {"web1": "a", "web2": "a"}, str.__eq__)
+    same = fleet_findings(exams, [LOCAL, other])
     assert [(one.topic, one.node) for one in same] == [("names", "web1, web2")]  # both call themselves web1
-    mixed = fleet_findings(exams[:1], [LOCAL], {"web1": "a", "web2": "b", "web3": None}, str.__eq__)
-    assert [one.topic for one in mixed] == ["versions"]
-    assert "a on web1; b on web2" in mixed[0].text
-    twice = fleet_findings([], [LOCAL, replace(LOCAL, name="again")], {}, str.__eq__)
+    (mixed, *_) = fleet_findings(
+        [WELL, replace(WELL, node=other, versions=("b",)), replace(WELL, versions=())], [LOCAL]
+    )
+    assert mixed.topic == "versions"
+    assert "a on web1; b on web2" in mixed.text
+    twice = fleet_findings([], [LOCAL, replace(LOCAL, name="again")])
     assert twice[0].remedy == "scrapy.cfg: remove [deploy:again]"
