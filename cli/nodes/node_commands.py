@@ -15,9 +15,8 @@ import typer
 
 from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scheduling.node_state import SKEW
-from scrapyd_dist.transports import Sender
 
 from ..context import Context, added, exit_code, known_times, names_of, quick_project, unused_local
 from ..node_status import TIMEOUT, IdleWatch, NodeStatus, ask_nodes, exit_code_of, look, moment, newest_of, recognise
@@ -111,19 +110,25 @@ def drain(
     limit = seconds("--timeout", timeout)
     nodes = context.nodes_or_all(node, everyone=all_, verb="drain")
     known, now = context.node_records, time.time()
-    since = {one.name: context.draining.get(one.name) or now for one in nodes}
+    records = {one.name: known.get(one.name) or NodeRecord(name=one.name) for one in nodes}
+    since = {name: record.draining or now for name, record in records.items()}
     context.remember({name: {"draining": at} for name, at in since.items()})
-    delays = {name: record.start_delay for name, record in known.items()}
-    waited = [DrainResult(node=one, idle=IdleWatch(start_delay=delays.get(one.name, 0.0))) for one in nodes]
+    waited = [DrainResult(node=one, idle=IdleWatch(start_delay=records[one.name].start_delay)) for one in nodes]
+    # A crawl that runs may be sending it a last job, so it has to stay empty for a while.
+    settled = SETTLED if not no_wait and any(not crawl.state.ended for crawl in context.store.crawls()) else 0.0
     sender = context.sender_within(connect_timeout)
-    code = 0
+
+    def all_over() -> bool:
+        left = {one.node: one for one in waited if not one.over}
+        for seen in ask_nodes(sender, list(left), None, ANSWER):
+            left[seen.node].saw(seen, time.time(), settled)
+        return all(one.over for one in waited)
+
+    end = 0.0 if no_wait else float("inf") if limit is None else time.monotonic() + limit
     try:
-        if no_wait:
-            _look(sender, waited, settled=0.0)
-        else:
-            # A crawl that runs may be sending it a last job, so it has to stay empty for a while.
-            running = any(not crawl.state.ended for crawl in context.store.crawls())
-            code = _wait(sender, waited, limit, settled=SETTLED if running else 0.0)
+        with waiting(LINE_EVERY) as show:
+            over = poll_until(all_over, EVERY, deadline=end, meanwhile=lambda: show(_texts(waited)))
+        code = 0 if over or no_wait else 124
     except KeyboardInterrupt:
         code = 130
     _tell(waited, since, code, output, waited_for=not no_wait)
@@ -133,28 +138,8 @@ def drain(
     raise typer.Exit(code)
 
 
-def _wait(sender: Sender, waited: Sequence[DrainResult], limit: float | None, *, settled: float) -> int:
-    """Look at the nodes until there is nothing to wait for; the exit code of the waiting itself."""
-
-    def left() -> list[DrainResult]:
-        return [one for one in waited if not one.over]
-
-    def all_over() -> bool:
-        _look(sender, left(), settled=settled)
-        return not left()
-
-    end = float("inf") if limit is None else time.monotonic() + limit
-    with waiting(LINE_EVERY) as show:
-        over = poll_until(
-            all_over, EVERY, deadline=end, meanwhile=lambda: show("; ".join(one.text() for one in left()))
-        )
-    return 0 if over else 124
-
-
-def _look(sender: Sender, waited: Sequence[DrainResult], *, settled: float) -> None:
-    by_node = {one.node: one for one in waited}
-    for seen in ask_nodes(sender, list(by_node), None, ANSWER):
-        by_node[seen.node].saw(seen, time.time(), settled)
+def _texts(waited: Sequence[DrainResult]) -> str:
+    return "; ".join(one.text() for one in waited if not one.over)
 
 
 def _tell(
@@ -169,8 +154,7 @@ def _tell(
     for one in waited:
         if one.error is not None:
             complain(f"{one.error} What it still runs is not known; the drain is in force all the same.")
-    for one in waited:
-        if one.state == "wedged":
+        elif one.state == "wedged":
             complain(
                 f"{one.node}: {one.pending} jobs wait there and none is started, so it will never be empty. Its "
                 "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist cancel`. The drain is "
@@ -243,22 +227,16 @@ def list_nodes(
 
 def _show(seen: Sequence[NodeStatus], newest: str | None) -> None:
     names = ("name", "state", "running", "pending", "finished", "slots")
-    skewed = any(clock(one.skew) for one in seen)
+    clocks = ("clock",) if any(clock(one.skew) for one in seen) else ()
     rows = []
     for one in seen:
         row = one.document(newest)
+        latency = None if one.latency is None else f"{row['latency_ms']:.0f} ms"
         version = f"{row['version'] or 'none'} (drift)" if row["drift"] else row["version"]
-        rows.append(
-            (
-                *(row[name] for name in names),
-                None if one.latency is None else f"{row['latency_ms']:.0f} ms",
-                None if row["drift"] is None else version,
-                *((clock(one.skew),) if skewed else ()),
-                one.node.url,
-                one.short,
-            )
-        )
-    table((*names, "latency", "version", *(("clock",) if skewed else ()), "url", ""), rows)
+        known = None if row["drift"] is None else version
+        skew = [clock(one.skew) for _ in clocks]
+        rows.append((*(row[name] for name in names), latency, known, *skew, one.node.url, one.short))
+    table((*names, "latency", "version", *clocks, "url", ""), rows)
     troubles = [f"{one.node}: {one.reason}" for one in seen if one.reason]
     for text in troubles[:SAID]:
         complain(text)
