@@ -18,7 +18,7 @@ from scrapyd_dist.errors import ConfigError, DistError, NodeError, NoNodeReachab
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Call, Jobs
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
 from scrapyd_dist.settings import unknown
@@ -76,12 +76,13 @@ class JobFleet:
 
     def _common(self, wanted: str | None) -> str:
         """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it."""
-        names = [seen.versions or () for seen in self._seen.values()]
-        common = [name for name in names[0] if all(name in others for others in names)]
+        versions = {node: seen.versions or () for node, seen in self._seen.items()}
+        first, *others = versions.values()
+        common = [name for name in first if all(name in other for other in others)]
         if wanted is not None:
             kept = sanitised(wanted)
             if kept not in common:
-                lack = ", ".join(node.name for node, seen in self._seen.items() if kept not in (seen.versions or ()))
+                lack = ", ".join(node.name for node, names in versions.items() if kept not in names)
                 raise NothingMatched(f"The version {wanted!r} is not on {lack}. `sdist deploy-all` brings code there.")
             return kept
         chosen = current(common, self.known)
@@ -129,14 +130,14 @@ class JobFleet:
             raise self.errors[0]
         found: dict[str, Node] = {}
 
-        def jobs(node: Node) -> Jobs:
-            return self.sender.send(node, api.listjobs(node.project), timeout=self.timeout)
+        def spiders(node: Node) -> list[str]:
+            jobs = self.sender.send(node, api.listjobs(node.project), timeout=self.timeout)
+            return [job.spider for job in (*jobs.pending, *jobs.running)]
 
-        for answer in sweep([*self._seen, *self.draining], jobs):
+        for answer in sweep([*self._seen, *self.draining], spiders):
             if answer.error is not None:
                 raise answer.error
-            if answer.value is not None:
-                found |= {job.spider: answer.asked for job in (*answer.value.pending, *answer.value.running)}
+            found |= dict.fromkeys(answer.value or (), answer.asked)
         return found
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
@@ -148,11 +149,9 @@ class JobFleet:
         """
         if all_nodes:
             return list(self._seen)
-        nodes = list(self._seen)
-        if name is not None:
-            nodes = [node for node in nodes if node.name == name]
-            if not nodes:
-                raise self._absent(name)
+        nodes = [node for node in self._seen if name is None or node.name == name]
+        if name is not None and not nodes:
+            raise self._absent(name)
         chosen = min(nodes, key=self._load)
         self._given[chosen.url] += 1
         return [chosen]
@@ -238,7 +237,7 @@ class PostedJob:
 
     wish: JobRow
     node: Node
-    job: str
+    job: str  #: its id; empty where it is skipped
     state: str = "scheduled"
     reason: str = ""
     error: NodeError | None = None
@@ -296,20 +295,17 @@ def schedule(
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
-    nodes, sender = context.nodes(node), context.sender
+    nodes = context.nodes(node)
     name = project_name(context.project, nodes, project)
     fleet = _fleet(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
     fleet.ask(version)
     wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
     jobs = _placed(fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
-    send(sender, jobs, fleet, timeout)
+    _send(jobs, fleet)
     _tell(jobs, fleet, output)
-    errors = [job.error for job in jobs]
+    missed = fleet.errors if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
-    if all_nodes:
-        errors += fleet.errors
-        posted += len(fleet.errors)
-    raise typer.Exit(exit_code(posted, errors))
+    raise typer.Exit(exit_code(posted + len(missed), [*(job.error for job in jobs), *missed]))
 
 
 def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
@@ -357,7 +353,7 @@ def _placed(fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unles
     return jobs
 
 
-def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: float) -> None:
+def _send(jobs: Sequence[PostedJob], fleet: JobFleet) -> None:
     """Post them, side by side; what is refused or lost is written into the job.
 
     Raises:
@@ -369,24 +365,23 @@ def send(sender: Sender, jobs: Sequence[PostedJob], fleet: JobFleet, timeout: fl
             args=job.wish.args, priority=job.wish.priority,
         ))
         for job in jobs
-        if job.state == "scheduled"
+        if job.job
     ]  # fmt: skip
-    threads = 4 * len(fleet.nodes)  # so that no node is run over
-    for answer in sweep(calls, lambda one: _post(sender, *one, timeout), threads=threads):
+
+    def post(one: tuple[PostedJob, Call[str]]) -> None:
+        job, call = one
+        try:
+            fleet.sender.send(job.node, call, timeout=fleet.timeout)
+        except NodeError as error:
+            # The answer was lost, and perhaps not the job: only the node knows.
+            asked = api.status(job.job, job.node.project)
+            if not error.maybe_accepted or fleet.sender.send(job.node, asked, timeout=fleet.timeout) is None:
+                raise
+
+    for answer in sweep(calls, post, threads=4 * len(fleet.nodes)):  # so that no node is run over
         if answer.error is not None:
             job, _ = answer.asked
             job.state, job.reason, job.error = "failed", answer.error.short, answer.error
-
-
-def _post(sender: Sender, job: PostedJob, call: Call[str], timeout: float) -> None:
-    try:
-        sender.send(job.node, call, timeout=timeout)
-    except NodeError as error:
-        # The answer was lost, and perhaps not the job: only the node knows.
-        if not error.maybe_accepted:
-            raise
-        if sender.send(job.node, api.status(job.job, job.node.project), timeout=timeout) is None:
-            raise
 
 
 def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
@@ -395,7 +390,7 @@ def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
          "version": fleet.version, "state": job.state, "reason": job.reason}
         for job in jobs
     ]  # fmt: skip
-    cells = [[row[name] for name in ("node", "spider", "job", "state", "reason")] for row in rows]
+    cells = [(job.node.name, job.wish.spider, job.job or None, job.state, job.reason) for job in jobs]
     output.table({"version": fleet.version, "jobs": rows}, ("node", "spider", "job", "state", ""), cells)
     complain_each([*fleet.errors, *(job.error for job in jobs)])
     begun = [job for job in jobs if job.state == "scheduled"]

@@ -6,7 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import NodeError
@@ -16,20 +20,15 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress.node_progress import Rate
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Jobs, JobState
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code
 from ..crawls.live_view import LiveView, View, remark
 from ..crawls.watcher import WatchOptions, looked_out_for
 from ..crawls.wording import clock, counted
-from ..jobs.job_list import TIMEOUT, Listed, fetch_report
+from ..jobs.job_list import TIMEOUT, fetch_report
 from ..node_status import NodeStatus, recognise
 from ..output import Output, complain_each, on_terminal, one_line, put_json, say, table
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
@@ -50,7 +49,7 @@ _STYLES = {"up": "green", "down": "red", "refused": "red", "wedged": "red", "dra
 class JobLook:
     """One job that runs, and what is known of it; pages, items and rates are those of a worker's report."""
 
-    row: Listed
+    place: Place
     report: WorkerReport | None = None
     silent: float | None = None  #: seconds since its report, or its log, changed
     trouble: str = ""  #: why nothing is known
@@ -64,7 +63,7 @@ class JobLook:
         home: its crawl's folder in the node's logs, if the store knows the crawl; now: by the monotonic clock.
         """
         self.trouble = ""
-        place = self.row.place
+        place = self.place
         try:
             report = fetch_report(sender, place, home, most=REPORT_MAX, timeout=timeout) if home else None
             if report is not None:
@@ -95,7 +94,7 @@ class JobLook:
         return (self.silent or 0.0) >= STALL
 
     def document(self) -> dict[str, Any]:
-        place, report = self.row.place, self.report
+        place, report = self.place, self.report
         rates = [round(rate, 1) for rate in self._rates] if self._rates else [None, None, None]
         return {
             "job": place.job,
@@ -128,19 +127,15 @@ class NodeLook:
             load = self.seen.load
             numbers = (load.pending, load.running, load.finished) if load else None
             if numbers != self._load or self._listed_at is None or now - self._listed_at >= LIST:
-                self._take(sender.send(self.seen.node, api.listjobs(), timeout=timeout))
+                jobs = sender.send(self.seen.node, api.listjobs(), timeout=timeout)
+                places = [
+                    Place(node=self.seen.node, project=job.project, spider=job.spider, job=job.id)
+                    for job in jobs.running
+                ]
+                self.jobs = {place.job: self.jobs.get(place.job) or JobLook(place=place) for place in places}
                 self._load, self._listed_at = numbers, now
         except NodeError as error:
             self.seen.load, self.seen.error = None, error
-
-    def _take(self, jobs: Jobs) -> None:
-        running = {job.id: job for job in jobs.running}
-        for gone in self.jobs.keys() - running.keys():
-            del self.jobs[gone]
-        for name, job in running.items():
-            place = Place(node=self.seen.node, project=job.project, spider=job.spider, job=name)
-            row = Listed(place=place, state=JobState.RUNNING, started=job.start_time)
-            self.jobs.setdefault(name, JobLook(row=row))
 
     def document(self) -> dict[str, Any]:
         row = self.seen.document()
@@ -161,16 +156,12 @@ class FleetLook:
     def look(self) -> None:
         now, sender = time.monotonic(), self.context.sender
         looks = [self._looks.setdefault(node.url, NodeLook(seen=NodeStatus(node=node))) for node in self.nodes]
-        for _ in sweep(looks, lambda one: one.look(sender, now, TIMEOUT)):
-            pass
+        list(sweep(looks, lambda one: one.look(sender, now, TIMEOUT)))
         recognise(self.context, sender, [one.seen for one in looks], TIMEOUT)
         jobs = [job for one in looks if one.seen.load for job in one.jobs.values()]
-        self._learn_homes({job.row.place.crawl for job in jobs} - {None})
+        self._learn_homes({job.place.crawl for job in jobs} - {None})
         homes = self._homes
-        for _ in sweep(
-            jobs, lambda job: job.look(sender, homes.get(job.row.place.crawl), now, TIMEOUT), threads=READERS
-        ):
-            pass
+        list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=READERS))
 
     def _learn_homes(self, crawls: set[str | None]) -> None:
         """Where workers of these crawls leave their reports; the store is asked once for each of them."""
@@ -217,7 +208,13 @@ def watch(context: Context, watched: WatchOptions) -> int:
     """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
     looks = FleetLook(context=context, nodes=context.nodes())
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
-    view = View() if watched.silent else LiveView(fleet_picture) if on_terminal() else PlainFleet()
+    view = (
+        View()
+        if watched.silent
+        else LiveView(lambda subject, lines: frame(subject, lines=lines - _OTHER_LINES))
+        if on_terminal()
+        else PlainFleet()
+    )
     with closing(view), looked_out_for() as pause:
         try:
             while True:
@@ -253,16 +250,8 @@ class PlainFleet(View):
             say(_line(subject))
 
 
-def fleet_picture(document: Mapping[str, Any], lines: int) -> RenderableType:
-    return frame(document, lines=lines - _OTHER_LINES)
-
-
 def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
     """One picture of a document of `FleetLook`; lines: of nodes and jobs, at most; those with errors come first."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("node", "state / job", "spider", "pages", "/min", "items", "/min", "errors/min", ""):
         right, gives_way = heading in {"pages", "items", "/min", "errors/min"}, heading in {"state / job", ""}
@@ -291,8 +280,6 @@ def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
 
 
 def _cell(value: object) -> Text:
-    from rich.text import Text
-
     text = "" if value is None else f"{value:,}" if isinstance(value, int) else one_line(str(value))
     return Text(text, no_wrap=True, overflow="ellipsis")
 

@@ -17,7 +17,15 @@ from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.kept_eggs import find_egg, kept_eggs
 from scrapyd_dist.deploy.rollout import BrokenEggError, RollOut, RollOutRequest, Step, ensure
 
-from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionLost, ConnectionRefused, NoReply, NothingMatched
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConfigError,
+    ConnectionLost,
+    ConnectionRefused,
+    NodeError,
+    NoReply,
+    NothingMatched,
+)
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
@@ -149,25 +157,15 @@ def test_a_failing_node_stops_no_other(clean: list[ScrapydNode], make_egg: Calla
     assert "nonsense-secret" not in repr(result) + "".join(result.failures)
 
 
-@pytest.mark.parametrize(
-    ("spider", "words"),
-    [
-        ("import no_such_library\n", "No module named 'no_such_library'). Install"),
-        ("def broken(:\n", "SyntaxError"),
-        ("raise ModuleNotFoundError(\"No module named 'pkg_resources'\")\n", "setuptools<81"),
-    ],
-)
-def test_a_broken_egg_is_removed_and_told_once(
-    clean: list[ScrapydNode], make_egg: Callable[..., Egg], spider: str, words: str
-) -> None:
+def test_a_broken_egg_is_removed_and_told_once(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
     nodes = [node_of(real) for real in clean]
     good = ensure(nodes, "p", make_egg(), now=NOON)
-    bad = ensure(nodes, "p", make_egg(spider), now=NOON + timedelta(hours=1))
+    bad = ensure(nodes, "p", make_egg("import no_such_library\n"), now=NOON + timedelta(hours=1))
     assert bad.version is None
     assert {type(node.error) for node in bad.results} == {BrokenEggError}
     assert versions(clean[0]) == versions(clean[1]) == [good.version]
     ((reason, names),) = bad.failures.items()
-    assert words in reason
+    assert "No module named 'no_such_library'). Install" in reason
     assert names == tuple(node.name for node in nodes)
     assert "Traceback" not in reason
     assert "was removed" in str(bad.results[0].error)
@@ -181,18 +179,37 @@ def test_a_missing_spider(clean: list[ScrapydNode], make_egg: Callable[..., Egg]
     assert isinstance(result.results[0].error, NothingMatched)
 
 
-class LosesTheReply(RequestsTransport):
-    """Sends each upload, and then says that no reply came."""
+class Meanwhile(RequestsTransport):
+    """Does something before or after each call of a page."""
+
+    def __init__(
+        self, page: str, *, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
+    ) -> None:
+        super().__init__()
+        self.page, self.before, self.after = page, before, after
 
     def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
+        if call.path != self.page:
+            return super().send(node, call, timeout=timeout)
+        self.before()
         answer = super().send(node, call, timeout=timeout)
-        if call.path == "addversion.json":
-            raise NoReply.at(str(node))
+        self.after()
         return answer
 
 
+def fails(error: type[NodeError], times: int = 99) -> Callable[[], None]:
+    """Raises this error the first times."""
+    left = iter(range(times))
+
+    def fail() -> None:
+        if next(left, None) is not None:
+            raise error.at("the node")
+
+    return fail
+
+
 def test_an_upload_whose_reply_was_lost_counts(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
-    with closing(LosesTheReply()) as transport:
+    with closing(Meanwhile("addversion.json", after=fails(NoReply))) as transport:
         result = ensure([node_of(clean[0])], "p", make_egg(), spider="one", now=NOON, transport=transport)
         assert result.version == versions(clean[0])[-1]
         # What the node cannot import is found out all the same, and removed.
@@ -232,33 +249,6 @@ def start(real: ScrapydNode, version: str, job: str) -> None:
     wait_for(lambda: [row["id"] for row in real.api("listjobs.json", project="p")["running"]] == [job], 30, job)
 
 
-class Flaky(RequestsTransport):
-    """Loses the first connections to each page."""
-
-    def __init__(self, page: str, times: int) -> None:
-        super().__init__()
-        self.page, self.left = page, times
-
-    def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
-        if call.path == self.page and self.left:
-            self.left -= 1
-            raise ConnectionLost.at(str(node))
-        return super().send(node, call, timeout=timeout)
-
-
-class Meanwhile(RequestsTransport):
-    """Does something before a certain call."""
-
-    def __init__(self, page: str, what: Callable[[], object]) -> None:
-        super().__init__()
-        self.page, self.what = page, what
-
-    def send(self, node: Node, call: Any, *, timeout: float | None = None) -> Any:
-        if call.path == self.page:
-            self.what()
-        return super().send(node, call, timeout=timeout)
-
-
 class TestNames:
     def test_a_given_name_is_sent_again_unless_only_the_missing_are_asked_for(
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
@@ -276,22 +266,6 @@ class TestNames:
         third = ensure(nodes, "p", other, wish=RollOutRequest(given=wish.given, only_missing=True))
         assert [result.uploaded for result in third.results] == [False, True]
 
-    @pytest.mark.parametrize(("older", "newer"), [("1.9", "1.10"), ("r9-master", "r10-master")])
-    def test_what_scrapyd_sorts_wrongly_is_noticed_and_a_crawl_pins_the_newer(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], older: str, newer: str
-    ) -> None:
-        nodes = [node_of(real) for real in clean]
-        changed = make_egg(SPIDER.replace("one", "two"))
-        for name, egg in ((older, make_egg()), (newer, changed)):
-            kept = name.replace(".", "_")
-            result = ensure(nodes, "p", egg, wish=RollOutRequest(given=dict.fromkeys(("node1", "node2"), kept)))
-            assert result.version == kept
-        assert {found.default for found in result.results} == {older.replace(".", "_")}
-        # What a crawl pins tells its content, so a wrong order cannot bring the older code.
-        pinned = ensure(nodes, "p", changed, spider="two", now=NOON)
-        assert pinned.version == version_name(changed.content_hash, NOON)
-        assert [found.spiders for found in pinned.results] == [("two",), ("two",)]
-
     def test_a_label_is_part_of_a_name_that_is_found_again(
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
     ) -> None:
@@ -302,29 +276,23 @@ class TestNames:
 
 
 class TestAllOrNone:
-    def test_one_fails_and_none_keeps_it(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+    def test_one_fails_and_none_keeps_what_it_did_not_have_before(
+        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
+    ) -> None:
         steps: list[tuple[str, Step]] = []
-        nodes = [*(node_of(real) for real in clean), gone()]
-        before = ensure(nodes[:2], "p", make_egg(), now=NOON).version
+        egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
+        first = ensure(nodes[:1], "p", egg, now=NOON)
         result = ensure(
             nodes,
             "p",
-            make_egg(SPIDER.replace("one", "two")),
+            egg,
             wish=RollOutRequest(atomic=True),
-            now=NOON + timedelta(hours=1),
             progress=lambda node, step: steps.append((node.name, step)),
         )
-        assert [found.undone for found in result.results] == [True, True, False]
-        assert result.ready == ()
-        assert versions(clean[0]) == versions(clean[1]) == [before]
-        assert {("node1", Step.UNDONE), ("node2", Step.UNDONE)} <= set(steps)
-
-    def test_what_was_there_before_stays(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
-        egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
-        first = ensure(nodes[:1], "p", egg, now=NOON)
-        result = ensure(nodes, "p", egg, wish=RollOutRequest(atomic=True))
         assert [found.undone for found in result.results] == [False, True, False]
+        assert [found.node.name for found in result.ready] == ["node1"]
         assert (versions(clean[0]), versions(clean[1])) == ([first.version], [])
+        assert [name for name, step in steps if step is Step.UNDONE] == ["node2"]
 
     def test_what_a_new_job_may_run_stays_and_the_job_is_named(
         self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
@@ -345,7 +313,7 @@ class TestAllOrNone:
                 wait_for(lambda: "meanwhile" in clean[0].job_pids().values(), 30, "the other job")
 
         nodes = [*(node_of(real) for real in clean), gone()]
-        with closing(Meanwhile("listspiders.json", begin)) as transport:
+        with closing(Meanwhile("listspiders.json", before=begin)) as transport:
             result = ensure(
                 nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
             )
@@ -356,36 +324,37 @@ class TestAllOrNone:
         assert [egg.version for egg in kept_eggs(tmp_path, "p")] == [name]
 
 
-class TestRepeated:
-    @pytest.mark.parametrize("page", ["listversions.json", "addversion.json", "listspiders.json"])
-    def test_what_passes_is_tried_again(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], page: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
-        steps: list[Step] = []
-        with closing(Flaky(page, 2)) as transport:
-            result = ensure(
-                [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
-                progress=lambda _node, step: steps.append(step),
-            )  # fmt: skip
-        assert result.failed == ()
-        assert steps.count(Step.RETRYING) == 2
-
-    def test_so_often_and_no_more(self, make_egg: Callable[..., Egg], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
-        steps: list[Step] = []
-        wish = RollOutRequest(retries=3)
-        result = ensure([gone()], "p", make_egg(), wish=wish, progress=lambda _node, step: steps.append(step))
-        assert len(result.failed) == 1
-        assert steps.count(Step.RETRYING) == 3
-
-    def test_never_beyond_the_nodes_time(self, make_egg: Callable[..., Egg]) -> None:
-        steps: list[Step] = []
+@pytest.mark.parametrize("page", ["listversions.json", "addversion.json", "listspiders.json"])
+def test_what_passes_is_tried_again(
+    clean: list[ScrapydNode], make_egg: Callable[..., Egg], page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
+    steps: list[Step] = []
+    with closing(Meanwhile(page, before=fails(ConnectionLost, 2))) as transport:
         result = ensure(
-            [gone()], "p", make_egg(), timeout=0.2, wish=RollOutRequest(retries=20),
+            [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
             progress=lambda _node, step: steps.append(step),
         )  # fmt: skip
-        assert (len(result.failed), steps.count(Step.RETRYING)) == (1, 0)
+    assert result.failed == ()
+    assert steps.count(Step.RETRYING) == 2
+
+
+@pytest.mark.parametrize(("retries", "pause", "timeout", "tries"), [(3, 0.01, 60, 3), (20, 0.5, 0.2, 0)])
+def test_so_often_and_never_beyond_the_nodes_time(
+    make_egg: Callable[..., Egg],
+    monkeypatch: pytest.MonkeyPatch,
+    retries: int,
+    pause: float,
+    timeout: float,
+    tries: int,
+) -> None:
+    monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", pause)
+    steps: list[Step] = []
+    wish = RollOutRequest(retries=retries)
+    result = ensure(
+        [gone()], "p", make_egg(), timeout=timeout, wish=wish, progress=lambda _node, step: steps.append(step)
+    )
+    assert (len(result.failed), steps.count(Step.RETRYING)) == (1, tries)
 
 
 def test_a_dry_run_asks_only(clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path) -> None:

@@ -16,10 +16,6 @@ A, B, C = (Node.parse(f"{host}:6800", name=name) for host, name in (("a", "web-a
 GOOD: dict[str, Any] = {"version": "v2", "default": "v2", "spiders": ("one",)}
 
 
-def result(*entries: NodeResult) -> RollOut:
-    return RollOut(entries)
-
-
 def failed(node: Node, error: DistError) -> NodeResult:
     return NodeResult(node=node, error=error, reason=str(error))
 
@@ -56,54 +52,48 @@ class TestBar:
         assert capsys.readouterr().err == ""
 
 
-class TestExitCode:
-    @pytest.mark.parametrize(
-        ("entries", "code"),
-        [
-            ([NodeResult(node=A, uploaded=True, **GOOD), NodeResult(node=B, **GOOD)], 0),
-            ([NodeResult(node=A, **GOOD), failed(B, ConnectionRefused.at("b"))], 3),
-            ([failed(A, ConnectionRefused.at("a")), failed(B, ConnectionRefused.at("b"))], 5),
-            ([failed(A, AuthRefused.at("a"))], 6),
-            ([failed(A, BrokenEggError(A, "broken"))], 1),
-            ([NodeResult(node=A, undone=True), failed(B, BrokenEggError(B, "broken"))], 1),
-            ([NodeResult(node=A, **GOOD), NodeResult(node=B, version="v2", planned=True)], 10),
-            ([NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ("two",)})], 3),
-        ],
-    )
-    def test_table(self, entries: list[NodeResult], code: int) -> None:
-        assert deploy.exit_code_of(result(*entries)) == code
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        ([NodeResult(node=A, uploaded=True, **GOOD), NodeResult(node=B, **GOOD)], 0),
+        ([NodeResult(node=A, **GOOD), failed(B, ConnectionRefused.at("b"))], 3),
+        ([failed(A, ConnectionRefused.at("a")), failed(B, ConnectionRefused.at("b"))], 5),
+        ([failed(A, AuthRefused.at("a"))], 6),
+        ([failed(A, BrokenEggError(A, "broken"))], 1),
+        ([NodeResult(node=A, undone=True), failed(B, BrokenEggError(B, "broken"))], 1),
+        ([NodeResult(node=A, **GOOD), NodeResult(node=B, version="v2", planned=True)], 10),
+        ([NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ("two",)})], 3),
+    ],
+)
+def test_exit_codes(entries: list[NodeResult], code: int) -> None:
+    assert deploy.exit_code_of(RollOut(entries)) == code
 
 
-class TestWords:
-    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
-        entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
-        deploy.tell(result(*entries), "shop", RollOutRequest(), as_json=True, quiet=False)
-        document = json.loads(capsys.readouterr().out)
-        assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
-        assert [row["state"] for row in document["nodes"]] == ["uploaded", "failed"]
-        assert document["nodes"][0]["spiders"] == 1
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
+    deploy.tell(RollOut(entries), "shop", RollOutRequest(), as_json=True, quiet=False)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
+    assert [row["state"] for row in document["nodes"]] == ["uploaded", "failed"]
+    assert document["nodes"][0]["spiders"] == 1
 
-    def test_each_reason_once(self, capsys: pytest.CaptureFixture[str]) -> None:
-        entries = [NodeResult(node=node, error=BrokenEggError(node, "no"), reason="it is broken") for node in (A, B)]
-        deploy.tell(result(*entries), "shop", RollOutRequest(), as_json=False, quiet=False)
-        said = capsys.readouterr()
-        assert said.err.count("it is broken") == 1
-        assert "web-a, web-b: it is broken" in said.err
 
-    def test_another_default(self, capsys: pytest.CaptureFixture[str]) -> None:
-        entry = NodeResult(node=A, **{**GOOD, "default": "r9"})
-        deploy.tell(result(entry), "shop", RollOutRequest(), as_json=False, quiet=False)
-        assert "on web-a Scrapyd sorts r9 behind this version" in capsys.readouterr().err
-
-    def test_different_spiders(self, capsys: pytest.CaptureFixture[str]) -> None:
-        entries = (NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ()}))
-        deploy.tell(result(*entries), "shop", RollOutRequest(), as_json=False, quiet=True)
-        assert "web-a: one; web-b: none" in capsys.readouterr().err
-
-    def test_what_could_not_be_undone(self, capsys: pytest.CaptureFixture[str]) -> None:
-        entries = (NodeResult(node=A, uploaded=True, stays="job x uses it", **GOOD), failed(B, AuthRefused.at("b")))
-        deploy.tell(result(*entries), "shop", RollOutRequest(atomic=True), as_json=False, quiet=True)
-        assert "web-a was not undone: job x uses it." in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("entries", "quiet", "said"),
+    [
+        ([NodeResult(node=one, error=BrokenEggError(one, "no"), reason="it is broken") for one in (A, B)], False,
+         "web-a, web-b: it is broken"),
+        ([NodeResult(node=A, **{**GOOD, "default": "r9"})], False, "on web-a Scrapyd sorts r9 behind this version"),
+        ([NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ()})], True, "web-a: one; web-b: none"),
+        ([NodeResult(node=A, uploaded=True, stays="job x uses it", **GOOD), failed(B, AuthRefused.at("b"))], True,
+         "web-a was not undone: job x uses it."),
+    ],
+)  # fmt: skip
+def test_what_has_to_be_known_is_said_once(
+    capsys: pytest.CaptureFixture[str], entries: list[NodeResult], quiet: bool, said: str
+) -> None:
+    deploy.tell(RollOut(entries), "shop", RollOutRequest(atomic=True), as_json=False, quiet=quiet)
+    assert capsys.readouterr().err.count(said) == 1
 
 
 class TestChosen:

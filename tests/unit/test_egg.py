@@ -7,7 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from scrapyd_dist.deploy.rollout import why
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ApiRefused, ConfigError
-from scrapyd_dist.scrapyd.versions import hash_in, later_than, version_name
+from scrapyd_dist.scrapyd.versions import hash_in
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 HASH = "0123456789ab"
@@ -54,38 +54,31 @@ SHOP = {"shop/__init__.py", "shop/settings.py", "shop/spiders/__init__.py", "sho
 
 
 class TestContents:
-    def test_packages_with_their_data(self, shop: Path) -> None:
-        data = {"shop/data/words.txt": "a", "shop/data/deep/x.json": "{}", "shop/dist/__init__.py": ""}
-        write(shop, {**data, "helper/__init__.py": "", "helper/plain/script.py": ""})
-        assert carried(build(shop, "shop.settings")) == SHOP | set(data) | {
-            "helper/__init__.py",
-            "helper/plain/script.py",
-        }
-
-    def test_loose_modules_stay_and_are_told(self, shop: Path) -> None:
-        write(shop, {"loose.py": "", "setup.py": "", "conftest.py": "", "README.md": "", "docs/index.md": ""})
-        egg = build(shop, "shop.settings")
-        assert carried(egg) == SHOP
-        assert egg.left_out == ("loose.py",)
-
-    def test_loose_modules_go_where_the_settings_are_one(self, tmp_path: Path) -> None:
-        write(tmp_path, {"scrapy.cfg": "", "conf.py": "", "spider.py": "", "setup.py": "", "lib/__init__.py": ""})
-        assert carried(build(tmp_path, "conf")) == {"conf.py", "spider.py", "lib/__init__.py"}
-
-    def test_settings_in_a_folder_without_init(self, tmp_path: Path) -> None:
-        write(tmp_path, {"scrapy.cfg": "", "shop/settings.py": "", "shop/spiders/one.py": ""})
-        assert carried(build(tmp_path, "shop.settings")) == {"shop/settings.py", "shop/spiders/one.py"}
-
-    def test_packages_below_src(self, tmp_path: Path) -> None:
-        files = {"shop/__init__.py", "shop/settings.py", "shop/data/x.json", "common/__init__.py"}
-        write(
-            tmp_path, dict.fromkeys(["scrapy.cfg", "setup.py", "tests/__init__.py", *(f"src/{f}" for f in files)], "")
-        )
-        assert carried(build(tmp_path, "shop.settings")) == files
-
-    def test_what_stands_beside_goes_before_src(self, shop: Path) -> None:
-        write(shop, {"src/shop/__init__.py": "", "src/shop/settings.py": ""})
-        assert carried(build(shop, "shop.settings")) == SHOP
+    @pytest.mark.parametrize(
+        ("files", "settings", "inside", "left_out"),
+        [
+            (
+                {*SHOP, "shop/data/words.txt", "shop/data/deep/x.json", "shop/dist/__init__.py", "helper/__init__.py",
+                 "helper/plain/script.py"},
+                "shop.settings", ..., (),
+            ),
+            ({*SHOP, "loose.py", "setup.py", "conftest.py", "docs/index.md"}, "shop.settings", SHOP, ("loose.py",)),
+            # Loose modules travel where the settings are one of them.
+            ({"conf.py", "spider.py", "setup.py", "lib/__init__.py"}, "conf",
+             {"conf.py", "spider.py", "lib/__init__.py"}, ()),
+            ({"shop/settings.py", "shop/spiders/one.py"}, "shop.settings", ..., ()),
+            ({*(f"src/{name}" for name in SHOP), "setup.py", "tests/__init__.py"}, "shop.settings", SHOP, ()),
+            # What stands beside scrapy.cfg goes before src.
+            ({*SHOP, "src/shop/__init__.py", "src/shop/settings.py"}, "shop.settings", SHOP, ()),
+        ],
+    )  # fmt: skip
+    def test_packages_with_their_data(
+        self, tmp_path: Path, files: set[str], settings: str, inside: Any, left_out: tuple[str, ...]
+    ) -> None:
+        write(tmp_path, dict.fromkeys([*files, "scrapy.cfg", "README.md"], ""))
+        egg = build(tmp_path, settings)
+        assert carried(egg) == (files if inside is ... else inside)
+        assert egg.left_out == left_out
 
     def test_what_tools_and_people_hide_stays(self, shop: Path) -> None:
         hidden = [".git/config", ".sdist/eggs/x.egg", "build/__init__.py", "dist/__init__.py", "shop.egg-info/PKG-INFO"]
@@ -281,17 +274,9 @@ def later():
 
     def test_needs_only_scrapy_and_the_standard_library(self) -> None:
         wanted = {name.partition(".")[0] for path, source in modules_carried() for name in imports_of(path, source)}
-        allowed = {
-            "scrapyd_dist",
-            "scrapy",
-            "cryptography",
-            "itemadapter",
-            "protego",
-            "redis",  # travels along where the store is a Redis server
-            "tldextract",
-            "twisted",
-            "w3lib",
-        }  # Scrapy brings the last
+        brought_by_scrapy = {"cryptography", "itemadapter", "protego", "tldextract", "twisted", "w3lib"}
+        # redis travels along where the store is a Redis server
+        allowed = {"scrapyd_dist", "scrapy", "redis", *brought_by_scrapy}
         assert wanted - set(sys.stdlib_module_names) <= allowed
 
     def test_is_taken_by_import_spec(self, tmp_path: Path) -> None:
@@ -361,34 +346,33 @@ class TestBoot:
         code += "print(os.environ['SCRAPY_SETTINGS_MODULE'], settings.ADDONS)"
         assert run("A = 1\n", code) == ["shop.settings 1 True", "shop.settings {'scrapyd_dist.Addon': 500}"]
 
-    def test_makes_no_producer_of_a_job_without_a_batch(self, run: Callable[..., list[str]]) -> None:
-        assert run("DISTRIBUTED_ENABLED = True\n", "print(settings.DISTRIBUTED_ENABLED)") == ["False"]
-
     @pytest.mark.parametrize(
-        ("settings", "addons"),
+        ("settings", "name", "value"),
         [
-            ("ADDONS = {}", "{'scrapyd_dist.Addon': 500}"),
-            ("ADDONS = None", "{'scrapyd_dist.Addon': 500}"),
-            ("ADDONS = {'other.Addon': 1}", "{'other.Addon': 1, 'scrapyd_dist.Addon': 500}"),
-            ("ADDONS = '{\"other.Addon\": 1}'", "{'other.Addon': 1, 'scrapyd_dist.Addon': 500}"),
-            ("ADDONS = {'scrapyd_dist.Addon': 7}", "{'scrapyd_dist.Addon': 7}"),
-            ("ADDONS = {'scrapyd_dist.Addon': None}", "{'scrapyd_dist.Addon': None}"),
-            ("ADDONS = {'scrapyd_dist.middlewares.addon.Addon': 7}", "{'scrapyd_dist.middlewares.addon.Addon': 7}"),
-            ("SPIDER_MIDDLEWARES = {'scrapyd_dist.Distributed': 100}", "None"),
-            ("SPIDER_MIDDLEWARES = {'other.Distributed': 100}", "{'scrapyd_dist.Addon': 500}"),
-            ("ADDONS = {'scrapyd_distant.Addon': 7}", "{'scrapyd_distant.Addon': 7, 'scrapyd_dist.Addon': 500}"),
+            # A job without a batch is no producer.
+            ("DISTRIBUTED_ENABLED = True", "DISTRIBUTED_ENABLED", "False"),
+            ("ADDONS = {}", "ADDONS", "{'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = None", "ADDONS", "{'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = '{\"other.Addon\": 1}'", "ADDONS", "{'other.Addon': 1, 'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = {'scrapyd_dist.Addon': None}", "ADDONS", "{'scrapyd_dist.Addon': None}"),
+            ("ADDONS = {'scrapyd_dist.middlewares.addon.Addon': 7}", "ADDONS",
+             "{'scrapyd_dist.middlewares.addon.Addon': 7}"),
+            ("SPIDER_MIDDLEWARES = {'scrapyd_dist.Distributed': 100}", "ADDONS", "None"),
+            ("SPIDER_MIDDLEWARES = {'other.Distributed': 100}", "ADDONS", "{'scrapyd_dist.Addon': 500}"),
+            ("ADDONS = {'scrapyd_distant.Addon': 7}", "ADDONS",
+             "{'scrapyd_distant.Addon': 7, 'scrapyd_dist.Addon': 500}"),
+            # The user's own dictionary stays as it is.
+            ("BASE = {'other.Addon': 1}\nADDONS = BASE", "BASE", "{'other.Addon': 1}"),
         ],
-    )
-    def test_adds_the_addon_only_once(self, run: Callable[..., list[str]], settings: str, addons: str) -> None:
-        assert run(settings, "print(getattr(settings, 'ADDONS', None))") == [addons]
+    )  # fmt: skip
+    def test_adds_the_addon_only_once(
+        self, run: Callable[..., list[str]], settings: str, name: str, value: str
+    ) -> None:
+        assert run(settings, f"print(getattr(settings, {name!r}, None))") == [value]
 
     def test_knows_classes(self, run: Callable[..., list[str]]) -> None:
         settings = "from scrapyd_dist import Addon\nclass Mine: ...\nADDONS = {Mine: 1, Addon: 2}\n"
         assert run(settings, "print([key.__name__ for key in settings.ADDONS])") == ["['Mine', 'Addon']"]
-
-    def test_does_not_touch_the_users_dictionary(self, run: Callable[..., list[str]]) -> None:
-        settings = "BASE = {'other.Addon': 1}\nADDONS = BASE\n"
-        assert run(settings, "print(settings.BASE)") == ["{'other.Addon': 1}"]
 
     def test_the_eggs_copy_wins(self, run: Callable[..., list[str]]) -> None:
         code = "import scrapyd_dist.payload; print(scrapyd_dist.payload.__file__); print(scrapyd_dist.__file__)"
@@ -414,38 +398,14 @@ class TestBoot:
             run("1 / 0\n", "")
 
 
-class TestVersions:
-    def test_name(self) -> None:
-        assert version_name(HASH, NOON) == "1795176000-001250999896491"
-        assert version_name(HASH, NOON, dirty=True) == "1795176000-001250999896491-dev"
-        assert version_name(HASH, NOON, for_crawl=True) == "0-a1795176000-001250999896491"
-        assert version_name(HASH, NOON.astimezone(timezone(timedelta(hours=5)))) == version_name(HASH, NOON)
-
-    @pytest.mark.parametrize("dirty", [False, True])
-    def test_the_hash_is_found_again(self, dirty: bool) -> None:
-        assert hash_in(version_name(HASH, NOON, dirty=dirty)) == HASH
-
-    @pytest.mark.parametrize(
-        "name",
-        ["", "1.0", HASH, f"20261120T120000Z-{HASH}0", f"20261120T120000Z-{HASH.upper()}", "r1-master",
-         "1795176000-999999999999999", f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}",
-         f"20261120T120000Z-{HASH}\n"],
-    )  # fmt: skip
-    def test_other_names_have_none(self, name: str) -> None:
-        assert hash_in(name) is None
-
-    def test_names_sort_by_time_as_text(self) -> None:
-        moments = [NOON - timedelta(days=400), NOON - timedelta(seconds=1), NOON]
-        names = [version_name(digits * 12, moment) for digits, moment in zip("fa0", moments, strict=True)]
-        assert sorted(names) == names
-
-    def test_a_name_sorts_behind_those_of_the_same_second_and_of_a_clock_that_is_ahead(self) -> None:
-        there = [version_name("f" * 12, NOON), "1.0", "99999999T999999Z-mine"]
-        assert later_than(NOON, []) == later_than(NOON, ["1.0"]) == NOON
-        assert later_than(NOON + timedelta(hours=1), there) == NOON + timedelta(hours=1)
-        assert version_name("0" * 12, later_than(NOON, there)) > there[0]
-        ahead = [*there, version_name("0" * 12, NOON + timedelta(hours=1))]
-        assert later_than(NOON, ahead) == NOON + timedelta(hours=1, seconds=1)
+@pytest.mark.parametrize(
+    "name",
+    ["", "1.0", HASH, f"20261120T120000Z-{HASH}0", f"20261120T120000Z-{HASH.upper()}", "r1-master",
+     "1795176000-999999999999999", f"20261120T120000Z-{HASH}-dirty2", f"x20261120T120000Z-{HASH}",
+     f"20261120T120000Z-{HASH}\n"],
+)  # fmt: skip
+def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
+    assert hash_in(name) is None
 
 
 def test_a_folder_without_init_can_be_imported_from_the_zip(shop: Path, tmp_path: Path) -> None:

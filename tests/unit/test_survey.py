@@ -49,42 +49,32 @@ class TestPlan:
         found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1, nobody)
         assert (found.versions, found.use.jobs) == ((MID,), {OLD: ("x",)})
 
-    def test_a_job_of_unknown_version_holds_everything(self) -> None:
+    def test_a_job_of_unknown_version_holds_everything_and_is_named_where_something_is_old(self) -> None:
         found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1, nobody)
         assert (found.versions, found.use.unknown) == ((), ("x",))
-
-    def test_where_nothing_is_old_nobody_is_named(self) -> None:
         assert plan(seen(NEW, jobs=(job("x"),)), 1, nobody).use.unknown == ()
 
     def test_a_node_that_did_not_answer(self) -> None:
-        error = ConnectionRefused.at("there")
-        assert plan(seen(error=error), 1, nobody).error is error
+        assert plan(seen(error=DOWN), 1, nobody).error is DOWN
 
 
-class TestDifferences:
-    def test_none(self) -> None:
-        assert differences([seen(OLD, NEW), seen(NEW, name="b"), seen()][:2]) == []
+DOWN = ConnectionRefused.at("b")
 
-    def test_the_same_content_under_another_name_is_the_same(self) -> None:
-        assert differences([seen(OLD), seen(NEW, name="b")]) == []
 
-    def test_a_node_that_differs_is_named(self) -> None:
-        (text,) = differences([seen(NEW), seen(NEW, name="b"), seen(OTHER, name="c")])
-        assert text.startswith(f"c would run {OTHER}")
-        assert NEW in text
-
-    def test_a_node_without_any(self) -> None:
-        assert differences([seen(NEW), seen(NEW, name="b"), seen(name="c")]) == [
-            f"c would run no version at all, most nodes {NEW}."
-        ]
-
-    def test_a_default_that_is_not_the_newest(self) -> None:
-        (text,) = differences([seen(NEW, "r9-master")])
-        assert "r9-master" in text
-        assert f"behind {NEW}, the newest one whose time is known" in text
-
-    def test_a_node_that_did_not_answer_is_no_difference(self) -> None:
-        assert differences([seen(NEW), seen(name="b", error=ConnectionRefused.at("b"))]) == []
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ([seen(OLD, NEW), seen(NEW, name="b")], []),
+        # The same content under another name is the same, and a node that did not answer is no difference.
+        ([seen(OLD), seen(NEW, name="b"), seen(name="c", error=DOWN)], []),
+        ([seen(NEW), seen(NEW, name="b"), seen(OTHER, name="c")], [f"c would run {OTHER}, most nodes {NEW}."]),
+        ([seen(NEW), seen(NEW, name="b"), seen(name="c")], [f"c would run no version at all, most nodes {NEW}."]),
+        ([seen(NEW, "r9-master")],
+         [f"a would run r9-master, which Scrapyd sorts behind {NEW}, the newest one whose time is known."]),
+    ],
+)  # fmt: skip
+def test_nodes_that_would_run_other_code_are_named(entries: list[NodeVersions], told: list[str]) -> None:
+    assert differences(entries) == told
 
 
 class TestCrawlsVersions:
