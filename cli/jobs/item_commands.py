@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Optional, TypeVar
 
 import typer
 
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.items.delivery import PARTS, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.merging import merge as write
+from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
+from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.store import Store
+from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls.crawl_options import outputs_of
-from ..crawls.producer_process import latest, lives
+from ..crawls.producer_process import crawl_folder, latest, lives
 from ..options import Timeout, crawls, group
 from ..output import Output, complain, put_values, say
-from .item_pull import pull
-from .item_sources import ItemStream, ItemStreams, Stored, stored
+from .item_pull import Stored, pull, stored
 from .job_list import TIMEOUT
 
 #: endings of files of JSON lines
@@ -193,6 +197,133 @@ def _show(
         return
     aside = f", {duplicates:,} duplicates left out" if duplicates else ""
     say(f"{count:,} items of {len(found):,} files in {', '.join(str(one.path) for one in outputs)}{aside}.")
+
+
+T = TypeVar("T")
+#: nodes are asked at the same time, so many at most
+THREADS = 32
+#: seconds for which a node that could not be read is left alone
+PAUSE = 10.0
+
+
+@dataclass(kw_only=True, eq=False)
+class ItemStream:
+    """The items of one job, or one file of the producer."""
+
+    node: str
+    job: str
+    tap: TailSource
+    grows: bool = True  #: whether it may still grow
+
+
+class ItemStreams:
+    """All files of one crawl's items; timeout: seconds that a node gets for each block."""
+
+    def __init__(self, context: Context, crawl: Crawl, timeout: float) -> None:
+        self._store, self._crawl, self._timeout = context.store, crawl, timeout
+        self._sender, self._nodes = context.sender, {node.url: node for node in context.all_nodes}
+        self._parts = crawl_folder(context.root, crawl.id) / PARTS
+        self._home = home_of(crawl.id, crawl.created)
+        self._streams: dict[str, ItemStream] = {}  #: those that are read on, by job
+        self._known: set[str] = set()  #: jobs whose items were shown or passed over
+        self._done = -1  #: batches that were done at the last look
+        self._paused: dict[str, float] = {}  #: node -> until when it is left alone, monotonic
+        self.broken: dict[str, str] = {}  #: the nodes that cannot be read now, and why
+
+    def last(self, count: int) -> Iterator[tuple[ItemStream, list[bytes]]]:
+        """The last items: of those that grow as evenly as it goes, and where these are few, of the newest before."""
+        accepted = self._accepted()
+        self._known |= {attempt.job for attempt in accepted}
+        self._find(self._store.crawl(self._crawl.id))
+        growing = list(self._streams.values())
+        home = list(self._before(accepted, count - self._share(growing, count)))
+        for stream in [*reversed(home), *growing]:
+            while (lines := self._ask([stream], lambda one: one.tap.more()).get(stream.job)) is not None:
+                yield stream, lines
+
+    def news(self, row: Crawl) -> Iterator[tuple[ItemStream, list[bytes]]]:
+        """All whole lines that came since the last time."""
+        self._find(row)
+        streams = [stream for stream in self._streams.values() if self._paused.get(stream.node, 0) < time.monotonic()]
+        while streams:
+            found = self._ask(streams, lambda stream: stream.tap.more())
+            for stream in streams:
+                lines = found.get(stream.job)
+                if lines:
+                    yield stream, lines
+                elif lines is None and stream.job in found and not stream.grows:
+                    del self._streams[stream.job]
+            streams = [stream for stream in streams if found.get(stream.job) is not None]
+
+    def _find(self, row: Crawl) -> None:
+        """Note what is new, what has come home, and what is over."""
+        for path in own_parts(self._parts):
+            if path.stem not in self._known:
+                self._begin(ItemStream(node="producer", job=path.stem, tap=TailSource(LocalFile(path=path))))
+        out = self._store.attempts(self._crawl.id, {AttemptState.SENT, AttemptState.RUNNING})
+        for attempt in out:
+            node = self._nodes.get(attempt.url)
+            if attempt.job not in self._known and node is not None:
+                remote = part_path(self._home, attempt.job)
+                part = RemotePart(sender=self._sender, node=node, path=remote, timeout=self._timeout)
+                self._begin(ItemStream(node=attempt.node, job=attempt.job, tap=TailSource(part)))
+        batches = row.summary.get("batches") or {}
+        if batches.get("done") != self._done or row.state.ended:
+            self._done = batches.get("done") or 0
+            self._come_home()
+        still = {attempt.job for attempt in out}
+        for job, stream in self._streams.items():
+            stream.grows = job in still or (stream.node == "producer" and not row.state.ended)
+
+    def _come_home(self) -> None:
+        for attempt in self._accepted():
+            if not attempt.part:
+                continue
+            reader = LocalFile(path=self._parts / attempt.part)
+            if attempt.job in self._streams:
+                self._streams[attempt.job].tap.reader = reader
+            elif attempt.job not in self._known:  # it was sent and came home between two looks
+                self._begin(ItemStream(node=attempt.node, job=attempt.job, tap=TailSource(reader)))
+
+    def _begin(self, stream: ItemStream) -> None:
+        self._known.add(stream.job)
+        self._streams[stream.job] = stream
+
+    def _accepted(self) -> list[Attempt]:
+        return self._store.attempts(self._crawl.id, {AttemptState.ACCEPTED})
+
+    def _share(self, growing: Sequence[ItemStream], count: int) -> int:
+        """Set those that grow to their share of the last items; gives how many that is."""
+        have = self._ask(growing, lambda stream: stream.tap.seek_last(count))
+        given = dict(zip(have, shares(list(have.values()), count), strict=True))
+        less = [stream for stream in growing if given.get(stream.job, 0) < have.get(stream.job, 0)]
+        self._ask(less, lambda stream: stream.tap.seek_last(given[stream.job]))
+        return sum(given.values())
+
+    def _before(self, accepted: Sequence[Attempt], count: int) -> Iterator[ItemStream]:
+        """The parts at home that have the last items, newest first."""
+        for attempt in sorted(accepted, key=lambda one: one.ended_at or 0.0, reverse=True):
+            if count <= 0:
+                return
+            if attempt.part:
+                tap = TailSource(LocalFile(path=self._parts / attempt.part))
+                count -= tap.seek_last(count)
+                yield ItemStream(node=attempt.node, job=attempt.job, tap=tap, grows=False)
+
+    def _ask(self, streams: Sequence[ItemStream], question: Callable[[ItemStream], T]) -> dict[str, T]:
+        """What the streams answer, by job, in their order; a node that cannot be read is told once."""
+        found: dict[str, T] = {}
+        for answer in sweep(streams, question, threads=THREADS):
+            stream = answer.asked
+            if answer.error is None:
+                self.broken.pop(stream.node, None)
+                found[stream.job] = answer.value  # type: ignore[assignment]  # an answer without an error has a value
+                continue
+            self._paused[stream.node] = time.monotonic() + PAUSE
+            if self.broken.get(stream.node) != answer.error.short:
+                self.broken[stream.node] = answer.error.short
+                complain(str(answer.error))
+        return {stream.job: found[stream.job] for stream in streams if stream.job in found}
 
 
 #: items that are shown when nothing else is said

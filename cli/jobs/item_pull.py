@@ -12,22 +12,106 @@ from urllib.parse import quote
 
 import typer
 
-from scrapyd_dist.batches import Attempt, AttemptState
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.items.delivery import PARTS
+from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts, read_back
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
 from scrapyd_dist.items.download import pull as fetch
+from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, exit_code
+from ..context import Context, exit_code, with_settings
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, crawls
 from ..output import Output, say
-from .item_sources import Stored, stored
 from .job_list import TIMEOUT, Listed, ask_jobs
 from .jobs_table import Judge
+
+_FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One crawl, as the store has it."""
+
+    crawl: Crawl
+    attempts: tuple[Attempt, ...]
+    root: Path  #: of its project
+
+    @property
+    def folder(self) -> Path:
+        """The crawl's own folder in the state folder."""
+        return crawl_folder(self.root, self.crawl.id)
+
+    @property
+    def accepted(self) -> list[Attempt]:
+        """The attempts whose items count."""
+        return accepted_of(self.attempts)
+
+    @property
+    def open(self) -> list[Attempt]:
+        """The attempts that are out on nodes."""
+        return [a for a in self.attempts if a.state in {AttemptState.SENT, AttemptState.RUNNING}]
+
+    @property
+    def own(self) -> list[Path]:
+        """The files of the producer's own items."""
+        return own_parts(self.folder / PARTS)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.crawl.state is CrawlState.FINISHED
+
+    def part(self, attempt: Attempt) -> Path | None:
+        """The part of an accepted attempt on this machine; None where its items went to a feed URL."""
+        return self.folder / PARTS / attempt.part if attempt.part else None
+
+    @property
+    def left_out(self) -> dict[int, Runs]:
+        """Batch -> runs of its items that count no more, since their requests were tried again."""
+        return left_out(self.accepted)
+
+    def feeds(self) -> tuple[list[tuple[Path, Runs]], list[str]]:
+        """The accepted feeds read back, each with what of it counts no more; a warning for each that could not be."""
+        if not any(attempt.report.get("feeds") and not attempt.part for attempt in self.accepted):
+            return [], []
+        feed_url = self._feed_url()
+        out = self.left_out
+        runs = {uri: out.get(attempt.batch, []) for attempt in self.accepted for uri in feeds_of([attempt], feed_url)}
+        copies, warnings = read_back(feeds_of(self.accepted, feed_url), feed_url, self.folder / FEEDS)
+        return [(path, runs[uri]) for uri, path in copies], warnings
+
+    def _feed_url(self) -> str:
+        """The crawl's feed URL, with the password if there is one; it must not be shown."""
+        found = str((self.crawl.options.get("settings") or {}).get(_FEED_URL) or "")
+        if not found:
+            lines, why = with_settings(self.root, "-m", "scrapy", "settings", "--get", _FEED_URL)
+            if why:
+                raise ConfigError(f"The project's settings cannot be loaded: {why}.")
+            found = lines[-1] if lines and lines[-1] != "None" else ""
+        if not found:
+            raise ConfigError(
+                f"The items of {self.crawl.id} are at the feed URL that the project had then, and its settings name "
+                f"none now: put {_FEED_URL} back, or merge copies of the feeds; "
+                f"{self.folder / 'manifest.json'} lists them."
+            )
+        return found
+
+
+def stored(context: Context, names: Sequence[str]) -> dict[str, Stored]:
+    """Those of the names that are crawls of the project, in the order of the names."""
+    store = context.store_if_any
+    if store is None:
+        return {}
+    crawls = {crawl.id: crawl for crawl in store.crawls()}
+    return {
+        name: Stored(crawl=crawls[name], attempts=tuple(store.attempts(name)), root=context.root)
+        for name in names
+        if name in crawls
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,20 @@ A verdict is by the store, a worker's report, or the job's log.
 
 from __future__ import annotations
 
+import json
+import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
 from scrapyd_dist.batches import Attempt, AttemptState, CrawlState, home_of
+from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
@@ -25,12 +31,37 @@ from ..context import Context
 from ..crawls import wording
 from ..options import Nodes, Timeout, crawls, seconds
 from ..output import Output, say, table
-from .cancel import key_of, noted
 from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row, utc
 
 #: bytes of a report that are read; it lists failed URLs
 REPORT_MAX = 16 * 1024 * 1024
 _STATES = ", ".join(outcome.value for outcome in Outcome)
+#: the signals that were sent to jobs, in the state folder
+_FILE = "signals.jsonl"
+Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
+
+
+def key_of(place: Place) -> Key:
+    return place.node.url, place.project, place.job
+
+
+def note(root: Path, place: Place, signal: str) -> None:
+    """Write down that this job is sent a signal."""
+    names = {"node": place.node.url, "project": place.project, "job": place.job}
+    row = {"at": round(time.time(), 1), **names, "signal": signal}
+    with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def noted(root: Path) -> frozenset[Key]:
+    """The jobs that had no time to log how they end, since they were sent KILL or a second INT."""
+    found: Counter[Key] = Counter()
+    with suppress(OSError), (root / STATE_FOLDER / _FILE).open(encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError):
+                row = json.loads(line)
+                found[row["node"], row["project"], row["job"]] += 2 if row["signal"] == "KILL" else 1
+    return frozenset(key for key, weight in found.items() if weight > 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli.crawls import live_view
 from scrapyd_dist.cli.crawls.watcher import looked_out_for
-from scrapyd_dist.cli.jobs.wait import combined
+from scrapyd_dist.cli.jobs.job_ends import combined
 from scrapyd_dist.cli.nodes import fleet_view
 
 
