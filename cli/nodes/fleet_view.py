@@ -208,13 +208,7 @@ def watch(context: Context, watched: WatchOptions) -> int:
     """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
     looks = FleetLook(context=context, nodes=context.nodes())
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
-    view = (
-        View()
-        if watched.silent
-        else LiveView(lambda subject, lines: frame(subject, lines=lines - _OTHER_LINES))
-        if on_terminal()
-        else PlainFleet()
-    )
+    view = View() if watched.silent else LiveView(frame) if on_terminal() else PlainFleet()
     with closing(view), looked_out_for() as pause:
         try:
             while True:
@@ -250,13 +244,13 @@ class PlainFleet(View):
             say(_line(subject))
 
 
-def frame(document: Mapping[str, Any], *, lines: int = 60) -> RenderableType:
-    """One picture of a document of `FleetLook`; lines: of nodes and jobs, at most; those with errors come first."""
+def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
+    """One picture of a document of `FleetLook`, of so many lines at most; jobs with errors come first."""
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("node", "state / job", "spider", "pages", "/min", "items", "/min", "errors/min", ""):
         right, gives_way = heading in {"pages", "items", "/min", "errors/min"}, heading in {"state / job", ""}
         grid.add_column(heading, justify="right" if right else "left", no_wrap=not gives_way)
-    room = max(3, lines) - len(document["nodes"])
+    room = max(3, lines - _OTHER_LINES) - len(document["nodes"])
     jobs = sorted(
         (job for node in document["nodes"] for job in node["jobs"]), key=lambda job: -(job["per_min"]["errors"] or 0)
     )

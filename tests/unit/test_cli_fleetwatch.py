@@ -59,7 +59,7 @@ def test_a_long_reason_gives_way_to_what_is_short() -> None:
 
 def test_of_many_jobs_those_with_errors_are_drawn_first() -> None:
     many = [job(number, per_min={"pages": 1.0, "items": 1.0, "errors": float(number)}) for number in range(50)]
-    lines = drawn(fleet_view.frame(fleet(*many), lines=8))
+    lines = drawn(fleet_view.frame(fleet(*many), lines=14))
     assert sum(line.strip().startswith("job") for line in lines) == 5
     assert "job49" in "".join(lines)
     assert "and 45 more jobs" in lines
