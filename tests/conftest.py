@@ -173,17 +173,19 @@ def start_scrapy(start_command: StartCommand) -> Callable[..., Command]:
 
 @pytest.fixture
 def run_cli(start_cli: StartCommand, request: pytest.FixtureRequest) -> Callable[..., Result]:
-    """`run_cli(project, "crawl", "easy", …, timeout=120)`: `sdist` to its end: code, out, err.
+    """`run_cli(project, "crawl", "easy", …, timeout=120, code=0)`: `sdist` to its end: code, out, err.
 
-    The rows of `make acceptance` run what only reads in this process.
+    With `code`, it has to end with that. The rows of `make acceptance` run what only reads in this process.
     """
     black_box = request.node.get_closest_marker("black_box") is not None
 
-    def run(project: Project, *arguments: object, timeout: float = 120.0, **options: Any) -> Result:
+    def run(
+        project: Project, *arguments: object, timeout: float = 120.0, code: int | None = None, **options: Any
+    ) -> Result:
         words = list(map(str, arguments))
         if black_box and not options and words[0] in READING:
-            return run_here(words, cwd=project.path, home=project.home)
-        return start_cli(project, *words, **options).wait(timeout)
+            return run_here(words, cwd=project.path, home=project.home).expect(code)
+        return start_cli(project, *words, **options).wait(timeout, code)
 
     return run
 
@@ -196,10 +198,14 @@ def run_sdist_here() -> Callable[..., Result]:
 
 @pytest.fixture
 def run_scrapy(start_scrapy: StartCommand) -> Callable[..., Result]:
-    """`run_scrapy(project, "crawl", "easy", …, timeout=120)`: `scrapy` to its end: code, out, err."""
-    return lambda project, *arguments, timeout=120.0, **options: start_scrapy(project, *arguments, **options).wait(
-        timeout
-    )
+    """`run_scrapy(project, "crawl", "easy", …, timeout=120, code=0)`: `scrapy` to its end, as `run_cli`."""
+
+    def run(
+        project: Project, *arguments: object, timeout: float = 120.0, code: int | None = None, **options: Any
+    ) -> Result:
+        return start_scrapy(project, *arguments, **options).wait(timeout, code)
+
+    return run
 
 
 @pytest.fixture

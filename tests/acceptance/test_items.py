@@ -4,22 +4,17 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rig.commands import SDIST, Command, Result
+from rig.commands import Command, Result
 from rig.crawls import QUICK
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.processes import private_environment
 from rig.projects import Project
 from rig.prometheus import parse
-from rig.proxy import CUT, LATE, Proxy
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
@@ -29,13 +24,24 @@ ITEMS = 60
 SLOW = 5
 
 
-class Place(NamedTuple):
-    """A project, its nodes, a site, and a crawl of it that runs."""
+class Shop(NamedTuple):
+    """A project, its nodes, and a site."""
 
     project: Project
     nodes: list[ScrapydNode]
     site: SiteProcess
-    start: StartCommand
+
+
+class Place(NamedTuple):
+    """The same, and the command in it."""
+
+    project: Project
+    nodes: list[ScrapydNode]
+    site: SiteProcess
+    start_cli: StartCommand
+
+    def start(self, *arguments: object) -> Command:
+        return self.start_cli(self.project, *arguments)
 
     def run(self, *arguments: object) -> Result:
         done = self.start(*arguments).wait()
@@ -45,18 +51,11 @@ class Place(NamedTuple):
     def json(self, *arguments: object, code: int = 0) -> Any:
         done = self.run(*arguments, "--json")
         assert done.code == code, done.err
-        document = done.json()
-        assert document["schema"] == 1
-        return document
-
-    def items(self, name: str) -> list[dict[str, Any]]:
-        return list(self.project.items(name))
+        return done.json()
 
 
 @pytest.fixture(scope="module")
-def place(
-    tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet, module_site: StartSite
-) -> Iterator[Place]:
+def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet, module_site: StartSite) -> Shop:
     folder = tmp_path_factory.mktemp("items")
     site = module_site(ITEMS, per_page=30)
     nodes = [
@@ -67,14 +66,12 @@ def place(
     settings = {**QUICK, "DISTRIBUTED_MODE": "push", "DISTRIBUTED_BATCH_SIZE": 15, "START_URL": site.start_url}
     project.settings(**settings)
     project.targets(nodes)
-    with ExitStack() as stack:
+    return Shop(project, nodes, site)
 
-        def start(*arguments: object) -> Command:
-            line = [*SDIST, *map(str, arguments)]
-            command = Command(line, cwd=project.path, folder=project.output, home=project.home)
-            return stack.enter_context(closing(command))
 
-        yield Place(project, nodes, site, start)
+@pytest.fixture
+def place(shop: Shop, start_cli: StartCommand) -> Place:
+    return Place(*shop, start_cli)
 
 
 def halt_growing(nodes: list[ScrapydNode]) -> list[int]:
@@ -130,11 +127,6 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     assert {row["_node"] for row in rows} == {"node1", "node2"}
     assert {row["_job"].split(".")[0] for row in rows} == {"c"}
 
-    judge_the_finished(place)
-
-
-def judge_the_finished(place: Place) -> None:
-    """What pulls and merges give of the same crawl when it is over."""
     again = place.json("items", "pull", "c", "-d", "early")
     assert {row["state"] for row in again["files"]} <= {"whole", "present"}
     assert (again["items"], list((place.project.path / "early").rglob("*.part"))) == (ITEMS, [])
@@ -179,46 +171,11 @@ def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> N
     assert kept["file"] == str(place.project.path / "plain" / "node2" / f"{jobs[1]}.jl")
     assert (none["node"], none["state"], none["file"]) == ("node1", "none", None)
     assert "items_dir" in none["reason"]
-    assert place.site.differences(place.items(f"plain/node2/{jobs[1]}.jl")) == {}
+    assert place.site.differences(place.project.items(f"plain/node2/{jobs[1]}.jl")) == {}
     alone = place.run("items", "pull", jobs[0], "-d", "plain")
     assert alone.code == 4, alone.err
     again = place.json("items", "pull", jobs[1], "-d", "plain")
     assert (again["files"][0]["state"], again["files"][0]["fetched_bytes"]) == ("present", 0)
-
-
-@pytest.mark.black_box
-def test_a_pull_that_is_killed_and_run_again_fetches_only_what_is_missing(
-    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand, start_cli: StartCommand
-) -> None:
-    (node,), pages = fleet(1, jobs_to_keep="100"), site(200, per_page=100)
-    with closing(Proxy(node)) as proxy:
-        it = project(settings={**QUICK, "DISTRIBUTED_BATCH_SIZE": 200, "START_URL": pages.start_url})
-        it.targets([], proxy.section(it.name, "far"))
-        done = run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "-O", "out.jl", "--name", "c")
-        assert done.code == 0, done.err
-        (there,) = node.logs_dir.glob("_sdist/c.*/c.b1.a1.jl")
-        (it.path / ".sdist" / "crawls" / "c" / "parts" / there.name).unlink()  # so that it has to come from the node
-        page, whole = f"logs/{there.relative_to(node.logs_dir)}", there.read_bytes()
-        proxy.spoil(page, CUT)
-        proxy.spoil(page, LATE)
-        begun = it.path / "items" / "c" / "c.b1.a1.jl.part"
-        pull = start_cli(it, "items", "pull", "c")
-        wait_for(lambda: proxy.spoilt[page] == 2 and begun.stat().st_size, 30, "a pull in its middle")
-        pull.signal(signal.SIGKILL)
-        assert pull.wait().code == -signal.SIGKILL
-        before = begun.stat().st_size
-        assert 0 < before < len(whole)
-        proxy.heal()
-        again = run_cli(it, "items", "pull", "c", "--json")
-        assert again.code == 0, again.err
-        (row,) = again.json()["files"]
-        assert (row["state"], row["items"], row["fetched_bytes"]) == ("whole", 200, len(whole) - before)
-        assert begun.with_suffix("").read_bytes() == whole
-        assert not begun.exists()
-        node.kill()
-        here = run_cli(it, "items", "pull", "c", "-d", "elsewhere")
-        assert here.code == 5, here.out
-        assert "far" in here.out
 
 
 @pytest.mark.black_box
@@ -229,44 +186,15 @@ def test_a_crawl_through_feeds_is_merged_by_reading_them_back(
     feed = f"ftp://me:{PASSWORD}@127.0.0.1:{ftp.port}/%(batch)s_%(name)s.jl"
     more = {"DISTRIBUTED_BATCH_SIZE": 20, "START_URL": pages.start_url, "DISTRIBUTED_TARGET_FEED_URL": feed}
     it = project(nodes=nodes, settings={**QUICK, **more})
-    done = run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "--name", "c")
-    assert done.code == 0, done.err
+    run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "--name", "c", code=0)
     merged = run_cli(it, "items", "merge", "c", "-o", "all.json", "--json")
     assert (merged.code, merged.json()["items"]) == (0, 60), merged.err
     assert pages.differences(json.loads((it.path / "all.json").read_text())) == {}
-    pulled = run_cli(it, "items", "pull", "c")
-    assert pulled.code == 4, pulled.err
+    pulled = run_cli(it, "items", "pull", "c", code=4)
     assert "`sdist items merge` reads that back" in pulled.out
     assert PASSWORD not in merged.out + merged.err + pulled.out + pulled.err
     tailed = run_cli(it, "items", "tail", "c")
     assert (tailed.code, tailed.out) == (0, "")
-
-
-def merge_of(folder: Path, count: int) -> tuple[float, float]:
-    """MB of memory and seconds of a merge of so many items, half of them twice, into CSV."""
-    folder.mkdir()
-    with (folder / "in.jl").open("w", encoding="utf-8") as file:
-        for number in range(count):
-            item = {"id": number % (count // 2), "title": f"Property number {number}", "tags": ["a", "b"], "price": 1.5}
-            file.write(json.dumps(item) + "\n")
-    line = [*SDIST, "items", "merge", "in.jl", "-o", "all.csv", "--key", "id"]
-    began = time.monotonic()
-    process = subprocess.Popen(line, cwd=folder, env=private_environment(folder), stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    with (folder / "all.csv").open("rb") as file:
-        assert sum(1 for _ in file) == count // 2 + 1
-    return used.ru_maxrss / 1024, time.monotonic() - began
-
-
-@pytest.mark.black_box
-@pytest.mark.timeout(900)
-def test_a_million_items_are_merged_in_the_memory_of_a_few(tmp_path: Path) -> None:
-    few, _ = merge_of(tmp_path / "few", 20_000)
-    many, seconds = merge_of(tmp_path / "many", 1_000_000)
-    print(f"20,000 items: {few:.0f} MB; 1,000,000 items: {many:.0f} MB, {seconds:.0f} s")
-    assert many < few + 48  # of which 32 are the cache of keys
 
 
 @pytest.mark.black_box

@@ -1,19 +1,28 @@
-"""Every command on a fleet of three kinds: an open node, one with a password, one behind TLS and a base path."""
+"""Every command on a fleet of three kinds of nodes, and the document that it gives with `--json`.
 
-import json
+One node is open, one has a password, and one stands behind TLS and a base path.
+"""
+
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from rig.commands import SDIST, Command, Result
-from rig.fixtures import RunCommand, StartFleet, StartSite
+from rig.commands import Result
+from rig.documents import DOCUMENTS
+from rig.fixtures import StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
+from rig.shapes import misfits
 from rig.sites import SiteProcess
 from rig.tls import Authority, Front
 from rig.waiting import wait_for
+from scrapyd_dist.cli.commands import walk
+
+from scrapyd_dist.frontier.backlog import Lessee
+from scrapyd_dist.store import open_store
+from scrapyd_dist.throttle.permits import PermitRequest
 
 NAMES = ["node1", "node2", "behind tls"]
 SLOW = """\
@@ -26,188 +35,244 @@ class Slow(EasySpider):
 """
 
 
-@pytest.fixture(scope="module")
-def real(module_fleet: StartFleet) -> list[ScrapydNode]:
-    """The nodes themselves; the third is reached through its front only."""
-    more = {"max_proc": 2, "jobs_to_keep": "100"}
-    return [*module_fleet(1, **more), *module_fleet(2, username="me", password="hush:hush", **more)]
+def test_every_document_has_a_shape() -> None:
+    reporting = {path for path, command in walk() if any("--json" in param.opts for param in command.params)}
+    assert sorted(reporting - DOCUMENTS.keys()) == [], "give it one in tests/rig/documents.py"
+    known = {" ".join(word for word in name.split() if not word.startswith("-")) for name in DOCUMENTS}
+    assert sorted(known - reporting) == []
+
+
+class Shop(NamedTuple):
+    """A project, its site, and its nodes; the third is reached through its front only."""
+
+    project: Project
+    site: SiteProcess
+    nodes: list[ScrapydNode]
+    front: Front
+
+    def wait_idle(self) -> None:
+        for node in self.nodes:
+            node.wait_idle()
+
+    def options(self, *more: object) -> tuple[object, ...]:
+        """The options of a crawl of the site, in small batches."""
+        return ("--index", self.site.template, "--pages", 2, "--shards", 2, "--batch-size", 10, *more)
 
 
 @pytest.fixture(scope="module")
-def front(real: list[ScrapydNode], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def shop(module_fleet: StartFleet, module_site: StartSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    kept = {"jobs_to_keep": "100"}
+    nodes = [*module_fleet(1, **kept), *module_fleet(2, username="me", password="hush:hush", **kept)]
     authority = Authority(tmp_path_factory.mktemp("tls"))
-    with closing(Front(real[2], authority.context(), base="/crawlers/one", certificates=authority.file)) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shop(
-    real: list[ScrapydNode], front: Front, module_site: StartSite,
-    tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Project, SiteProcess]:  # fmt: skip
     site, project = module_site(60), Project.demo(tmp_path_factory.mktemp("mixed") / "project")
-    project.settings(START_URL=site.start_url)
+    project.settings(START_URL=site.start_url, RETRY_TIMES=0, DISTRIBUTED_MIN_FREE=1)
     project.spider("slow", SLOW)
-    project.targets(real[:2], front.section("properties", NAMES[2]))
-    return project, site
+    with closing(Front(nodes[2], authority.context(), base="/crawlers/one", certificates=authority.file)) as front:
+        project.targets(nodes[:2], front.section("properties", NAMES[2]))
+        yield Shop(project, site, nodes, front)
 
 
-@pytest.fixture(scope="module")
-def run(shop: tuple[Project, SiteProcess]) -> Iterator[RunCommand]:
-    """`run("jobs", "--json")`: `sdist` to its end; no secret is ever in what it says."""
-    project, _ = shop
-    with ExitStack() as stack:
+class Sdist:
+    """Runs `sdist` and sees that no secret is in its output.
 
-        def go(*arguments: object, code: int = 0) -> Result:
-            line = [*SDIST, *map(str, arguments)]
-            command = Command(line, cwd=project.path, folder=project.output, home=project.home)
-            done = stack.enter_context(closing(command)).wait()
-            assert done.code == code, f"{arguments} ended with {done.code}:\n{done.out}\n{done.err}"
-            assert "hush" not in done.out + done.err
-            return done
+    Attributes:
+        seen: the commands whose documents were checked.
+    """
 
-        go("deploy-all")
-        yield go
+    def __init__(self, start: StartCommand, project: Project) -> None:
+        self._start, self._project = start, project
+        self.seen: set[str] = set()
 
+    def run(self, *arguments: object, code: int = 0) -> Result:
+        done: Result = self._start(self._project, *arguments).wait(200)
+        assert done.code == code, f"{arguments} ended with {done.code}:\n{done.out}\n{done.err}"
+        assert "hush" not in done.out + done.err
+        return done
 
-def states(done: Result) -> dict[str, str]:
-    return {row["name"]: row["state"] for row in done.json()["nodes"]}
-
-
-def scheduled(run: RunCommand, *arguments: object) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = run("schedule", *arguments, "--json").json()["jobs"]
-    return rows
-
-
-def begun(real: list[ScrapydNode], job: str) -> bool:
-    return any("Spider opened" in node.job_log(job) for node in real)
+    def __call__(self, name: str, *arguments: object, code: int = 0) -> Any:
+        """The document that the command gives, which has the shape that it should have."""
+        document = self.run(*name.split(), *arguments, "--json", code=code).json()
+        assert misfits(document, {"schema": int, **DOCUMENTS[name]}) == [], name
+        assert document["schema"] == 1
+        self.seen.add(name)
+        return document
 
 
-def idle(real: list[ScrapydNode]) -> None:
-    for node in real:
-        node.wait_idle()
+@pytest.fixture
+def sdist(shop: Shop, start_cli: StartCommand) -> Sdist:
+    return Sdist(start_cli, shop.project)
 
 
-def test_a_crawl_over_all_three(run: RunCommand, shop: tuple[Project, SiteProcess], real: list[ScrapydNode]) -> None:
-    project, site = shop
-    pinned = run("versions", "--check", "--json").json()
-    assert [row["name"] for row in pinned["nodes"]] == NAMES
-    options = ("--index", site.template, "--pages", 2, "--shards", 2, "--batch-size", 10)
-    done = run("crawl", "easy", *options, "-o", "items.jl", "--json").json()
-    assert site.differences(project.items("items.jl")) == {}
-    assert all(node.jobs("finished") for node in real), "a node got nothing to do"
-    crawl = done["crawl"]
-    rows = [row for row in run("jobs", "--json").json()["jobs"] if row["crawl"] == crawl]
+def states(document: Any) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in document["nodes"]}
+
+
+def test_a_crawl_over_all_three(sdist: Sdist, shop: Shop) -> None:
+    crawl = sdist("crawl", "easy", *shop.options("-o", "first.jl"))["crawl"]
+    assert shop.site.differences(shop.project.items("first.jl")) == {}
+    rows = [row for row in sdist("jobs")["jobs"] if row["crawl"] == crawl]
     assert {row["node"] for row in rows} == set(NAMES)
     # A worker that begins when all is done is told to end; the process may end before it has a log.
     assert {row["state"] for row in rows if row["items"]} == {"finished"}
     assert {row["state"] for row in rows} <= {"finished", "cancelled", "unknown"}
-    assert run("stats", crawl, "--json").json()["stats"]["item_scraped_count"]["sum"] == 60
+    assert sdist("stats", crawl)["stats"]["item_scraped_count"]["sum"] == 60
 
 
-def test_what_is_said_of_a_crawl_and_what_comes_of_it(
-    run: RunCommand, shop: tuple[Project, SiteProcess], tmp_path: Path
-) -> None:
-    _, site = shop
-    options = ("--index", site.template, "--pages", 2, "--shards", 2, "--batch-size", 10, "--detach", "--json")
-    crawl = run("crawl", "easy", *options).json()["crawl"]
-    assert run("wait", crawl, "--json").json()["crawls"][0]["items"] == 60
-    assert run("watch", crawl, "--json").json()["items"] == run("status", crawl, "--json").json()["items"] == 60
-    assert {row["state"] for row in run("batches", crawl, "--json").json()["batches"]} == {"done"}
-    assert crawl in [row["crawl"] for row in run("crawls", "--json").json()["crawls"]]
-    run("items", "pull", crawl, "-d", tmp_path / "parts")
-    assert sum(len(file.read_text().splitlines()) for file in tmp_path.glob("parts/**/*.jl")) == 60
-    run("items", "merge", crawl, "-o", tmp_path / "merged.jl")
-    assert site.differences(map(json.loads, (tmp_path / "merged.jl").read_text().splitlines())) == {}
-    assert len(run("items", "tail", crawl, "-n", 5).out.splitlines()) == 5
-    page = tmp_path / "report.html"
-    run("report", crawl, "-o", page, "--ask-nodes")
-    assert all(name in page.read_text() for name in NAMES)
-    assert "hush" not in page.read_text()
-    assert "nothing to try again" in run("retry", crawl, code=4).err
-    run("pause", crawl, code=2)
-    run("clean", crawl, "--yes")
-
-
-def test_the_fleet_is_looked_at_drained_and_counted(run: RunCommand) -> None:
-    found = run("doctor", "--json", code=1).json()["findings"]
-    dangers = [(finding["node"], finding["topic"]) for finding in found if finding["severity"] == "danger"]
-    assert dangers == [(NAMES[2], "tls")], "the certificate of this test ends tomorrow, and that is all"
-    assert states(run("status", "--fleet", "--json")) == dict.fromkeys(NAMES, "up")
-    assert run("metrics").out.count("sdist_node_up{") == len(NAMES)
-    run("nodes", "drain", NAMES[2])
-    assert states(run("nodes", "--json"))[NAMES[2]] == "draining"
-    assert {row["node"] for row in scheduled(run, "easy", "--all-nodes")} == set(NAMES[:2])
-    run("nodes", "resume", NAMES[2])
-    assert states(run("nodes", "--json")) == dict.fromkeys(NAMES, "up")
-
-
-def test_the_address_below_the_base_path_needs_its_password_and_its_authority(
-    run: RunCommand, shop: tuple[Project, SiteProcess], front: Front
-) -> None:
-    project, _ = shop
-    assert run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
-    stranger = front.url.replace("crawlers/one", "crawlers/two")
-    assert "certificate verify failed" in run("api", stranger, "daemonstatus", code=6).err
-    kept = (project.path / "scrapy.cfg").read_text(encoding="utf-8")
+def test_the_address_below_the_base_path_needs_its_password_and_its_authority(sdist: Sdist, shop: Shop) -> None:
+    assert sdist.run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
+    stranger = shop.front.url.replace("crawlers/one", "crawlers/two")
+    assert "certificate verify failed" in sdist.run("api", stranger, "daemonstatus", code=6).err
+    config = shop.project.path / "scrapy.cfg"
+    kept = config.read_text(encoding="utf-8")
     try:
-        # Whoever says so is not asked for certificates.
-        (project.path / "scrapy.cfg").write_text(kept.replace("ca =", "verify = no\n#"), encoding="utf-8")
-        assert run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
-        (project.path / "scrapy.cfg").write_text(kept.replace("hush:hush", "no"), encoding="utf-8")
-        assert "user name or password refused" in run("api", NAMES[2], "daemonstatus", code=6).err
+        config.write_text(kept.replace("ca =", "verify = no\n#"), encoding="utf-8")
+        assert sdist.run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
+        config.write_text(kept.replace("hush:hush", "no"), encoding="utf-8")
+        assert "user name or password refused" in sdist.run("api", NAMES[2], "daemonstatus", code=6).err
     finally:
-        (project.path / "scrapy.cfg").write_text(kept, encoding="utf-8")
+        config.write_text(kept, encoding="utf-8")
 
 
 @pytest.mark.black_box
-def test_roll_out_and_back(run: RunCommand, shop: tuple[Project, SiteProcess]) -> None:
-    project, _ = shop
-    old = run("deploy-all", "--json").json()["version"]
-    project.write("properties/new.py", "NEW = True\n")
-    assert states(run("deploy", NAMES[2], "--json")) == {NAMES[2]: "uploaded"}
-    assert run("versions", "--check", code=10).err.count("would run") == 1
-    new = run("deploy-all", "--atomic", "--json").json()["version"]
-    assert run("versions", "--check").code == 0
-    assert {row["spider"]: row["missing"] for row in run("spiders", "--json").json()["spiders"]} == {
-        "easy": [], "plain": [], "slow": [],
-    }  # fmt: skip
-    back = run("rollback", "--json").json()["version"]
+@pytest.mark.timeout(500)
+def test_every_document(sdist: Sdist, shop: Shop, start_cli: StartCommand, tmp_path: Path) -> None:
+    _check_code(sdist, shop)
+    _check_crawl(sdist, shop)
+    _check_jobs(sdist, shop)
+    _check_stopped_crawl(sdist, shop)
+    _check_frontier(sdist, shop)
+    _check_throttle(sdist, shop)
+    _check_nodes(sdist)
+    other = Project.demo(tmp_path / "other")
+    elsewhere = Sdist(start_cli, other)
+    elsewhere("init", "--node", shop.nodes[0].url, "--name", "web")
+    other.targets([])
+    try:
+        elsewhere("nodes up", 1)
+    finally:
+        elsewhere.run("nodes", "down")
+    assert sorted(DOCUMENTS.keys() - sdist.seen - elsewhere.seen) == [], "not tried"
+
+
+def _check_code(sdist: Sdist, shop: Shop) -> None:
+    old = sdist("deploy-all")["version"]
+    shop.project.write("properties/new.py", "NEW = True\n")
+    assert states(sdist("deploy", NAMES[2])) == {NAMES[2]: "uploaded"}
+    sdist("versions", "--check", code=10)
+    sdist("deploy-all", "--dry-run", code=10)
+    sdist("deploy-all", "--atomic")
+    sdist("versions", "--check")
+    missing = {row["spider"]: row["missing"] for row in sdist("spiders")["spiders"]}
+    assert missing == {"easy": [], "plain": [], "slow": []}
+    back = sdist("rollback")["version"]
     assert back.split("-")[1] == old.split("-")[1]
-    assert {row["default"] for row in run("versions", "--json").json()["nodes"]} == {back}
-    run("rollback", new)
-    deleted = {row["name"]: len(row["deleted"]) for row in run("prune", "--keep", 1, "-y", "--json").json()["nodes"]}
-    assert deleted == dict.fromkeys(NAMES, 3)
+    assert {row["default"] for row in sdist("versions")["nodes"]} == {back}
+    sdist("rollback", "--dry-run", code=10)
+    sdist("prune", "--keep", 1, "--dry-run", code=10)
+    assert all(row["deleted"] for row in sdist("prune", "--keep", 1, "--yes")["nodes"])
 
 
-@pytest.mark.black_box
-def test_jobs_and_their_logs(run: RunCommand, real: list[ScrapydNode]) -> None:
-    jobs = {row["node"]: row["job"] for row in scheduled(run, "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=5")}
-    assert sorted(jobs) == sorted(NAMES)
-    idle(real)
-    rows = {row["job"]: row for row in run("jobs", "--json").json()["jobs"]}
-    assert {rows[job]["node"] for job in jobs.values()} == set(NAMES)
-    assert {rows[job]["reason"] for job in jobs.values()} == {"closespider_itemcount"}
-    lines = run("logs", *jobs.values(), "-n", 3).out.splitlines()
+def _check_crawl(sdist: Sdist, shop: Shop) -> None:
+    site, project = shop.site, shop.project
+    site.behave({site.site.detail_path(7): "fail"})
+    assert states(sdist("plan", "easy", *shop.options())) == dict.fromkeys(NAMES, "up")
+    crawl = sdist("crawl", "easy", *shop.options("-o", "items.jl"), code=3)["crawl"]
+    assert states(sdist("watch", crawl, code=3)) == dict.fromkeys(NAMES, "up")
+    sdist("wait", crawl, code=3)
+    assert sdist("status", crawl)["items"] == 59
+    assert {row["state"] for row in sdist("batches", crawl)["batches"]} == {"done"}
+    assert [row["url"] for row in sdist("misses", crawl)["misses"]] == [site.detail(7)]
+    assert crawl in [row["crawl"] for row in sdist("crawls")["crawls"]]
+    sdist("report", crawl, "-o", "report.html", "--ask-nodes")
+    page = (project.path / "report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in NAMES)
+    assert "hush" not in page
+    assert sdist("items pull", crawl)["items"] == 59
+    assert len(sdist.run("items", "tail", crawl, "-n", 5).out.splitlines()) == 5
+    site.behave({})
+    sdist("retry", crawl, "--failed-urls")
+    sdist("items merge", crawl, "-o", "merged.jl")
+    for name in ("items.jl", "merged.jl"):
+        assert site.differences(project.items(name)) == {}
+    assert "nothing to try again" in sdist.run("retry", crawl, code=4).err
+    sdist.run("pause", crawl, code=2)
+    sdist("trust", crawl, "--yes")
+    sdist("clean", crawl, "--yes")
+
+
+def _check_jobs(sdist: Sdist, shop: Shop) -> None:
+    scheduled = sdist("schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3")["jobs"]
+    jobs = [row["job"] for row in scheduled]
+    assert sorted(row["node"] for row in scheduled) == sorted(NAMES)
+    shop.wait_idle()
+    rows = {row["job"]: row for row in sdist("jobs")["jobs"]}
+    assert {rows[job]["reason"] for job in jobs} == {"closespider_itemcount"}
+    lines = sdist.run("logs", *jobs, "-n", 3).out.splitlines()
     assert {line.split(" | ")[0].rsplit(maxsplit=1)[0].strip() for line in lines} == set(NAMES)
-    found = run("grep", "Spider closed", *jobs.values(), "--json").json()["matches"]
-    assert {match["node"] for match in found} == set(NAMES)
-    assert run("stats", *jobs.values(), "--json").json()["stats"]["finish_reason"]["jobs"] == 3
+    assert {match["node"] for match in sdist("grep", "Spider closed", *jobs)["matches"]} == set(NAMES)
+    assert sdist("stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
+
+    slow = [row["job"] for row in sdist("schedule", "slow", "--all-nodes")["jobs"]]
+    wait_for(lambda: all(_has_begun(shop, job) for job in slow), 60, "the start of all three")
+    assert {row["state"] for row in sdist("cancel", *slow, "--yes")["jobs"]} == {"gone"}
+    shop.wait_idle()
+    rows = {row["job"]: row for row in sdist("jobs")["jobs"]}
+    assert {rows[job]["state"] for job in slow} == {"cancelled"}
 
 
-@pytest.mark.black_box
-def test_jobs_are_cancelled_everywhere(run: RunCommand, real: list[ScrapydNode]) -> None:
-    jobs = [row["job"] for row in scheduled(run, "slow", "--all-nodes")]
-    wait_for(lambda: all(begun(real, job) for job in jobs), 60, "the start of all three")
-    done = run("cancel", *jobs, "--yes", "--json").json()
-    assert {row["state"] for row in done["jobs"]} == {"gone"}
-    idle(real)
-    rows = {row["job"]: row for row in run("jobs", "--json").json()["jobs"]}
-    assert {rows[job]["state"] for job in jobs} == {"cancelled"}
+def _has_begun(shop: Shop, job: str) -> bool:
+    return any("Spider opened" in node.job_log(job) for node in shop.nodes)
 
 
-@pytest.mark.black_box
-def test_nodes_are_listed(run: RunCommand) -> None:
-    document = run("nodes", "--json").json()
-    assert [row["name"] for row in document["nodes"]] == NAMES
-    assert "hush" not in json.dumps(document)
+def _check_stopped_crawl(sdist: Sdist, shop: Shop) -> None:
+    crawl = sdist("crawl --detach", "slow", *shop.options("-o", "slow.jl"))["crawl"]
+    sdist("stop", crawl, "--yes")
+    shop.project.settings(DOWNLOAD_DELAY=0)
+    sdist("resume", crawl)
+
+
+def _check_frontier(sdist: Sdist, shop: Shop) -> None:
+    shop.project.write("urls.txt", "\n".join(map(shop.site.detail, range(30))))
+    sdist("frontier add", "shop", "urls.txt", "--prefix", "p", "--spider-callback", "parse_item")
+    sdist("frontier list")
+    sdist("frontier count", "shop")
+    sdist("frontier dump", "shop", "p0")
+    sdist("frontier move", "shop", "p", "q", 1)
+    dead = sdist("frontier move --batch", 2, "shop", "alone")["batch"]
+    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+        lessee = Lessee(job="shop.w1.a1", node="node1", url="http://127.0.0.1:9")
+        store.lease_next("shop", lessee, slots=("alone",), seconds=60, now=1.0)
+        store.fail("shop", dead, 1, reason="for this test", now=2.0, max_attempts=1)
+    sdist("frontier requeue", "shop")
+    sdist("consume", "easy", "shop", "-o", "shop.jl")
+    sdist("frontier delete", "shop", "--prefix", "alone", "--yes")
+
+
+def _check_throttle(sdist: Sdist, shop: Shop) -> None:
+    shop.project.write("limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n")
+    sdist("throttle apply", "limits.yml", "--dry-run", code=10)
+    sdist("throttle apply", "limits.yml")
+    sdist("throttle set", "127.0.0.1", "--scale", 0.5)
+    for verb in ("block", "pause"):
+        sdist(f"throttle {verb}", "example.org")
+    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+        store.take_permits([PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")])
+    sdist("throttle show")
+    for verb in ("resume", "unblock", "unset"):
+        sdist(f"throttle {verb}", "example.org")
+
+
+def _check_nodes(sdist: Sdist) -> None:
+    sdist("config", "--all")
+    assert states(sdist("nodes")) == dict.fromkeys(NAMES, "up")
+    sdist("nodes add", "127.0.0.1:1", "--name", "spare", code=5)
+    sdist("nodes remove", "spare")
+    sdist("nodes drain", NAMES[2])
+    assert states(sdist("nodes"))[NAMES[2]] == "draining"
+    assert {row["node"] for row in sdist("schedule", "easy", "--all-nodes")["jobs"]} == set(NAMES[:2])
+    sdist("nodes resume", NAMES[2])
+    assert states(sdist.run("status", "--fleet", "--json").json()) == dict.fromkeys(NAMES, "up")
+    assert sdist.run("metrics").out.count("sdist_node_up{") == len(NAMES)
+    findings = sdist("doctor", code=1)["findings"]
+    dangers = [(finding["node"], finding["topic"]) for finding in findings if finding["severity"] == "danger"]
+    assert dangers == [(NAMES[2], "tls")], "the certificate of this test ends tomorrow, and that is all"

@@ -1,8 +1,7 @@
 """What a crawl is given with -a and -s reaches every job unchanged; what belongs to the producer's process does not."""
 
-import pytest
-from rig.crawls import ADDON, QUICK, said
-from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.crawls import QUICK
+from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
 
 TELLING = """
@@ -29,35 +28,17 @@ ARGS = {"category": "books", "text": "ünï code = 'x' \"y\"", "table": '{"a": [
 SETTINGS = {"MY_SETTING": "a=b,c é", "DOWNLOAD_DELAY": "0.01", "USER_AGENT": "me/1.0 (+http://example.com)"}
 
 
-@pytest.fixture(scope="module")
-def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
-    return module_fleet(2)
-
-
-@pytest.mark.parametrize("program", ["sdist", pytest.param("scrapy", marks=pytest.mark.black_box)])
 def test_arguments_and_settings(
-    program: str,
-    project: MakeProject,
-    run_scrapy: RunCommand,
-    run_cli: RunCommand,
-    nodes_up: list[ScrapydNode],
-    site: StartSite,
+    project: MakeProject, run_cli: RunCommand, pair: list[ScrapydNode], site: StartSite
 ) -> None:
     there = site(60)
-    it = project(nodes=nodes_up, settings={**QUICK, "START_URL": there.start_url})
+    it = project(nodes=pair, settings={**QUICK, "START_URL": there.start_url})
     it.spider("telling", TELLING)
     args = [word for name, value in ARGS.items() for word in ("-a", f"{name}={value}")]
-    sets = [word for name, value in SETTINGS.items() for word in ("-s", f"{name}={value}")]
-    # The long form and the one without a space mean the same, and a repeated name counts as Scrapy counts it.
-    sets = ["-s", "MY_SETTING=first", *sets]
+    # A repeated name counts as Scrapy counts it.
+    sets = ["-s", "MY_SETTING=first", *(word for name, value in SETTINGS.items() for word in ("-s", f"{name}={value}"))]
     own = ["-s", "LOG_FILE=own.log", "-s", "JOBDIR=job"]
-    if program == "scrapy":
-        it.settings(ADDONS=ADDON)
-        sets[-2:] = ["--set", f"USER_AGENT={SETTINGS['USER_AGENT']}"]
-        done = run_scrapy(it, "crawl", "telling", *args, *sets, *own, "-o", "items.jl")
-    else:
-        done = run_cli(it, "crawl", "telling", *args, *sets, *own, "-o", "items.jl")
-    assert done.code == 0, said(done)
+    run_cli(it, "crawl", "telling", *args, *sets, *own, "-o", "items.jl", code=0)
     items = list(it.items("items.jl"))
     assert sorted(int(item["number"]) for item in items) == list(range(60))
     for item in items:

@@ -58,7 +58,7 @@ def member(project: Any, shop: Any, **settings: Any) -> Any:
 
 @pytest.mark.black_box
 def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_expired(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
+    project: Any, site: Any, frontier: Any
 ) -> None:
     """H24: nothing is fetched without the session, and what met its end is fetched again."""
     shop = site(40, "--latency=0.1", per_page=10)
@@ -66,11 +66,10 @@ def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_ex
     place = member(project, shop, DISTRIBUTED_LOGIN="log_in", CONCURRENT_REQUESTS=4)
     queue = frontier(place, "member")
     queue.add(values_of(map(shop.detail, range(40)), callback="parse_article"), size=5)
-    worker = start_scrapy(place, *queue.arguments(1))
+    worker = queue.begin(1)
     wait_for(lambda: queue.acked() >= 2, 30, "two acked batches")
     shop.behave({"/properties/property_*": "cookie:session=2", shop.site.index_path(1): "setcookie:session=2"})
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 8}, 40, "the end")
-    assert worker.wait(30).code == 0
+    queue.collect(worker)
     assert sorted(item["url"] for item in queue.items) == sorted(map(shop.detail, range(40)))
     assert queue.store.misses(CRAWL) == []
     first, *_ = [hit["target"] for hit in shop.log() if "__" not in hit["target"]]
@@ -80,17 +79,13 @@ def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_ex
 
 
 @pytest.mark.black_box
-def test_a_request_whose_session_expires_again_and_again_fails_alone(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_a_request_whose_session_expires_again_and_again_fails_alone(project: Any, site: Any, frontier: Any) -> None:
     shop = site(20, per_page=10)
     shop.behave({shop.site.detail_path(3): "status:403"})
     place = member(project, shop, DISTRIBUTED_LOGIN="log_in")
     queue = frontier(place, "member")
     queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
-    worker = start_scrapy(place, *queue.arguments(1))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the end")
-    assert worker.wait(30).code == 0
+    queue.work(1)
     (miss,) = queue.store.misses(CRAWL)
     assert (miss.url, miss.kind) == (shop.detail(3), "failed")
     assert "SessionExpired" in miss.reason
@@ -104,14 +99,14 @@ def test_a_request_whose_session_expires_again_and_again_fails_alone(
     [({}, {"DISTRIBUTED_LOGIN": "log_in"}, 1, "login-failed"), ({"start": "first"}, {}, 0, "start-failed")],
 )
 def test_a_worker_that_cannot_log_in_touches_no_batch(
-    project: Any, site: Any, frontier: Any, run_scrapy: Any, order: Any, settings: Any, broken: int, reason: str
+    project: Any, site: Any, frontier: Any, order: Any, settings: Any, broken: int, reason: str
 ) -> None:
     shop = site(20, per_page=10)
     shop.behave({shop.site.index_path(broken): "status:404"})
     place = member(project, shop, **settings)
     queue = frontier(place, "member")
     queue.add(values_of([shop.detail(0)], callback="parse_article"))
-    assert run_scrapy(place, *queue.arguments(1, **order)).code == 0
+    queue.run(1, **order)
     report = queue.report(1)
     assert report.finish_reason == reason
     assert "has failed: HTTP 404" in report.problem
@@ -119,29 +114,21 @@ def test_a_worker_that_cannot_log_in_touches_no_batch(
 
 
 @pytest.mark.black_box
-def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_the_spiders_own_start_requests_come_first_when_that_is_wanted(project: Any, site: Any, frontier: Any) -> None:
     """H24: they end before the first batch is leased; else they are not made at all."""
     shop = site(20)
     queue = frontier(member(project, shop), "member")
     queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
-    worker = start_scrapy(queue.project, *queue.arguments(1, start="first"))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the first batch")
-    assert worker.wait(30).code == 0
+    queue.work(1, start="first")
     assert {item["first"] for item in queue.items} == {"own"}
     assert queue.store.counts(CRAWL)["offsite"] == 1, "what its own pages lead to is in the account, too"
     queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
-    worker = start_scrapy(queue.project, *queue.arguments(2))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 2}, 30, "the second batch")
-    assert worker.wait(30).code == 0
+    queue.work(2)
     assert {item["first"] for item in queue.items[10:]} == {None}
 
 
 @pytest.mark.black_box
-def test_a_hook_changes_or_drops_requests_and_attributes_travel(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_a_hook_changes_or_drops_requests_and_attributes_travel(project: Any, site: Any, frontier: Any) -> None:
     """H25, H29: what is dropped is counted; attributes of two kinds are never mixed."""
     shop = site(40, "--latency=0.05")
     settings = {"DISTRIBUTED_REQUEST_HOOK": "shorten", "DISTRIBUTED_SPIDER_ATTRIBUTES": ["country"]}
@@ -154,9 +141,7 @@ def test_a_hook_changes_or_drops_requests_and_attributes_travel(
     queue.add(even[4:], size=3)
     asked = [f"{shop.detail(n)}?{what}" for n, what in ((20, "drop"), (21, "change"), (22, "break"))]
     queue.add(values_of(asked, callback="parse_article"), size=3)
-    worker = start_scrapy(place, *queue.arguments(1))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 6}, 30, "the end")
-    assert worker.wait(30).code == 0
+    queue.work(1)
     countries = {item["url"]: item["country"] for item in queue.items}
     assert len(queue.items) == 21
     for number in range(20):
@@ -223,9 +208,7 @@ def odd(project: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.black_box
-def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(project: Any, site: Any, frontier: Any) -> None:
     """A component may swallow a request or an item: when Scrapy has nothing left, the batch is over."""
     shop = site(10)
     place = odd(
@@ -236,40 +219,32 @@ def test_what_is_lost_on_its_way_through_scrapy_holds_no_batch_up(
     queue = frontier(place, "odd")
     urls = [shop.detail(1), shop.detail(2) + "?replace", shop.detail(5)]
     queue.add(values_of(urls, callback="parse_article"))
-    worker = start_scrapy(place, *queue.arguments(1))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the end")
-    assert worker.wait(30).code == 0
+    queue.work(1)
     assert [item["url"] for item in queue.items] == [shop.detail(1)]
     (miss,) = queue.store.misses(CRAWL)
     assert (miss.url, miss.reason) == (urls[1], "nothing was heard of it")
 
 
 @pytest.mark.black_box
-def test_an_item_without_a_json_form_costs_its_own_url_only(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_an_item_without_a_json_form_costs_its_own_url_only(project: Any, site: Any, frontier: Any) -> None:
     shop = site(10)
     queue = frontier(odd(project), "odd")
     queue.add(
         [*values_of([shop.detail(0)], callback="parse_set"), *values_of([shop.detail(1)], callback="parse_article")]
     )
-    worker = start_scrapy(queue.project, *queue.arguments(1))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 1}, 30, "the end")
-    assert worker.wait(30).code == 0
+    queue.work(1)
     (miss,) = queue.store.misses(CRAWL)
     assert "cannot be written as JSON" in miss.reason
     assert [item["url"] for item in queue.items] == [shop.detail(1)]
 
 
 @pytest.mark.black_box
-def test_a_spider_that_closes_itself_leaves_the_rest_to_others(
-    project: Any, site: Any, frontier: Any, run_scrapy: Any
-) -> None:
+def test_a_spider_that_closes_itself_leaves_the_rest_to_others(project: Any, site: Any, frontier: Any) -> None:
     shop = site(100, "--latency=0.2")
     queue = frontier(odd(project, CONCURRENT_REQUESTS=2), "odd")
     queue.add(values_of([shop.detail(0)], callback="parse_enough"), size=1)
     queue.add(values_of(map(shop.detail, range(1, 60)), callback="parse_article"))
-    assert run_scrapy(queue.project, *queue.arguments(1)).code == 0
+    queue.run(1)
     assert queue.report(1).finish_reason == "enough"
     queue.accept()
     assert set(queue.refused) == {"the worker ended early (enough)"}
@@ -279,28 +254,24 @@ def test_a_spider_that_closes_itself_leaves_the_rest_to_others(
 @pytest.mark.black_box
 @pytest.mark.parametrize(("kind", "followed"), [("crawl", False), ("frontier", True)])
 def test_rules_of_a_crawl_belong_to_its_producer(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any, kind: str, followed: bool
+    project: Any, site: Any, frontier: Any, kind: str, followed: bool
 ) -> None:
     """A worker of a crawl does not follow them; at a frontier nobody else would."""
     shop = site(20, per_page=10)
     queue = frontier(odd(project), "ruled", kind=kind)
     queue.add(values_of([shop.index(0)], rule=0))
-    worker = start_scrapy(queue.project, *queue.arguments(1))
-    wait_for(lambda: queue.accept() or set(queue.states()) == {"done"}, 30, "the end")
-    assert worker.wait(30).code == 0
+    queue.work(1)
     assert len(queue.items) == (20 if followed else 0)
     assert len(shop.hits()) == (22 if followed else 1)
 
 
 @pytest.mark.black_box
-def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(
-    project: Any, site: Any, frontier: Any, run_scrapy: Any
-) -> None:
+def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(project: Any, site: Any, frontier: Any) -> None:
     shop = site(10)
     queue = frontier(odd(project), "odd")
     queue.add(values_of([shop.detail(0)], callback="parse_article", cookies={"a": "b"}), key=b"A" * 43 + b"=")
     queue.add(values_of(map(shop.detail, range(1, 4)), callback="parse_article"), size=1)
-    assert run_scrapy(queue.project, *queue.arguments(1, ahead=0, settings={"CONCURRENT_REQUESTS": 1})).code == 0
+    queue.run(1, ahead=0, settings={"CONCURRENT_REQUESTS": 1})
     assert queue.report(1).problem == ""
     queue.accept()
     (refused,) = queue.refused
@@ -311,9 +282,7 @@ def test_a_batch_that_cannot_be_read_fails_alone_and_its_worker_goes_on(
 
 
 @pytest.mark.black_box
-def test_workers_of_named_slots_take_from_those_alone(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_workers_of_named_slots_take_from_those_alone(project: Any, site: Any, frontier: Any) -> None:
     """H14; the highest priority comes first."""
     shop = site(30)
     queue = frontier(odd(project, CONCURRENT_REQUESTS=1), "odd")
@@ -323,7 +292,7 @@ def test_workers_of_named_slots_take_from_those_alone(
             values_of(map(shop.detail, range(first + 5, first + 10)), callback="parse_article"),
             size=5, slot=slot, priority=3,
         )  # fmt: skip
-    worker = start_scrapy(queue.project, *queue.arguments(1, slots=["p0", "p2"], ahead=0))
+    worker = queue.begin(1, slots=["p0", "p2"], ahead=0)
     assert worker.wait(40).code == 0
     queue.accept()
     assert {slot.slot: slot.waiting for slot in queue.store.slots(CRAWL)} == {"p0": 0, "p1": 10, "p2": 0}

@@ -60,7 +60,7 @@ class Refusing:
 
 
 def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
+    project: Any, site: Any, frontier: Any
 ) -> None:
     """H8, H15, H20, H31: everything that Scrapy can do with a request, in one batch."""
     shop = site(40)
@@ -97,7 +97,7 @@ def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
         {"url": "http://localhost:1/away", "callback": "parse_article"},
     ]
     queue.add(values, size=20)
-    worker = start_scrapy(place, *queue.arguments(1))
+    worker = queue.begin(1)
     wait_for(lambda: queue.accept() or queue.items, 30, "an accepted part")
     assert worker.wait(30).code == 0
 
@@ -158,16 +158,14 @@ class Reviews(scrapy.Spider):
 """
 
 
-def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any, run_scrapy: Any
-) -> None:
+def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(project: Any, site: Any, frontier: Any) -> None:
     """H21, H22, C14: one spider both ways; requests for another spider wait in a slot of their own."""
     shop = site(20, per_page=10)
     place = project(spiders={"finding": FINDING})
     queue = frontier(place, "finding", kind="frontier")
     queue.add(values_of([shop.index(0), shop.index(1), shop.index(0) + "#again"], callback="parse"), size=1)
     settings = {"DISTRIBUTED_TARGET_CALLBACKS": "parse_article", "CONCURRENT_REQUESTS": 2}
-    worker = start_scrapy(place, *queue.arguments(1, settings=settings))
+    worker = queue.begin(1, settings=settings)
     wait_for(lambda: queue.accept() or len(queue.items) == 20, 40, "the items of what it found")
     assert worker.wait(30).code == 0, queue.log(1)
 
@@ -187,8 +185,7 @@ def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(
     told = {name: stats.get(f"distributed/requests_{name}") for name in ("found", "added", "duplicate", "refused")}
     assert told == {"found": 70, "added": 40, "duplicate": 10, "refused": 20}, "as the store has kept it"
 
-    done = run_scrapy(place, *queue.arguments(2, spider="reviews", slots=["@reviews"], settings=settings))
-    assert done.code == 0
+    queue.run(2, spider="reviews", slots=["@reviews"], settings=settings)
     queue.items.clear()
     queue.accept()
     assert sorted(item["review"] for item in queue.items) == sorted(shop.detail(n) + "?reviews" for n in range(20))
@@ -200,14 +197,13 @@ def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(
     [({"max_batches": 3}, 3, "3 batches"), ({"max_requests": 15}, 2, "15 requests"), ({"max_time": 1.0}, None, "1 s")],
 )
 def test_a_worker_ends_at_its_limit(
-    project: Any, site: Any, frontier: Any, run_scrapy: Any, order: dict[str, Any], acked: int | None, limit: str
+    project: Any, site: Any, frontier: Any, order: dict[str, Any], acked: int | None, limit: str
 ) -> None:
     """H15, H16: exactly as many batches; requests to the end of the batch that reaches the limit."""
     shop = site(300, "--latency=0.2")
     queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 4}))
     queue.add(values_of(map(shop.detail, range(300)), callback="parse_article"), size=10)
-    done = run_scrapy(queue.project, *queue.arguments(1, **order))
-    assert done.code == 0
+    queue.run(1, **order)
     assert queue.said(1)["limit"] == limit
     assert queue.report(1).finish_reason == "finished"
     states = queue.states()
@@ -222,13 +218,13 @@ def test_a_worker_ends_at_its_limit(
 
 @pytest.mark.black_box
 def test_at_a_standing_frontier_a_worker_ends_when_it_has_idled_long_enough(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
+    project: Any, site: Any, frontier: Any
 ) -> None:
     """H20; and what is added while it waits is taken at once."""
     shop = site(20)
     queue = frontier(project(settings={"START_URL": shop.start_url}), kind="frontier", standing=True)
     queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
-    worker = start_scrapy(queue.project, *queue.arguments(1, idle=4))
+    worker = queue.begin(1, idle=4)
     wait_for(lambda: queue.accept() or len(queue.items) == 10, 30, "the first items")
     queue.add(values_of(map(shop.detail, range(10, 20)), callback="parse_article"))
     wait_for(lambda: queue.accept() or len(queue.items) == 20, 3.5, "the items that were added later")
@@ -239,33 +235,12 @@ def test_at_a_standing_frontier_a_worker_ends_when_it_has_idled_long_enough(
 
 
 @pytest.mark.black_box
-def test_what_a_killed_worker_had_is_done_by_another_one(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
-    """Killed after ten acked batches: no item missing, none twice in what was accepted."""
-    shop = site(200, "--latency=0.05")
-    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 4}))
-    queue.add(values_of(map(shop.detail, range(200)), callback="parse_article"), size=5)
-    first = start_scrapy(queue.project, *queue.arguments(1, lease=3.0))
-    wait_for(lambda: queue.acked() >= 10, 40, "ten acked batches")
-    first.signal(signal.SIGKILL)
-    second = start_scrapy(queue.project, *queue.arguments(2, lease=3.0))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 40}, 60, "the end")
-    assert second.wait(30).code == 0
-    assert shop.differences(queue.items) == {}
-    attempts = [attempt.number for attempt in queue.store.attempts(CRAWL)]
-    assert attempts.count(2) in range(1, 5), "only what it had at that moment was made again"
-
-
-@pytest.mark.black_box
-def test_a_worker_that_is_told_to_end_settles_what_it_has(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_a_worker_that_is_told_to_end_settles_what_it_has(project: Any, site: Any, frontier: Any) -> None:
     """Complete batches are acked, untouched ones given back, and the rest says how far it came."""
     shop = site(100, "--latency=0.3")
     queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
     queue.add(values_of(map(shop.detail, range(100)), callback="parse_article"), size=5)
-    worker = start_scrapy(queue.project, *queue.arguments(1, ahead=9))
+    worker = queue.begin(1, ahead=9)
     wait_for(lambda: queue.acked() >= 2, 30, "two acked batches")
     worker.signal(signal.SIGINT)
     assert worker.wait(30).code == 0
@@ -285,21 +260,17 @@ def test_a_worker_that_is_told_to_end_settles_what_it_has(
     before = {attempt.batch for attempt in queue.store.attempts(CRAWL, {AttemptState.REFUSED})}
     assert all(queue.store.batch(CRAWL, number).attempts == 0 for number in before)
 
-    second = start_scrapy(queue.project, *queue.arguments(2, settings={"CONCURRENT_REQUESTS": 16}))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 20}, 60, "the end")
-    assert second.wait(30).code == 0
+    queue.work(2, settings={"CONCURRENT_REQUESTS": 16})
     assert shop.differences(queue.items) == {}
 
 
 @pytest.mark.black_box
-def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
-) -> None:
+def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(project: Any, site: Any, frontier: Any) -> None:
     """What is given up elsewhere is not acked here, and leaves no part."""
     shop = site(60, "--latency=0.2")
     queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 1}))
     queue.add(values_of(map(shop.detail, range(30)), callback="parse_article"), size=30)
-    worker = start_scrapy(queue.project, *queue.arguments(1, lease=3.0, max_batches=1))
+    worker = queue.begin(1, lease=3.0, max_batches=1)
     wait_for(lambda: sum(shop.item_hits().values()) >= 3, 30, "the first pages")
     queue.store.fail(CRAWL, 1, 1, reason="given up", now=time.time(), max_attempts=1)
     assert worker.wait(30).code == 0
@@ -311,13 +282,13 @@ def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(
 
 @pytest.mark.black_box
 def test_a_worker_whose_folder_is_removed_ends_with_that_and_holds_nothing(
-    project: Any, site: Any, frontier: Any, start_scrapy: Any
+    project: Any, site: Any, frontier: Any
 ) -> None:
     """A log folder that is wiped: no batch stays out, none is acked whose part cannot be fetched."""
     shop = site(60, "--latency=0.2")
     queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
     queue.add(values_of(map(shop.detail, range(60)), callback="parse_article"), size=5)
-    worker = start_scrapy(queue.project, *queue.arguments(1, ahead=3))
+    worker = queue.begin(1, ahead=3)
     wait_for(lambda: sum(shop.item_hits().values()) >= 3, 30, "the first pages")
     queue.accept()
     shutil.rmtree(queue.folder.parent)
@@ -329,22 +300,18 @@ def test_a_worker_whose_folder_is_removed_ends_with_that_and_holds_nothing(
     assert queue.refused, "what was begun is a failed attempt"
     assert "running" not in queue.states()
 
-    second = start_scrapy(queue.project, *queue.arguments(2, settings={"CONCURRENT_REQUESTS": 16}))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 12}, 60, "the end")
-    assert second.wait(30).code == 0
+    queue.work(2, settings={"CONCURRENT_REQUESTS": 16})
     assert shop.differences(queue.items) == {}
 
 
 @pytest.mark.black_box
-def test_each_batch_has_a_filter_of_its_own(project: Any, site: Any, frontier: Any, start_scrapy: Any) -> None:
+def test_each_batch_has_a_filter_of_its_own(project: Any, site: Any, frontier: Any) -> None:
     """A page that two batches lead to is fetched for both, since the one may be lost."""
     shop = site(10)
     queue = frontier(project(settings={"START_URL": shop.start_url}))
     queue.add(values_of([shop.detail(0), shop.detail(1)], callback="parse_article"), size=2)
     queue.add(values_of([shop.detail(0), shop.detail(0) + "#a"], callback="parse_article"), size=2)
-    worker = start_scrapy(queue.project, *queue.arguments(1))
-    wait_for(lambda: queue.accept() or queue.states() == {"done": 2}, 30, "the end")
-    assert worker.wait(30).code == 0
+    queue.work(1)
     assert shop.item_hits() == {0: 2, 1: 1}
 
 
@@ -360,13 +327,12 @@ def test_each_batch_has_a_filter_of_its_own(project: Any, site: Any, frontier: A
     ],
 )
 def test_a_worker_that_cannot_begin_says_why(
-    project: Any, site: Any, frontier: Any, run_scrapy: Any, order: Any, settings: Any, problem: str
+    project: Any, site: Any, frontier: Any, order: Any, settings: Any, problem: str
 ) -> None:
     shop = site(10)
     queue = frontier(project(settings={"START_URL": shop.start_url}))
     queue.add(values_of([shop.detail(0)], callback="parse_article"))
-    done = run_scrapy(queue.project, *queue.arguments(1, settings=settings, **order))
-    assert done.code == 0
+    queue.run(1, settings=settings, **order)
     queue.folder = queue.folder.with_name(order.get("home", queue.home))
     report = queue.report(1)
     assert problem in report.problem

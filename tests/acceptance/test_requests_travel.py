@@ -43,7 +43,7 @@ RICH = """
             if number % 4 == 2:
                 return scrapy.FormRequest(url, formdata={"text": "body-of-mine"},
                                           headers={"Authorization": "Bearer-of-mine"}, **common)
-            return scrapy.http.JsonRequest(url, data={"key": "body-of-mine"}, errback=self.lost, **common)
+            return scrapy.http.JsonRequest(url, data={"key": "body-of-mine"}, **common)
 
         def page(self, response, told):
             said = response.json()
@@ -56,9 +56,6 @@ RICH = """
                 "method": said["method"], "target": said["target"], "body": said["body"], "headers": headers,
                 "told": told, "deep": response.meta.get("deep"), "priority": response.request.priority,
             }
-
-        def lost(self, failure):
-            yield {"lost": failure.request.url, "status": failure.value.response.status}
 """
 
 
@@ -90,10 +87,9 @@ def test_they_arrive_as_from_plain_scrapy(make: MakeProject, run_scrapy: RunComm
     # A site that sets no cookies: with one jar for all, plain Scrapy sends a cookie to requests after its first use.
     options = ("-a", f"echo={url}", "-s", "CONCURRENT_REQUESTS=1", "-s", "COOKIES_ENABLED=True")
     the_site.reset()
-    done = run_scrapy(it, "crawl", "rich", *options, "-o", "spread.jl")
-    assert done.code == 0, said(done)
+    run_scrapy(it, "crawl", "rich", *options, "-o", "spread.jl", code=0)
     assert all(count == 1 for count in the_site.hits().values())
-    assert run_scrapy(it, "crawl", "rich", *options, "-s", "DISTRIBUTED_ENABLED=0", "-o", "plain.jl").code == 0
+    run_scrapy(it, "crawl", "rich", *options, "-s", "DISTRIBUTED_ENABLED=0", "-o", "plain.jl", code=0)
     spread, plain = _sorted(it, "spread.jl"), _sorted(it, "plain.jl")
     assert len(spread) == 12
     assert [_without_jar(text) for text in spread] == [_without_jar(text) for text in plain]
@@ -110,49 +106,6 @@ def _without_jar(text: str) -> str:
     if int(item["target"].partition("n=")[2]) % 4 != 1:
         item["headers"].pop("cookie", None)
     return json.dumps(item, sort_keys=True)
-
-
-@pytest.mark.black_box
-def test_an_errback_is_called_where_the_request_is_crawled(
-    make: MakeProject, run_scrapy: RunCommand, site: StartSite
-) -> None:
-    gone = site(30)
-    gone.behave({"/echo": "gone"})
-    it = make(RICH)
-    done = run_scrapy(it, "crawl", "rich", "-a", f"echo={gone.url}/echo", "-o", "items.jl")
-    assert done.code == 0, said(done)  # gone is no failure
-    assert {item["status"] for item in it.items("items.jl")} == {404}
-    assert len(list(it.items("items.jl"))) == 3
-    assert last_crawl(it).summary["gone_urls"] == 12
-
-
-FIRST_AND_AGAIN = """
-    import scrapy
-
-    class Again(scrapy.Spider):
-        name = "again"
-        url = ""
-
-        async def start(self):
-            for number in range(6):
-                yield scrapy.Request(self.url, callback=self.page, dont_filter=True, cb_kwargs={"number": number})
-            for number in range(6):
-                yield scrapy.Request(self.url + "?once", callback=self.page, cb_kwargs={"number": 10 + number})
-
-        def page(self, response, number):
-            yield {"number": number}
-"""
-
-
-@pytest.mark.black_box
-def test_dont_filter_travels(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
-    it = make(FIRST_AND_AGAIN)
-    the_site.reset()
-    done = run_scrapy(it, "crawl", "again", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
-    assert done.code == 0, said(done)
-    assert sorted(item["number"] for item in it.items("items.jl")) == [0, 1, 2, 3, 4, 5, 10]
-    assert the_site.hits() == {"/echo": 6, "/echo?once": 1}
-    assert last_crawl(it).summary["duplicate"] == 5
 
 
 def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
@@ -181,8 +134,7 @@ def test_what_they_carry_can_be_read_nowhere(
         "jobs that run and jobs that wait",
     )
     during = _visible(it, nodes)
-    done = command.wait(120)
-    assert done.code == 0, said(done)
+    done = command.wait(120, code=0)
     seen = during + _visible(it, nodes) + done.err
     assert "DISTRIBUTED_START_URLS=e:" in during, "an encrypted batch was seen"
     assert [secret for secret in SECRETS if secret in seen] == []
@@ -209,30 +161,19 @@ STAYS = """
 """
 
 
-def test_what_cannot_travel_is_crawled_here(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
-    it = make(STAYS)
+@pytest.mark.parametrize("refused", [False, pytest.param(True, marks=pytest.mark.black_box)])
+def test_what_cannot_travel_is_crawled_here_or_refused_when_told_so(
+    refused: bool, make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess
+) -> None:
+    it = make(STAYS, **({"DISTRIBUTED_UNSENDABLE": "refuse"} if refused else {}))
     the_site.reset()
     done = run_scrapy(it, "crawl", "stays", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
-    assert done.code == 0, said(done)
+    assert done.code == (3 if refused else 0), said(done)
     targets = [item["target"] for item in it.items("items.jl")]
-    assert sorted(targets) == sorted([*(f"/echo?n={n}" for n in range(8)), "/echo?free", "/echo?dated"])
+    stays = [] if refused else ["/echo?free", "/echo?dated"]
+    assert sorted(targets) == sorted([*(f"/echo?n={n}" for n in range(8)), *stays])
     assert the_site.hits() == dict.fromkeys(targets, 1)
     summary = last_crawl(it).summary
-    assert (summary["local"], summary["sealed"], summary["refused"]) == (2, 8, 0)
+    assert (summary["local"], summary["sealed"], summary["refused"]) == (0, 8, 2) if refused else (2, 8, 0)
     assert "lambda" in done.err, "why they stayed is said"
     assert "date" in done.err
-
-
-@pytest.mark.black_box
-def test_what_cannot_travel_is_refused_when_told_so(
-    make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess
-) -> None:
-    it = make(STAYS, DISTRIBUTED_UNSENDABLE="refuse")
-    the_site.reset()
-    done = run_scrapy(it, "crawl", "stays", "-a", f"url={the_site.url}/echo", "-o", "items.jl")
-    assert done.code == 3, said(done)
-    assert len(list(it.items("items.jl"))) == 8
-    assert sum(the_site.hits().values()) == 8
-    summary = last_crawl(it).summary
-    assert (summary["local"], summary["sealed"], summary["refused"]) == (0, 8, 2)
-    assert "lambda" in done.err

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments
 from rig.crawls import crawls, last_crawl
-from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 
@@ -56,11 +56,6 @@ FAILING = """
 """
 
 
-@pytest.fixture(scope="module")
-def node(module_fleet: StartFleet) -> list[ScrapydNode]:
-    return module_fleet(1)
-
-
 def marked(items: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Which page, and which try, the items are of that failed or were tried again."""
     return sorted((item["page"], item["try"]) for item in items if "try" in item)
@@ -78,15 +73,15 @@ def by_manifest(it: Project) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("way", ["push", "pull", "feed"])
+@pytest.mark.parametrize("way", ["pull", "feed"])
 def test_what_is_tried_again_comes_once(
-    way: str, project: MakeProject, node: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
+    way: str, project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     pages, plan, feeds = site(20), tmp_path / "plan", tmp_path / "feeds"
     settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 10}
     if way == "feed":
         settings["DISTRIBUTED_TARGET_FEED_URL"] = f"file://{feeds}/%(batch)s.jl"
-    it = project(nodes=node, settings=settings)
+    it = project(nodes=pair, settings=settings)
     it.spider("failing", FAILING.format(url=pages.site.detail_path(7), plan=str(plan)))
     pages.behave({pages.site.detail_path(9): "fail"})
 
@@ -99,27 +94,24 @@ def test_what_is_tried_again_comes_once(
 
     plan.write_text("1 no")
     words = [text.replace("easy", "failing") for text in arguments("sdist", pages, shards=1)]
-    done = run_cli(it, *words, *(["--pull", "--workers", "1"] if way == "pull" else []))
-    assert done.code == 3, done.err
+    run_cli(it, *words, *(["--pull", "--workers", "1"] if way == "pull" else []), code=3)
     assert_comes_once("1")
     row = crawls(it)[0]
     crawl, summary = row.id, {**row.summary, "duration_s": RAN}
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         store.update_crawl(crawl, summary=summary)
     plan.write_text("2 no")
-    assert run_cli(it, "retry", crawl, "--failed-urls", "--json").code == 3
+    run_cli(it, "retry", crawl, "--failed-urls", "--json", code=3)
     assert_comes_once("2")
     assert RAN < crawls(it)[0].summary["duration_s"] < RAN + 3600, "a retry adds the time that it ran itself"
 
     plan.write_text("3 yes")
     pages.behave({})
-    last = run_cli(it, "retry", crawl, "--failed-urls", "--json")
-    assert last.code == 0, last.err
+    run_cli(it, "retry", crawl, "--failed-urls", "--json", code=0)
     items = list(it.items(ITEMS))
     assert marked(items) == [("callback", "3")] * 3
     assert pages.differences([item for item in items if "try" not in item], without=[7]) == {}
     assert len(items) == last_crawl(it).summary["items"] == 22
-    merged = run_cli(it, "items", "merge", crawl, "-O", "again.jl", "--json")
-    assert merged.code == 0, merged.err
+    merged = run_cli(it, "items", "merge", crawl, "-O", "again.jl", "--json", code=0)
     assert merged.json()["items"] == 22
     assert marked(list(it.items("again.jl"))) == marked(items)

@@ -4,15 +4,11 @@ import csv
 import json
 
 import pytest
-from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl, said
-from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.sites import SiteProcess
-
-
-@pytest.fixture(scope="module")
-def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
-    return module_fleet(2)
+from rig.spiders import NEWS
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +23,10 @@ def site_now(the_site: SiteProcess) -> SiteProcess:
 
 
 def test_one_line_and_targets_in_scrapy_cfg(
-    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
+    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
-    it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
-    done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
-    assert done.code == 0, said(done)
+    it = project(nodes=pair, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
     summary = last_crawl(it).summary
@@ -42,48 +37,58 @@ def test_one_line_and_targets_in_scrapy_cfg(
 
 @pytest.mark.black_box
 def test_hosts_in_settings_go_before_scrapy_cfg(
-    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
+    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
-    hosts = [f"127.0.0.1:{nodes_up[1].port}"]  # the book's form: HOST:PORT
+    hosts = [f"127.0.0.1:{pair[1].port}"]  # the book's form: HOST:PORT
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, "DISTRIBUTED_TARGET_HOSTS": hosts, **QUICK}
-    it = project(nodes=nodes_up[:1], settings=settings)
-    done = run_scrapy(it, "crawl", "easy", "-O", "out/items.json")
-    assert done.code == 0, said(done)
-    assert site_now.differences(json.loads((it.path / "out/items.json").read_text())) == {}
+    it = project(nodes=pair[:1], settings=settings)
+    run_scrapy(it, "crawl", "easy", code=0)
+    assert site_now.differences(it.items(f"{last_crawl(it).id}.jl")) == {}, "without -o, the file has the crawl's name"
     rows = last_crawl(it).summary["nodes"]
-    assert [row["url"].rstrip("/") + "/" for row in rows] == [nodes_up[1].url]
-
-
-@pytest.mark.black_box
-def test_without_an_output_the_items_are_in_a_file_named_by_the_crawl(
-    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
-) -> None:
-    it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
-    done = run_scrapy(it, "crawl", "easy")
-    assert done.code == 0, said(done)
-    assert site_now.differences(it.items(f"{last_crawl(it).id}.jl")) == {}
+    assert [row["url"].rstrip("/") + "/" for row in rows] == [pair[1].url]
 
 
 @pytest.mark.black_box
 def test_feeds_of_the_settings_become_the_merged_output(
-    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site_now: SiteProcess
+    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
     settings = {"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK}
-    it = project(
-        nodes=nodes_up, settings={**settings, "FEEDS": {"all %(name)s.csv": {"format": "csv", "overwrite": True}}}
-    )
-    assert run_scrapy(it, "crawl", "easy").code == 0
+    it = project(nodes=pair, settings={**settings, "FEEDS": {"all %(name)s.csv": {"format": "csv", "overwrite": True}}})
+    run_scrapy(it, "crawl", "easy", code=0)
     with (it.path / "all easy.csv").open(newline="") as file:
         assert site_now.differences(csv.DictReader(file)) == {}
 
 
-TWO_SPIDERS = """
+@pytest.mark.black_box
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_a_plain_spider_is_spread_by_the_name_of_its_callback_in_the_settings(
+    mode: str, project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
+) -> None:
+    """L12: `scrapy crawl` as ever; the article pages are asked for by jobs of the nodes, the index pages are not."""
+    settings = {
+        **QUICK, "ADDONS": ADDON, "START_URL": site_now.start_url, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"],
+        "DISTRIBUTED_MODE": mode,
+    }  # fmt: skip
+    it = project(nodes=pair, spiders={"news": NEWS}, settings=settings)
+    run_scrapy(it, "crawl", "news", "-o", "items.jl", code=0)
+    items = list(it.items("items.jl"))
+    assert sorted(item["article"] for item in items if "article" in item) == [site_now.detail(n) for n in range(90)]
+    producers = {item["pid"] for item in items if "index" in item}
+    assert len(producers) == 1
+    assert producers.isdisjoint({item["pid"] for item in items if "article" in item})
+    assert_each_page_once(site_now)
+    assert last_crawl(it).summary["sealed"] == 90
+
+
+EVENS = """
     from scrapy.linkextractors import LinkExtractor
     from scrapy.spiders import CrawlSpider, Rule
     from properties.items import property_from
     from properties.spiders.starting import StartHere
 
-    class Both(StartHere, CrawlSpider):
+    class Evens(StartHere, CrawlSpider):
+        name = "evens"
+        custom_settings = {"DISTRIBUTED_TARGET_RULE": 0}
         rules = (
             Rule(LinkExtractor(restrict_xpaths='//a[@itemprop="url"]', allow=r"[02468]\\.html$"), callback="even"),
             Rule(LinkExtractor(restrict_css="a.next")),
@@ -94,37 +99,22 @@ TWO_SPIDERS = """
             yield property_from(response)
 
         odd = even
-
-    class Evens(Both):
-        name = "evens"
-        custom_settings = {"DISTRIBUTED_TARGET_RULE": 0}
-
-    class Odds(Both):
-        name = "odds"
-        custom_settings = {"DISTRIBUTED_TARGET_RULE": 2}
 """
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize(("spider", "kept"), [("evens", 1), ("odds", 0)])
-def test_custom_settings_name_the_target_of_each_spider(
-    spider: str,
-    kept: int,
-    project: MakeProject,
-    run_scrapy: RunCommand,
-    nodes_up: list[ScrapydNode],
-    site_now: SiteProcess,
+def test_custom_settings_name_the_target_of_a_spider(
+    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
-    it = project(nodes=nodes_up, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
-    it.spider("two", TWO_SPIDERS)
-    done = run_scrapy(it, "crawl", spider, "-o", "items.jl")
-    assert done.code == 0, said(done)
+    it = project(nodes=pair, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    it.spider("evens", EVENS)
+    run_scrapy(it, "crawl", "evens", "-o", "items.jl", code=0)
     assert site_now.differences(it.items("items.jl")) == {}
     assert_each_page_once(site_now)
     assert last_crawl(it).summary["sealed"] == 45
     (part,) = (it.path / ".sdist").rglob("own-*.jl")
     own = [json.loads(line) for line in part.read_text().splitlines()]
-    assert {int(item["number"]) % 2 for item in own} == {kept}, "the other rule's pages are the producer's"
+    assert {int(item["number"]) % 2 for item in own} == {1}, "the other rule's pages are the producer's"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +135,7 @@ def test_a_look_at_a_page_stays_here(
     command: list[str], told: str, project: MakeProject, run_scrapy: RunCommand, site_now: SiteProcess
 ) -> None:
     it = project(settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
-    done = run_scrapy(it, *(site_now.detail(7) if word == "DETAIL" else word for word in command))
-    assert done.code == 0, said(done)
+    done = run_scrapy(it, *(site_now.detail(7) if word == "DETAIL" else word for word in command), code=0)
     assert told in done.out + done.err
     assert crawls(it) == []
     assert not (it.path / ".sdist").exists()

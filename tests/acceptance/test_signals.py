@@ -17,7 +17,7 @@ from rig.bad_days import (
 )
 from rig.commands import Result
 from rig.crawls import crawls
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.proxy import Mishap, Proxy
@@ -28,11 +28,6 @@ from scrapyd_dist.batches import AttemptState, CrawlState
 pytestmark = pytest.mark.black_box
 
 INTERRUPTED = 130
-
-
-@pytest.fixture(scope="module")
-def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
-    return module_fleet(2)
 
 
 def assert_stopped(done: Result, project: Project) -> str:
@@ -47,14 +42,8 @@ def assert_stopped(done: Result, project: Project) -> str:
     return row.id
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
-def test_while_it_finds(
-    number: signal.Signals,
-    project: MakeProject,
-    pair: list[ScrapydNode],
-    site: StartSite,
-    start_scrapy: StartCommand,
-    run_cli: RunCommand,
+def test_ctrl_c_while_it_finds(
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_scrapy: StartCommand, run_cli: RunCommand
 ) -> None:
     # 30 index pages, one after the other, most of them slow: far from its end when the first batch is home. No batch
     # ends with a page.
@@ -63,7 +52,7 @@ def test_while_it_finds(
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 37})
     command = start_scrapy(it, *arguments("scrapy", pages))
     wait_accepted(it)
-    command.signal(number)
+    command.signal(signal.SIGINT)
     name = assert_stopped(command.wait(60), it)
     sealed = sum(batch.size for batch in batches(it))
     assert 37 <= sealed < 300, "it was interrupted too late to show anything"
@@ -74,20 +63,14 @@ def test_while_it_finds(
     assert set(pages.item_hits().values()) == {1}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
-def test_while_it_waits(
-    number: signal.Signals,
-    project: MakeProject,
-    pair: list[ScrapydNode],
-    site: StartSite,
-    start_scrapy: StartCommand,
-    run_cli: RunCommand,
+def test_sigterm_while_it_waits(
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_scrapy: StartCommand, run_cli: RunCommand
 ) -> None:
-    pages = site(400, "--latency=0.3", per_page=200)
+    pages = site(250, "--latency=0.3", per_page=125)
     it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url})
     command = start_scrapy(it, *arguments("scrapy", pages))
     wait_state(it, CrawlState.WORKING)
-    command.signal(number)
+    command.signal(signal.SIGTERM)
     name = assert_stopped(command.wait(60), it)
     out = attempts(it, AttemptState.SENT, AttemptState.RUNNING)
     assert out, "it was interrupted too late to show anything"

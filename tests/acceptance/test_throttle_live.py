@@ -2,20 +2,23 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import pytest
 from rig.crawls import ADDON
-from rig.fixtures import MakeProject, RunCommand, StartCommand
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 #: each address of this machine is a domain of its own, and all are one site
 FASTER, BLOCKED, BY_HAND, PAUSED, SCALED, NEARLY = HOSTS = tuple(f"127.0.2.{number}" for number in range(1, 7))
-SPIDER = """
+#: it gets requests of a process that is switched off
+FREE = "127.0.2.9"
+#: of each host
+PAGES = 600
+SPIDER = f"""
 import scrapy
 
 
@@ -23,9 +26,9 @@ class Pages(scrapy.Spider):
     name = "pages"
 
     async def start(self):
-        for number in range(600):
+        for number in range({PAGES}):
             for host in self.hosts.split(","):
-                yield scrapy.Request(f"http://{host}:{self.port}/echo?n={number}&by={self.by}")
+                yield scrapy.Request(f"http://{{host}}:{{self.port}}/echo?n={{number}}&by={{self.by}}")
 
     def parse(self, response):
         pass
@@ -56,7 +59,8 @@ class Crawls:
             "DISTRIBUTED_THROTTLE_WINDOW": 1,
         }  # fmt: skip
         project.settings(**settings)
-        given = ("-a", f"port={urlsplit(site.url).port}", "-a", f"hosts={','.join(HOSTS)}")
+        self.port = ("-a", f"port={urlsplit(site.url).port}")
+        given = (*self.port, "-a", f"hosts={','.join(HOSTS)}")
         self.workers = [start(project, "crawl", "pages", *given, "-a", f"by={name}") for name in WORKERS]
 
     def throttle(self, *words: str) -> float:
@@ -85,7 +89,7 @@ def until(moment: float) -> None:
 
 @pytest.mark.black_box
 def test_every_worker_heeds_what_is_said_while_it_runs(
-    project: MakeProject, site: Callable[..., Any], start_scrapy: StartCommand, run_cli: RunCommand
+    project: MakeProject, site: StartSite, start_scrapy: StartCommand, run_scrapy: RunCommand, run_cli: RunCommand
 ) -> None:
     """C9, C10, C11: limits, the blacklist, a scale of nothing, pauses: each within two seconds, without a restart."""
     it = project(spiders={"pages": SPIDER})
@@ -111,6 +115,9 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
     paused = crawls.throttle("pause")
     until(paused + HEEDED + LOOKED)
     _none_came(crawls, [(host, paused) for host in HOSTS])
+    free = ("-a", f"hosts={FREE}", "-s", "DISTRIBUTED_THROTTLE=False")
+    run_scrapy(it, "crawl", "pages", *crawls.port, *free, "-a", "by=free", code=0)
+    assert crawls.hits(paused)[FREE, "free"] == PAGES, "a process that is switched off goes on"
     crawls.all_come(HOSTS, crawls.throttle("resume"))
     assert all(worker.running() for worker in crawls.workers)
     for worker in crawls.workers:
@@ -122,9 +129,5 @@ def test_every_worker_heeds_what_is_said_while_it_runs(
 
 def _none_came(crawls: Crawls, stopped: Iterable[tuple[str, float]]) -> None:
     """No request has come to these hosts since the time in which every worker has heeded that."""
-    late = {host: _of(crawls.hits(since + HEEDED), host) for host, since in stopped}
+    late = {host: [where for where in crawls.hits(since + HEEDED) if where[0] == host] for host, since in stopped}
     assert not any(late.values()), late
-
-
-def _of(hits: Counter[tuple[str, str]], host: str) -> Sequence[str]:
-    return [name for (one, name), number in hits.items() for _ in range(number) if one == host]

@@ -1,10 +1,19 @@
-"""The throttle over a fleet: the producer's index pages and the workers' pages keep one limit, pushed and pulled."""
+"""The throttle over a fleet, at the site's own log: one limit for all of a crawl, and rules that come while it runs."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, said
-from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
+from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
-from rig.throttled import mean_gap
+from rig.throttled import SPIDERS, TINY, mean_gap, permits_of
+from rig.waiting import wait_for
+from rolling import part_apart
 
 pytestmark = pytest.mark.black_box
 
@@ -15,20 +24,14 @@ THROTTLED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def nodes_up(module_fleet: StartFleet) -> list[ScrapydNode]:
-    return module_fleet(2)
-
-
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_whole_crawl_keeps_the_limit(
-    mode: str, project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
+    mode: str, project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site: StartSite
 ) -> None:
     """B2: jobs on one domain do not multiply its rate; every page comes, once."""
     there = site(40)
-    it = project(nodes=nodes_up, settings={**THROTTLED, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url})
-    done = run_scrapy(it, "crawl", "easy", "-o", "items.jl")
-    assert done.code == 0, said(done)
+    it = project(nodes=pair, settings={**THROTTLED, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url})
+    run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)
     assert there.differences(it.items("items.jl")) == {}
     assert_each_page_once(there)
     jobs = {node["name"]: node["jobs"] for node in last_crawl(it).summary["nodes"]}
@@ -38,11 +41,112 @@ def test_a_whole_crawl_keeps_the_limit(
 
 
 def test_settings_that_make_no_sense_are_refused(
-    project: MakeProject, run_scrapy: RunCommand, nodes_up: list[ScrapydNode], site: StartSite
+    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site: StartSite
 ) -> None:
     there = site(3)
     wrong = {**THROTTLED, "START_URL": there.start_url, "DISTRIBUTED_THROTTLE_WINDOW": -1}
-    done = run_scrapy(project(nodes=nodes_up, settings=wrong), "crawl", "easy", "-o", "items.jl")
-    assert done.code == 2, said(done)
+    done = run_scrapy(project(nodes=pair, settings=wrong), "crawl", "easy", "-o", "items.jl", code=2)
     assert "DISTRIBUTED_THROTTLE_WINDOW is -1.0, and must be" in done.err
     assert there.log() == []
+
+
+#: seconds after which a change is heeded, and for which the site is watched then
+HEEDED, WATCHED = 2.0, 1.5
+#: the limit that comes while the crawl runs, in requests per second
+LATER = 5
+OWN_QUEUE = """
+from scrapy.pqueues import ScrapyPriorityQueue
+
+
+class Own(ScrapyPriorityQueue):
+    pass
+"""
+
+
+def test_a_pause_and_a_limit_without_any_setting_hold_for_a_crawl_that_runs(
+    project: MakeProject, start_cli: StartCommand, run_cli: RunCommand, pair: list[ScrapydNode], site: StartSite
+) -> None:
+    """C10, C11: every page comes, once; requests that were in the downloader when the rule came wait, too."""
+    there = site(60)
+    settings = {**QUICK, "DISTRIBUTED_MODE": "pull", "START_URL": there.start_url, "DOWNLOAD_DELAY": 0.5}
+    it = project(nodes=pair, settings={**settings, "DISTRIBUTED_BATCH_SIZE": 10})
+
+    def throttle(*words: object) -> float:
+        """The moment when the command had ended."""
+        run_cli(it, "throttle", *words, code=0)
+        return time.monotonic()
+
+    def hits(since: float = 0.0) -> list[float]:
+        return [row["time"] for row in there.log() if row["time"] >= since]
+
+    command = start_cli(it, "crawl", "easy", "-o", "items.jl")
+    wait_for(lambda: len(hits()) >= 12, 90, "pages of workers")
+    heeded = throttle("pause") + HEEDED
+    shown = run_cli(it, "throttle", "show", "--json").json()["crawls"]
+    assert [(one["heeded"], one["reason"], one["nodes"]) for one in shown] == [(True, "", {})]
+    wait_for(lambda: time.monotonic() >= heeded + WATCHED, 60, "that moment")
+    assert hits(heeded) == []
+    throttle("set", "127.0.0.1", "--hits", LATER, "--window", 1)
+    limited = throttle("resume")
+    command.wait(code=0)
+    assert there.differences(it.items("items.jl")) == {}
+    assert_each_page_once(there)
+    assert len(hits(limited)) > LATER
+    assert mean_gap(hits(limited)) >= 0.95 / LATER
+
+    told = json.loads(run_cli(it, "plan", "easy", "--json").out)["throttle"]
+    assert told == {"rules": 1, "heeded": True, "reason": ""}
+    it.write(f"{it.name}/queues.py", OWN_QUEUE)
+    it.settings(SCHEDULER_PRIORITY_QUEUE=f"{it.name}.queues.Own")
+    for name in ("plan", "crawl"):
+        refused = run_cli(it, name, "easy", code=2)
+        assert f"SCHEDULER_PRIORITY_QUEUE is {it.name}.queues.Own" in refused.err
+
+
+GAP = 0.2
+BUSY, NEW = "127.0.3.1", "127.0.3.2"
+#: seconds until a domain that was never seen before is crawled
+SOON = 10.0
+PRODUCER = "a producer"
+
+
+def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
+    project: MakeProject, site: StartSite, pair: list[ScrapydNode], start_cli: StartCommand
+) -> None:
+    """C3, C4: what was not used is not made up for; a domain that appears needs no restart and waits for no other."""
+    there = site(100, "--host=0.0.0.0")
+    limit = {"DISTRIBUTED_THROTTLE_HITS": HITS, "DISTRIBUTED_THROTTLE_WINDOW": HITS * GAP}
+    it = project(spiders={"pages": SPIDERS}, nodes=pair, settings={**QUICK, **limit, "ADDONS": ADDON})
+    frontier = Frontier(it)
+    frontier.register(PRODUCER, seconds=600)
+
+    def urls(host: str, pages: Iterable[int]) -> list[str]:
+        return [there.detail(page).replace("127.0.0.1", host) for page in pages]
+
+    def add(host: str, pages: Iterable[int]) -> None:
+        frontier.fill(urls(host, pages), size=2, callback="parse")
+
+    def hits(host: str = BUSY) -> list[dict[str, Any]]:
+        return [row for row in there.log() if row["host"] == f"{host}:{urlsplit(there.url).port}"]
+
+    add(BUSY, range(30))
+    command = start_cli(it, "consume", "pages", "shop", "--per-slot", 0, "--max-running", 2, "-o", "items.jl")
+    wait_for(lambda: len(hits()) == 30, 90, "the first pages")
+    last = hits()[-1]["time"]
+    wait_for(lambda: time.monotonic() > last + HITS * GAP, 30, "the end of a window without a request")
+
+    add(BUSY, range(30, 70))
+    wait_for(lambda: len(hits()) > 30, 60, "the refill")
+    add(NEW, range(2))
+    appeared = time.monotonic()
+    (new, *_) = wait_for(lambda: hits(NEW), 60, "the new domain")
+    assert len(hits()) < 70, "the other one is still busy"
+    assert new["time"] - appeared < SOON
+    frontier.sign_off(PRODUCER)
+    command.wait(code=0)
+    busy = hits()
+    assert len(busy) == 70
+    assert {attempt.worker for attempt in frontier.attempts()} <= {"shop.w1.a1", "shop.w2.a1"}, "a worker was restarted"
+    permits = permits_of([f"http://{row['host']}{row['target']}" for row in busy], it.items("items.jl"))
+    assert part_apart(permits, GAP - TINY) == 1.0
+    assert mean_gap([row["time"] for row in busy[30:]]) > 0.9 * GAP

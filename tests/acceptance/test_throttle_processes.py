@@ -1,4 +1,4 @@
-"""The throttle in plain processes, at the site's own log: bursts, and a service of addresses that stops answering."""
+"""The throttle in plain processes, at the site's own log: bursts, domains, and a service of addresses that hangs."""
 
 from __future__ import annotations
 
@@ -44,6 +44,38 @@ def test_without_moderation_all_hits_of_a_window_come_at_once_and_then_none(craw
     # The quickest of them: a machine that stands still for a moment is not the throttle.
     assert min(last - first for first, last in zip(times, times[hits - 1 :], strict=False)) < BURST, times
     assert assert_limit(it.permits(BURSTS, "0.jl", "1.jl"), times, hits, window) == hits
+
+
+#: leads every host to this machine
+LOOPBACK = """
+from scrapy.resolver import CachingThreadedResolver
+from twisted.internet import defer
+
+
+class Loopback(CachingThreadedResolver):
+    def getHostByName(self, name, timeout=()):
+        return defer.succeed("127.0.0.1")
+"""
+
+
+def test_hosts_of_one_registered_domain_share_a_limit_and_those_of_a_public_suffix_do_not(
+    crawls: Callable[..., Throttled],
+) -> None:
+    """C8: the window is longer than the test."""
+    it = crawls(3, 3600, DISTRIBUTED_THROTTLE_MODERATED=False, DNS_RESOLVER="small.loopback.Loopback")
+    it.project.write("small/loopback.py", LOOPBACK)
+    hosts = ("a.x.co.uk", "b.x.co.uk", "x.com.br", "y.com.br")
+    running = [it.crawl(host, 0, 10) for host in hosts]
+
+    def came() -> tuple[int, ...]:
+        first, second, *others = (len(it.hits(host)) for host in hosts)
+        return first + second, *others
+
+    wait_for(lambda: came() == (3, 3, 3), 60, "the hits that the limits allow")
+    for command in running:
+        command.signal()
+        assert command.wait(60).code == 0
+    assert came() == (3, 3, 3)
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
-"""One limit in four styles, over spiders and addresses; and budgets of pages, over all workers of a crawl."""
+"""One limit in four styles, over spiders and addresses; and a budget of pages, over all workers of a crawl."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from rig.fixtures import StartCommand
-from rig.pullers import CRAWL, Frontier, values_of
+from rig.crawls import ADDON, QUICK, misses
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
+from rig.nodes import ScrapydNode
 from rig.throttled import SPIDERS, Throttled
 from rig.waiting import wait_for
 
@@ -69,26 +70,45 @@ def _part(row: dict[str, Any], what: str) -> str:
     return str(row["target"].rpartition("=")[2] if what == "spider" else row["address"])
 
 
-def test_a_budget_of_pages_is_exact_over_all_workers_of_a_crawl(
-    project: Any, site: Any, frontier: Callable[..., Frontier], start_scrapy: StartCommand
+#: each page of the calendar leads to the next two; the other site has thirty pages
+CALENDAR = """
+    import scrapy
+
+
+    class Days(scrapy.Spider):
+        name = "days"
+
+        async def start(self):
+            yield scrapy.Request(f"http://{self.calendar}/echo?day=1", self.parse_day)
+            for number in range(30):
+                yield scrapy.Request(f"http://{self.plain}/echo?page={number}", self.parse_page)
+
+        def parse_day(self, response):
+            yield {"url": response.url}
+            day = int(response.url.rpartition("=")[2])
+            for later in (2 * day, 2 * day + 1):
+                yield response.follow(f"?day={later}", self.parse_day)
+
+        def parse_page(self, response):
+            yield {"url": response.url}
+"""
+BUDGET = 40
+
+
+def test_a_site_without_an_end_stops_at_its_budget_and_costs_no_other_a_page(
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
 ) -> None:
-    """C13: eight workers lease 240 pages, 100 may be made; the others are listed, with the reason."""
-    shop = site(240)
-    place = project(spiders={"pages": SPIDERS}, settings={"DISTRIBUTED_THROTTLE_MAX_PAGES": 100})
-    pages = frontier(place, "pages")
-    pages.add(values_of(shop.detail(number) for number in range(240)), size=10)
-    workers = [start_scrapy(place, *pages.arguments(number)) for number in range(1, 9)]
-
-    def over() -> bool:
-        pages.accept()
-        return pages.states() == {"done": 24}
-
-    wait_for(over, 90, "the end of all batches")
-    for worker in workers:
-        assert worker.wait(60).code == 0
-    assert len(shop.item_hits()) == sum(shop.hits().values()) == len(pages.items) == 100
-    missed = pages.store.misses(CRAWL)
-    assert len(missed) == 140
-    assert {(miss.kind, miss.reason) for miss in missed} == {
-        ("gone", "the budget of 100 pages of 127.0.0.1 is used up")
-    }
+    """C13, N16: the budget is one for all workers, the crawl comes to its end, and what was left out is listed."""
+    web = site(1, "--host=0.0.0.0")
+    port = urlsplit(web.url).port
+    calendar, plain = f"127.0.4.1:{port}", f"127.0.4.2:{port}"
+    ours = {**QUICK, "DISTRIBUTED_MAX_JOBS": 2, "DISTRIBUTED_BATCH_SIZE": 5, "DISTRIBUTED_THROTTLE_MAX_PAGES": BUDGET}
+    it = project(spiders={"days": CALENDAR}, nodes=pair, settings={**ours, "ADDONS": ADDON})
+    told = ("-a", f"calendar={calendar}", "-a", f"plain={plain}", "--callback", "parse_day", "--callback", "parse_page")
+    run_cli(it, "crawl", "days", "--pull", *told, "-o", "items.jl", code=0)
+    hits = Counter(row["host"] for row in web.log())
+    assert (hits[calendar], hits[plain]) == (BUDGET, 30)
+    assert Counter(urlsplit(str(item["url"])).netloc for item in it.items("items.jl")) == {calendar: BUDGET, plain: 30}
+    rows = misses(it)
+    assert len(rows) == BUDGET + 1, "each page leads to two others, and each of these is known by one"
+    assert {(row["kind"], "budget" in row["reason"]) for row in rows} == {("gone", True)}

@@ -14,34 +14,12 @@ from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, Star
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
+from rig.spiders import NEWS
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState
 
 pytestmark = pytest.mark.black_box
-
-NEWS = """
-import scrapy
-
-BY = "first"
-
-
-class News(scrapy.Spider):
-    name = "news"
-
-    async def start(self):
-        yield scrapy.Request(self.settings["START_URL"])
-
-    def parse(self, response):
-        yield {"index": response.url, "by": BY}
-        for link in response.css('a[itemprop="url"]::attr(href)').getall():
-            yield response.follow(link, self.parse_article)
-        for link in response.css("a.next::attr(href), .next a::attr(href)").getall():
-            yield response.follow(link)
-
-    def parse_article(self, response):
-        yield {"article": response.url, "by": BY}
-"""
 
 
 def change(project: Project, word: str) -> None:
@@ -101,8 +79,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     change(it, "second")
     nodes[0].api("delproject.json", project="small")
     it.targets(nodes)
-    done = run_cli(it, "resume", begun.id, timeout=180)
-    assert done.code == 3, said(done)
+    done = run_cli(it, "resume", begun.id, timeout=180, code=3)
     assert by(it) == {"first": 98}, "index and articles are of the code that the crawl began with"
     row = last_crawl(it)
     assert row.version == began_with
@@ -112,11 +89,10 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
 
     # So does a second try; --new-code takes what is there today, and both are named.
     the_site.behave(dict(list(failing.items())[1:]))
-    assert run_cli(it, "retry", begun.id, "--failed-urls", timeout=180).code == 3
+    run_cli(it, "retry", begun.id, "--failed-urls", timeout=180, code=3)
     assert by(it) == {"first": 99}
     the_site.behave({})
-    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
-    assert done.code == 0, said(done)
+    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180, code=0)
     assert by(it) == {"first": 99, "second": 1}
     row = last_crawl(it)
     assert row.version != began_with
@@ -124,7 +100,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     assert row.summary["earlier_versions"] == row.options["earlier_versions"] == [began_with]
     assert f"{began_with}" in done.err
     assert f"{row.version}" in done.err
-    assert run_cli(it, "report", begun.id, "-o", "report.html").code == 0
+    run_cli(it, "report", begun.id, "-o", "report.html", code=0)
     page = (it.path / "report.html").read_text("utf-8")
     assert f"version {row.version}, begun with {began_with}" in page
 
@@ -132,30 +108,29 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
 def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, _, the_site = news(4)
     the_site.behave({the_site.site.detail_path(1): "fail"})
-    assert run_cli(it, "crawl", "news", "-o", "items.jl").code == 3
+    run_cli(it, "crawl", "news", "-o", "items.jl", code=3)
     row = last_crawl(it)
     change(it, "second")
     for egg in it.path.rglob("*.egg"):
         egg.unlink()
     the_site.behave({})
-    gone = run_cli(it, "retry", row.id, "--failed-urls")
-    assert gone.code == 2, said(gone)
+    gone = run_cli(it, "retry", row.id, "--failed-urls", code=2)
     assert f"runs the version {row.version}, and that code is gone" in gone.out
     assert f"sdist resume {row.id} --new-code" in gone.out
-    assert run_cli(it, "resume", row.id, "--new-code").code == 0
+    run_cli(it, "resume", row.id, "--new-code", code=0)
     assert by(it)["second"] == 1
 
 
 def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, (node, *_), _ = news(4)
-    assert run_cli(it, "crawl", "news", "-o", "items.jl").code == 0
+    run_cli(it, "crawl", "news", "-o", "items.jl", code=0)
     # As scrapyd-deploy does it, with other code.
     it.spider("plain", NEWS.replace('"news"', '"plain"'))
     theirs = str(int(time.time()))
     node.add_version("small", theirs, it.plain_egg())
     assert "plain" in node.api("listspiders.json", project="small")["spiders"]
     change(it, "second")
-    assert run_cli(it, "crawl", "news", "-O", "items.jl").code == 0
+    run_cli(it, "crawl", "news", "-O", "items.jl", code=0)
     assert by(it) == {"second": 5}
     assert versions(node)[-1] == theirs
     assert "plain" in node.api("listspiders.json", project="small")["spiders"]
@@ -174,23 +149,20 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
 
 def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, (node, *_), _ = news(4)
-    assert run_cli(it, "deploy-all").code == 0
+    run_cli(it, "deploy-all", code=0)
     change(it, "second")
-    assert run_cli(it, "deploy-all").code == 0
+    run_cli(it, "deploy-all", code=0)
     back = run_cli(it, "rollback", "--json").json()["version"]
-    done = run_cli(it, "crawl", "news", "-o", "items.jl")
-    assert done.code == 0, said(done)
+    done = run_cli(it, "crawl", "news", "-o", "items.jl", code=0)
     assert by(it) == {"second": 5}
     assert f"{last_crawl(it).version}" in done.err
     assert f"--version {back}" in done.err
     planned = run_cli(it, "plan", "news", "--version", back, "--json")
     assert planned.json()["version"] == back, said(planned)
-    done = run_cli(it, "crawl", "news", "-O", "items.jl", "--version", back)
-    assert done.code == 0, said(done)
+    run_cli(it, "crawl", "news", "-O", "items.jl", "--version", back, code=0)
     assert by(it) == {"first": 5}
     assert last_crawl(it).version == back
     assert versions(node)[-1] == back
-    unknown = run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl")
-    assert unknown.code == 4, said(unknown)
+    unknown = run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl", code=4)
     assert "is not kept" in unknown.err
     assert back in unknown.err

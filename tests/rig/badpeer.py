@@ -41,6 +41,11 @@ class Connection:
         except ConnectionResetError:
             return b""
 
+    def end(self) -> None:
+        """Say farewell as TLS wants it: without, the end of the stream looks like an attack."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            self._sock.unwrap()
+
     def reset(self) -> None:
         """Break the connection, so that the other side sees ECONNRESET."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -47,6 +47,11 @@ class Result(NamedTuple):
         """Its standard output, which has to be one JSON document."""
         return json.loads(self.out)
 
+    def expect(self, code: int | None) -> Result:
+        """The same, after it was seen that the command ended with this code; None for any."""
+        assert code in {None, self.code}, f"exit code {self.code}, and not {code}\n{self.out}\n{self.err}"
+        return self
+
 
 class Command:
     """A command that runs.
@@ -117,19 +122,19 @@ class Command:
         """What Ctrl-C in a terminal does: SIGINT to its whole process group."""
         os.killpg(self.pid, signal.SIGINT)
 
-    def wait(self, timeout: float = 120.0) -> Result:
-        """Wait for its end.
+    def wait(self, timeout: float = 120.0, code: int | None = None) -> Result:
+        """Wait for its end, which has to be with `code`, if there is one.
 
         Raises:
-            AssertionError: when it goes on for longer; the output is in the message.
+            AssertionError: when it goes on for longer or ends otherwise; the output is in the message.
         """
         try:
-            code = self._process.wait(timeout)
+            ended = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(
                 f"{' '.join(map(str, self._arguments))} still runs after {timeout:g} s\n{self.out}\n{self.err}"
             ) from None
-        return Result(code, self.out, self.err)
+        return Result(ended, self.out, self.err).expect(code)
 
     def wait_text(self, text: str, timeout: float = 60.0) -> None:
         """Wait until `text` is in its output or errors.

@@ -10,10 +10,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from .forks import RunningProgram, fork_program
-from .http import Reply, fetch, multipart
+from .http import Reply, fetch
 from .processes import end_all, private_environment, with_home
 from .waiting import wait_for
 
@@ -138,20 +137,16 @@ class ScrapydNode:
         Returns:
             The JSON reply, `status: error` included.
         """
-        query = urlencode(params, doseq=True)
-        if endpoint in _POSTED:
-            form = {"Content-Type": "application/x-www-form-urlencoded"}
-            reply = self.request(endpoint, method="POST", body=query.encode(), headers=form)
-        else:
-            reply = self.request(endpoint + (f"?{query}" if query else ""))
+        options = {"method": "POST", "data": params} if endpoint in _POSTED else {"params": params}
+        reply = self.request(endpoint, **options)
         assert reply.status == 200, f"{self.name}/{endpoint} answered {reply.status}: {reply.body[:300]!r}"
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
 
     def add_version(self, project: str, version: str, egg: bytes) -> dict[str, Any]:
         """Upload an egg."""
-        kind, body = multipart({"project": project, "version": version}, {"egg": egg})
-        reply = self.request("addversion.json", method="POST", body=body, headers={"Content-Type": kind})
+        fields = {"project": project, "version": version}
+        reply = self.request("addversion.json", method="POST", data=fields, files={"egg": egg})
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
 

@@ -2,15 +2,14 @@
 
 import json
 import socket
-import struct
+import ssl
 import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
+from .badpeer import BadPeer, Connection
 from .nodes import ScrapydNode
-
-_RESET = struct.pack("ii", 1, 0)
 
 
 def reply(status: int, body: bytes, kind: str = "application/json") -> bytes:
@@ -58,7 +57,7 @@ SWALLOWED = Mishap(forward=False, delay=20, share=0.0)
 REFUSED = Mishap(forward=False, answer=reply(200, json.dumps({"status": "error", "message": "no"}).encode()))
 
 
-class Proxy:
+class Proxy(BadPeer):
     """Stands before one node, at a port of its own.
 
     Attributes:
@@ -66,16 +65,13 @@ class Proxy:
         spoilt: pages whose exchanges were spoilt, and how often.
     """
 
-    def __init__(self, node: ScrapydNode) -> None:
+    def __init__(self, node: ScrapydNode, tls: ssl.SSLContext | None = None) -> None:
         self.node = node
         self.spoilt: Counter[str] = Counter()
         self._plans: dict[str, list[Mishap]] = {}
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-        self._threads: list[threading.Thread] = []
-        self._spawn(self._accept)
+        super().__init__(self._exchange, tls)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}/"
 
     def section(self, project: str, name: str) -> str:
         """Its section of scrapy.cfg."""
@@ -91,35 +87,6 @@ class Proxy:
         with self._lock:
             self._plans.clear()
 
-    def close(self) -> None:
-        """Stop listening, and wait for the exchanges under way."""
-        self._over.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(10)
-
-    def _spawn(self, work: object, *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]  # of any target
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while not self._over.is_set():
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._spawn(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, suppress(OSError):
-            client.settimeout(60)
-            request = _read_request(client)
-            if request:
-                self._exchange(client, request, self._plan_for(request))
-
     def _plan_for(self, request: bytes) -> Mishap:
         page = request.split(b" ", 2)[1].decode("latin-1").partition("?")[0].lstrip("/")
         with self._lock:
@@ -129,43 +96,29 @@ class Proxy:
                     return self._plans[name].pop(0)
         return Mishap()
 
-    def _exchange(self, client: socket.socket, request: bytes, mishap: Mishap) -> None:
-        self._over.wait(mishap.hold)
+    def _exchange(self, connection: Connection, request: bytes) -> None:
+        if not request:
+            return
+        mishap = self._plan_for(request)
+        connection.pause(mishap.hold)
         answer = self._ask(request) if mishap.forward else b""
         if mishap.answer is not None:
             answer = mishap.answer
-        self._over.wait(mishap.delay)
+        connection.pause(mishap.delay)
         if mishap.share is None:
-            client.sendall(answer)
-            return
-        client.sendall(answer[: int(len(answer) * mishap.share)])
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.say(answer)
+            connection.end()
+        else:
+            connection.say(answer[: int(len(answer) * mishap.share)])
+            connection.reset()
 
     def _ask(self, request: bytes) -> bytes:
         """The node's whole answer; nothing when it is not there, which the client then sees as a lost connection."""
+        head, _, body = request.partition(b"\r\n\r\n")
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
         answer = b""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.node.port), timeout=60) as upstream:
-            upstream.sendall(request)
+            upstream.sendall(b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body)
             while piece := upstream.recv(1 << 16):
                 answer += piece
         return answer
-
-
-def _read_request(client: socket.socket) -> bytes:
-    """One whole request, which asks for the connection to be closed behind it."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        piece = client.recv(1 << 16)
-        if not piece:
-            return b""
-        data += piece
-    head, _, body = data.partition(b"\r\n\r\n")
-    lines = head.split(b"\r\n")
-    length = next((int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length:")), 0)
-    while len(body) < length:
-        piece = client.recv(1 << 16)
-        if not piece:
-            return b""
-        body += piece
-    kept = [line for line in lines if not line.lower().startswith(b"connection:")]
-    return b"\r\n".join([*kept, b"Connection: close", b"", b""]) + body

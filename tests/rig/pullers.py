@@ -17,8 +17,10 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport, misses, read_report
 from scrapyd_dist.payload import encode
 from scrapyd_dist.store import open_store
 
+from .commands import Command
 from .crawls import ADDON
 from .projects import Project
+from .waiting import wait_for
 
 CRAWL = "shop"
 #: what a worker does with a request that it has leased
@@ -32,11 +34,14 @@ class Frontier:
     Args:
         project: where the workers run; the store and the logs are in its folder.
         spider: its ordinary spider.
+        start: the fixture `start_scrapy`.
         fields: of the crawl's row.
     """
 
-    def __init__(self, project: Project, spider: str = "plain", *, where: str = "", **fields: Any) -> None:
-        self.project, self.spider = project, spider
+    def __init__(
+        self, project: Project, spider: str = "plain", *, start: Callable[..., Command], where: str = "", **fields: Any
+    ) -> None:
+        self.project, self.spider, self._start = project, spider, start
         self.where = where or str(project.path / "store.db")
         self.store = open_store(self.where)
         row = Crawl(
@@ -82,6 +87,28 @@ class Frontier:
         }  # fmt: skip
         (self.project.path / "logs" / self.project.name / spider).mkdir(parents=True, exist_ok=True)
         return ["crawl", spider, *(word for name, value in ours.items() for word in ("-s", f"{name}={value}"))]
+
+    def begin(self, worker: int, **order: Any) -> Command:
+        """Start a worker; `order` is that of `arguments`."""
+        return self._start(self.project, *self.arguments(worker, **order))
+
+    def run(self, worker: int, **order: Any) -> None:
+        """A worker to its end, which has to be a good one."""
+        assert self.begin(worker, **order).wait(60).code == 0, self.log(worker)
+
+    def collect(self, worker: Command) -> None:
+        """Accept parts until all batches are done; then the worker has to end well."""
+
+        def are_done() -> bool:
+            self.accept()
+            return self.states().keys() == {"done"}
+
+        wait_for(are_done, 60, "the end of all batches")
+        assert worker.wait(30).code == 0
+
+    def work(self, worker: int, **order: Any) -> None:
+        """A worker to its end, by which all batches are done."""
+        self.collect(self.begin(worker, **order))
 
     @staticmethod
     def job(worker: int) -> str:
@@ -154,10 +181,12 @@ class Frontier:
 
 
 @pytest.fixture
-def frontier() -> Iterator[Callable[..., Frontier]]:
+def frontier(start_scrapy: Callable[..., Command]) -> Iterator[Callable[..., Frontier]]:
     """`frontier(project, spider="plain")`: an empty one."""
     with ExitStack() as stack:
-        yield lambda *arguments, **fields: stack.enter_context(closing(Frontier(*arguments, **fields)))
+        yield lambda *arguments, **fields: stack.enter_context(
+            closing(Frontier(*arguments, start=start_scrapy, **fields))
+        )
 
 
 def values_of(urls: Iterable[str], **fields: Any) -> list[dict[str, Any]]:

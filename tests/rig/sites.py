@@ -90,11 +90,11 @@ class SiteProcess:
 
     def reset(self) -> None:
         """Forget all hits."""
-        fetch(self.url + "/__reset__", method="POST", body=b"")
+        fetch(self.url + "/__reset__", method="POST")
 
     def behave(self, behaviours: Mapping[str, str]) -> None:
         """From now on these paths behave so (see scrapyd_dist.examples.behaviour), and all others well."""
-        reply = fetch(self.url + "/__behave__", method="POST", body=json.dumps(dict(behaviours)).encode())
+        reply = fetch(self.url + "/__behave__", method="POST", json=dict(behaviours))
         assert reply.status == 200, reply.body
 
     def differences(self, items: Iterable[Mapping[str, Any]], *, without: Iterable[int] = ()) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import ipaddress
-import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from .nodes import ScrapydNode
-from .proxy import Mishap, Proxy, reply
+from .proxy import Proxy, reply
 
 _DAY = dt.timedelta(days=1)
 _NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "text/html")
@@ -98,10 +97,9 @@ class Front(Proxy):
     def __init__(
         self, node: ScrapydNode, context: ssl.SSLContext | None = None, base: str = "", certificates: Path | None = None
     ) -> None:
-        self._context, self._base, self._certificates = context, base.rstrip("/"), certificates
-        super().__init__(node)
-        scheme = "https" if context else "http"
-        self.url = f"{scheme}{self.url.removeprefix('http').rstrip('/')}{self._base}/"
+        self._base, self._certificates = base.rstrip("/"), certificates
+        super().__init__(node, context)
+        self.url = f"{self.url.rstrip('/')}{self._base}/"
 
     def section(self, project: str, name: str) -> str:
         """Its section of scrapy.cfg, with the node's user name and password."""
@@ -109,22 +107,6 @@ class Front(Proxy):
         lines = [f"username = {node.username}", f"password = {node.password}"] if node.username else []
         lines += [f"ca = {self._certificates}"] if self._certificates else []
         return super().section(project, name) + "".join(f"{line}\n" for line in lines)
-
-    def _serve(self, client: socket.socket) -> None:
-        if self._context is None:
-            super()._serve(client)
-            return
-        with suppress(OSError):
-            client.settimeout(60)
-            with self._context.wrap_socket(client, server_side=True) as safe:
-                super()._serve(safe)
-
-    def _exchange(self, client: socket.socket, request: bytes, mishap: Mishap) -> None:
-        super()._exchange(client, request, mishap)
-        if isinstance(client, ssl.SSLSocket) and mishap.share is None:
-            # Without a farewell, the end of the stream looks like an attack.
-            with suppress(OSError):
-                client.unwrap()
 
     def _ask(self, request: bytes) -> bytes:
         method, path, rest = request.split(b" ", 2)

@@ -1,8 +1,8 @@
-"""Nodes with other code than the crawl's: they get no work until they have it, and are named."""
+"""Nodes with other code than the crawl's, and nodes that refuse the password: no work until that is mended."""
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, attempts
-from rig.crawls import said
+from rig.crawls import QUICK
 from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 
 CHANGED = """
@@ -29,12 +29,11 @@ def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
     ours = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 3, "DISTRIBUTED_DEPLOY": "never"}
     it = project(nodes=[new, old], settings=ours)
     it.spider("changed", CHANGED.format(title="old"))
-    assert run_cli(it, "deploy-all").code == 0
+    run_cli(it, "deploy-all", code=0)
     it.spider("changed", CHANGED.format(title="new"))
-    assert run_cli(it, "deploy", new.name).code == 0
+    run_cli(it, "deploy", new.name, code=0)
     line = ("crawl", "changed", "--callback", "parse_article", "-O", ITEMS, "--json")
-    first = run_cli(it, *line)
-    assert first.code == 0, said(first)
+    first = run_cli(it, *line, code=0)
     titles = [item["title"] for item in it.items(ITEMS)]
     assert titles == ["new"] * 12, "old and new code were mixed"
     assert {attempt.node for attempt in attempts(it)} == {new.name}
@@ -43,10 +42,22 @@ def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
     assert first.json()["version"] in named["reason"], "which version it lacks"
     assert f"{old.name} has the version" in run_cli(it, "status", first.json()["crawl"]).out
 
-    assert run_cli(it, "deploy-all", "--only-missing").code == 0
-    second = run_cli(it, *line)
-    assert second.code == 0, said(second)
+    run_cli(it, "deploy-all", "--only-missing", code=0)
+    second = run_cli(it, *line, code=0)
     assert {node["name"]: node["state"] for node in second.json()["nodes"]} == {new.name: "up", old.name: "up"}
     assert {attempt.node for attempt in attempts(it)} == {new.name, old.name}
     assert second.json()["version"] == first.json()["version"]
     assert [item["title"] for item in it.items(ITEMS)] == titles
+
+
+LOCKED = "[deploy:web2]\nurl = {url}\nproject = properties\nusername = me\npassword = {password}\n"
+
+
+@pytest.mark.black_box
+def test_a_fleet_that_refuses_as_one_stops_it(project: MakeProject, fleet: StartFleet, run_cli: RunCommand) -> None:
+    locked = fleet(1, username="me", password="right")[0]
+    it = project(settings=QUICK, extra=LOCKED.format(url=locked.url, password="${WEB2_PASSWORD}"))
+    for command in ("plan", "crawl"):
+        done = run_cli(it, command, "easy", code=6)
+        assert "WEB2_PASSWORD" in done.err
+        assert "[deploy:web2]" in done.err
