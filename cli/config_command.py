@@ -236,11 +236,11 @@ def config(
     options = [*of_project(found, files, settings), *of_targets(found, files), *of_settings(found, files, settings)]
     wrong = misspelt(files, settings)
     complain_each(outdated(settings))
-    rows = [one._asdict() for one in options]
     shown = [one for one in options if every or one.origin != "default"]
-    headings = ("", "option", "value", *(("origin",) if show_origin else ()))
-    cells = [(one.section, one.name, one.text, *((one.origin,) if show_origin else ())) for one in shown]
-    output.table({"options": rows, "misspelt": list(wrong), "problem": problem}, headings, cells)
+    document = {"options": [one._asdict() for one in options], "misspelt": wrong, "problem": problem}
+    headings = ("", "option", "value", "origin")[: 4 if show_origin else 3]
+    cells = [(one.section, one.name, one.text, one.origin)[: len(headings)] for one in shown]
+    output.table(document, headings, cells)
     if len(shown) < len(options) and not output.as_json:
         say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
     complain_each([*wrong, problem or None])
@@ -250,8 +250,7 @@ def config(
 def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:
     """The project's settings that begin with DISTRIBUTED_, BOT_NAME and ADDONS: {name: [value, kind of origin]}.
 
-    Returns:
-        They, and why they cannot be had; one of the two is empty.
+    Gives them, and why they cannot be had; one of the two is empty.
     """
     lines, why = with_settings(found.root, "-c", _READ)
     for line in lines:

@@ -22,6 +22,7 @@ from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
 from scrapyd_dist.config import OWN_SECTION, STATE_FOLDER, addresses_of, load, state_dir, with_netrc
 from scrapyd_dist.errors import ApiRefused, ConfigError, ForeignRow, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, distinct
 from scrapyd_dist.scheduling.worker_registry import earlier_workers
 from scrapyd_dist.scrapyd.jobs import crawl_in
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch, Crawl, WorkerEntry
     from scrapyd_dist.config import ProjectConfig
     from scrapyd_dist.errors import DistError
-    from scrapyd_dist.nodes import Node, NodeRecord
+    from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.payload import RequestValue
     from scrapyd_dist.store import Store
     from scrapyd_dist.transports import Sender
@@ -48,40 +49,33 @@ OPTION = "store"
 def where(root: Path) -> str:
     """The address of the project's store: a server's URL, or a file's absolute path.
 
-    The environment goes before scrapy.cfg's `[sdist] store`, and that before DISTRIBUTED_STORE in the settings.
-
-    Raises:
-        ConfigError: it is computed, or in a variable that is not set.
+    The environment goes before scrapy.cfg's `[sdist] store`, and that before DISTRIBUTED_STORE in the settings, which
+    is refused where it is computed.
     """
-    return store_address(root) if os.environ.get(VARIABLE) else store_address(root, _said(root))
-
-
-def _said(root: Path) -> str | None:
-    if not (root / "scrapy.cfg").is_file():
-        return None
+    if os.environ.get(VARIABLE) or not (root / "scrapy.cfg").is_file():
+        return store_address(root)
     try:
         project = load(root)
     except ConfigError:
-        return None  # a command that needs more of the project reports it
+        return store_address(root)  # a command that needs more of the project reports it
     if project.options.get(OPTION):
-        return project.options[OPTION]
+        return store_address(root, project.options[OPTION])
     value = written_setting(root, project.settings_module, SETTING)
     if value is None:
-        return None
+        return store_address(root)
     if not isinstance(value, ast.Constant) or not isinstance(value.value, str | None):
         raise ConfigError(
             f"{SETTING} in {project.settings_module} is computed, and a command does not run your settings to look for"
             f" a crawl. Put the store's address into the environment ({VARIABLE}), or into scrapy.cfg:"
             f" [{OWN_SECTION}] with {OPTION} = $NAME_OF_A_VARIABLE."
         )
-    return value.value
+    return store_address(root, value.value)
 
 
 def written_setting(root: Path, module: str, name: str) -> ast.expr | None:
     """The value that a settings module gives a name last. It is read, not imported: that could take seconds, or fail.
 
-    Returns:
-        None where the module does not name it, or cannot be read; the command that loads the settings says why.
+    None where the module does not name it, or cannot be read; the command that loads the settings says why.
     """
     path = root.joinpath(*module.split("."))
     source = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
@@ -101,9 +95,10 @@ def written_setting(root: Path, module: str, name: str) -> ast.expr | None:
 def maybe_store(root: Path) -> Store | None:
     """The project's store, or None when nothing was ever kept there; a server is always there."""
     address = where(root)
-    if not is_url(address) and not Path(address).exists():
-        return None
-    return open_store(address, key=_key(root))
+    if is_url(address):
+        # Where the project has no key, nothing on a server can be its own, and any other key says so as well.
+        return open_store(address, key=known_key(root / STATE_FOLDER) or secrets.token_bytes(32))
+    return open_store(address, key=key_of(root)) if Path(address).exists() else None
 
 
 def project_store(root: Path) -> Store:
@@ -113,26 +108,11 @@ def project_store(root: Path) -> Store:
 
 def key_of(root: Path) -> bytes:
     """The key that what must be hidden is encrypted with."""
-    from scrapyd_dist.keys import state_key
-
     return state_key(state_dir(root))
 
 
-def _key(root: Path) -> bytes:
-    """The project's key; where it has none, nothing on a server can be its own, and any other key says so as well."""
-    from scrapyd_dist.keys import known_key
-
-    if is_url(where(root)):
-        return known_key(root / STATE_FOLDER) or secrets.token_bytes(32)
-    return key_of(root)
-
-
 def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[RequestValue]:
-    """The requests of a batch.
-
-    Raises:
-        ConfigError: they are encrypted with a key that is not this folder's.
-    """
+    """The requests of a batch; ConfigError where they are encrypted with a key that is not this folder's."""
     from scrapyd_dist.payload import PayloadError, decode
 
     try:
@@ -154,18 +134,17 @@ SETTINGS_TIMEOUT = 60
 def unused_local(project: ProjectConfig) -> str:
     """A note on local nodes that run and get no work, since others are named; empty where there are none."""
     from scrapyd_dist.deploy import local_nodes
-    from scrapyd_dist.deploy.local_nodes import USERNAME, list_path
 
     state = project.root / STATE_FOLDER
     urls = {node.url for node in (*project.targets, *added(project.root))}
     idle = [node for node in local_nodes.running(state) if urls and node.url not in urls]
     if not idle:
         return ""
-    names = ", ".join(node.name for node in idle)
+    names, password = ", ".join(node.name for node in idle), local_nodes.list_path(state)
     return (
         f"Note: local nodes run that get no work ({names}): they are used only where scrapy.cfg and `sdist nodes add`"
         f" name no other. To use both, give each a section in scrapy.cfg, such as [deploy:{idle[0].name}] with url ="
-        f" {idle[0].url}, username = {USERNAME} and its password, which is in {list_path(state)}; or stop them:"
+        f" {idle[0].url}, username = {local_nodes.USERNAME} and its password, which is in {password}; or stop them:"
         " sdist nodes down."
     )
 
@@ -180,11 +159,7 @@ def added(root: Path) -> tuple[Node, ...]:
 
 
 def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
-    """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME.
-
-    Raises:
-        ConfigError: the settings module cannot be loaded.
-    """
+    """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME of the settings."""
     known = chosen or project.project
     if known:
         return known
@@ -203,8 +178,7 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
 def with_settings(root: Path, *arguments: str) -> tuple[list[str], str]:
     """Run Python with code that loads the project's settings, in a process of its own: that runs the project's code.
 
-    Returns:
-        The lines of its output, and the reason when it failed.
+    Gives the lines of its output, and the reason when it failed.
     """
     try:
         done = subprocess.run(
@@ -263,7 +237,7 @@ def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
     """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
     store = maybe_store(project.root)
     if store is None:
-        return versions_by_job(())
+        return lambda _: None
     with closing(store):
         crawls = store.crawls()
         return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
@@ -299,11 +273,7 @@ class Context:
 
     @cached_property
     def project(self) -> ProjectConfig:
-        """The project's configuration.
-
-        Raises:
-            ConfigError: there is no project here, or its scrapy.cfg is wrong.
-        """
+        """The project's configuration; ConfigError if there is no project here, or its scrapy.cfg is wrong."""
         return load(self._folder)
 
     @property
@@ -319,11 +289,7 @@ class Context:
 
     @property
     def store(self) -> Store:
-        """The project's store, for a command that reads.
-
-        Raises:
-            NothingMatched: no crawl was ever started here.
-        """
+        """The project's store, for a command that reads; NothingMatched if no crawl was ever started here."""
         store = self.store_if_any
         if store is None:
             raise NothingMatched(f"There are no crawls in {self.root} yet. `sdist crawl SPIDER` starts one.")
@@ -353,9 +319,7 @@ class Context:
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, each once; empty where none is named and no local one runs.
 
-        Raises:
-            ConfigError: a name that is to be looked up has no address.
-            StoreError: the store does not tell which nodes were added.
+        A name that is to be looked up and has no address is a ConfigError.
         """
         from scrapyd_dist.deploy import local_nodes
 
@@ -366,9 +330,7 @@ class Context:
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, each once; without patterns all of them.
 
-        Raises:
-            ConfigError: there is no node at all.
-            NothingMatched: a pattern means no node.
+        ConfigError where there is no node at all, NothingMatched where a pattern means none.
         """
         every, targets = self.all_nodes, self.project.targets
         if not every:
@@ -394,12 +356,7 @@ class Context:
         return found, tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
 
     def nodes_or_all(self, patterns: Sequence[str] | None, *, everyone: bool, verb: str) -> tuple[Node, ...]:
-        """The nodes that these names and globs mean, or all of them where that was said in so many words.
-
-        Raises:
-            ConfigError: neither was said, or both.
-            NothingMatched: a name or a glob means no node.
-        """
+        """The nodes that these names and globs mean, or all of them; refused without one of the two, or with both."""
         if everyone and patterns:
             raise ConfigError(f"--all, and names of nodes to {verb}: one of the two has to go.")
         if not everyone and not patterns:

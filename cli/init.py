@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import configparser
-import importlib.resources
 import os
 import re
 import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 from urllib.parse import urlsplit
@@ -61,11 +61,7 @@ class ConfigSection:
 
 
 def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[ConfigSection]:
-    """The targets that addresses stand for; those without a name are called after their host, or by a number.
-
-    Raises:
-        ConfigError: an address or a name is none, or has a password in it.
-    """
+    """The targets that addresses stand for; those without a name are called after their host, or by a number."""
     if len(names) > len(texts):
         raise ConfigError(f"There are {len(names)} names (--name) for {len(texts)} nodes (--node).")
     used, found = set(taken), []
@@ -107,11 +103,7 @@ def free_name(node: Node, used: Iterable[str]) -> str:
 def sort_out(
     wanted: Iterable[ConfigSection], targets: Sequence[Node]
 ) -> tuple[list[ConfigSection], list[ConfigSection]]:
-    """Those that are new, and those that scrapy.cfg has already.
-
-    Raises:
-        ConfigError: a name is that of another node.
-    """
+    """Those that are new, and those that scrapy.cfg has already; a name of another node is refused."""
     new: list[ConfigSection] = []
     there: list[ConfigSection] = []
     for one in wanted:
@@ -126,11 +118,7 @@ def sort_out(
 
 
 def appended(text: str, wanted: Sequence[ConfigSection]) -> str:
-    """The text of scrapy.cfg with the sections behind it.
-
-    Raises:
-        ConfigError: together they would not be a configuration file.
-    """
+    """The text of scrapy.cfg with the sections behind it; ConfigError if that would be no configuration file."""
     end = "\r\n" if "\r\n" in text else "\n"
     before = text if not text or text.endswith(("\n", "\r")) else text + end
     blocks = [end.join(one.lines()) + end for one in wanted]
@@ -179,8 +167,8 @@ def init(
 
     Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
     """
-    if node_conf:
-        put(node_configuration().rstrip("\n"))
+    if node_conf:  # with a comment for each thing that is chosen there
+        put(files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8").rstrip("\n"))
         return
     if find_root() is None:
         raise ConfigError(
@@ -204,11 +192,6 @@ def init(
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
     _tell(file, new, there, timeout, output)
-
-
-def node_configuration() -> str:
-    """The scrapyd.conf of a node, with a comment for each thing that is chosen there."""
-    return importlib.resources.files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8")
 
 
 def _wanted(

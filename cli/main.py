@@ -108,7 +108,7 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = 130
+        code = INTERRUPTED
     except BrokenPipeError:
         _close_pipe()
     if code == INTERRUPTED:
@@ -126,21 +126,19 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         code = program()(args=arguments, prog_name="sdist", standalone_mode=False)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except KeyboardInterrupt:
-        return 130
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
     except BrokenPipeError:
         _close_pipe()
         return 1
-    except typer.Abort:
-        return 130
     except Exception as error:  # noqa: BLE001 - no traceback may reach a user who did not ask for one
         if debug:
             traceback.print_exc()
-        return _told(error)
+        return _report(error)
     return code if isinstance(code, int) else 0
 
 
-def _told(error: Exception) -> int:
+def _report(error: Exception) -> int:
     """Say what went wrong in a paragraph; gives the exit code."""
     if isinstance(error, DistError):
         complain(str(error))
@@ -148,8 +146,8 @@ def _told(error: Exception) -> int:
     if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
-        said = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
-        complain(f"{said}{'' if said.endswith('?') else '.'} Try: {path} --help")
+        text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
+        complain(f"{text}{'' if text.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(

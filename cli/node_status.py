@@ -25,8 +25,6 @@ from .output import complain, on_terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from rich.text import Text
-
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Load
     from scrapyd_dist.transports import Sender
@@ -274,19 +272,20 @@ def drawing(total: int, *, shown: bool) -> Iterator[Callable[[Sequence[NodeStatu
         return
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     console = Console(stderr=True)
     room = max(2, min(console.size.height - 3, LINES))
     with Live("", console=console, refresh_per_second=RATE, transient=True) as live:
-        live.update(_picture([], total, room), refresh=True)
-        yield lambda seen: live.update(_picture(seen, total, room))
 
+        def draw(seen: Sequence[NodeStatus]) -> None:
+            lines = []
+            for one in seen[-room:]:
+                words = one.short if one.load is None else f"running {one.load.running}, pending {one.load.pending}"
+                lines.append(f"{one.node.name}  {one.state.value}  {words}".rstrip())
+            lines.append(f"{len(seen)} of {total} nodes answered …")
+            live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
 
-def _picture(seen: Sequence[NodeStatus], total: int, room: int) -> Text:
-    from rich.text import Text
-
-    lines = []
-    for one in seen[-room:]:
-        words = one.short if one.load is None else f"running {one.load.running}, pending {one.load.pending}"
-        lines.append(f"{one.node.name}  {one.state.value}  {words}".rstrip())
-    return Text("\n".join([*lines, f"{len(seen)} of {total} nodes answered …"]), no_wrap=True, overflow="ellipsis")
+        draw([])
+        live.refresh()
+        yield draw

@@ -7,6 +7,7 @@ import re
 from contextlib import ExitStack, closing, suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
 
@@ -17,7 +18,7 @@ from scrapyd_dist.errors import ConfigError
 from .context import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapyd_dist.store import Store
 
@@ -60,13 +61,17 @@ def domains() -> Candidates:
 
 def spiders() -> Candidates:
     """Names of spiders in the project's files, which are read and not imported."""
+    names: set[str] = set()
     with suppress(Exception):
         from scrapyd_dist.config import load
 
         found = load()
         package = found.root.joinpath(*found.settings_module.split(".")[:-1])
-        return [(name, "") for name in sorted({name for file in _sources(package) for name in _SPIDER.findall(file)})]
-    return []
+        for path in islice(sorted(package.rglob("*.py")), _MOST_FILES):
+            if "spider" in str(path.relative_to(package)):
+                with suppress(OSError), path.open("rb") as file:
+                    names.update(_SPIDER.findall(file.read(_MOST_BYTES).decode("utf-8", "replace")))
+    return [(name, "") for name in sorted(names)]
 
 
 def one_of(*words: str) -> Callable[[], list[str]]:
@@ -90,16 +95,6 @@ def _stored(read: Callable[[Store], Candidates]) -> Candidates:
     return []
 
 
-def _sources(package: Path) -> Iterator[str]:
-    for number, path in enumerate(sorted(package.rglob("*.py"))):
-        if number >= _MOST_FILES:
-            return
-        if "spider" in str(path.relative_to(package)):
-            with suppress(OSError), path.open("rb") as file:
-                yield file.read(_MOST_BYTES).decode("utf-8", "replace")
-
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
 Project = Annotated[
     Optional[str],
     typer.Option("--project", "-p", help="Scrapyd's name of the project: \\[deploy] project, else BOT_NAME."),
@@ -152,11 +147,7 @@ def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:
 
 
 def seconds(option: str, text: str | None) -> float | None:
-    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds; None for None.
-
-    Raises:
-        ConfigError: it is none, or not more than zero.
-    """
+    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds; None for None."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())

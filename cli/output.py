@@ -98,12 +98,22 @@ def put_json(document: Mapping[str, Any]) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows, in colours on a terminal."""
     cells = [[_text(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _rich_table(headings, cells)
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        for line in plain_lines(headings, cells):
+            put(line)
         return
-    for line in plain_lines(headings, cells):
-        put(line)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        drawn.add_column(heading.upper(), overflow="fold")
+    for row in cells:
+        drawn.add_row(*(Text(cell, style=_CELL_COLOURS.get(cell, "")) for cell in row))
+    Console().print(drawn)
 
 
 def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -115,32 +125,20 @@ def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
     ]
 
 
-def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        drawn.add_column(heading.upper(), overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(cell, style=_CELL_COLOURS.get(cell, "")) for cell in row))
-    Console().print(drawn)
-
-
 def _text(cell: object) -> str:
     if cell is None:
         return "-"
     return f"{cell:,}" if isinstance(cell, int) else one_line(str(cell))
 
 
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """The result of a command: one JSON document, or a table or lines for people. As a parameter it is `--json`."""
 
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
-    ] = False
+    as_json: Json = False
 
     def document(self, document: Mapping[str, Any]) -> bool:
         """Print the document if it was asked for; False tells the command to print its lines instead."""
@@ -169,13 +167,10 @@ def can_ask() -> bool:
 
 
 def confirm(question: str, lines: Iterable[str] = (), *, most: int | None = None, refusal: str) -> None:
-    """Show what is about to be done, and ask for a yes; the command ends with 130 without one.
+    """Show what is about to be done, and ask for a yes; without one the command ends with 130.
 
     most: of more lines, only so many are shown; refusal: begins the error where there is no terminal, as in `3 crawls
     would be removed`.
-
-    Raises:
-        ConfigError: there is no terminal to ask on.
     """
     if not can_ask():
         raise ConfigError(f"{refusal}, and there is no terminal to ask on. Add --yes to do it.")

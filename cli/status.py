@@ -47,8 +47,7 @@ def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, flee
     if fleet:
         _no_crawl(crawl)
         raise typer.Exit(fleet_view.watch(context, watched))
-    found = _crawl(context, crawl)
-    raise typer.Exit(watcher.watch(context.root, context.store, found.id, watched))
+    raise typer.Exit(watcher.watch(context.root, context.store, _crawl(context, crawl).id, watched))
 
 
 def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> None:
@@ -63,7 +62,11 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
     elif not output.document({**told(row), "state": watcher.alive_state(row)}):
-        _show(row, context.root)
+        ended = row.state.ended
+        for line in wording.closing(row, watcher.misses_of(context.root, row.id)) if ended else wording.standing(row):
+            put(line)
+        if watcher.alive_state(row) == "died":
+            put(watcher.died(context.root, row))
 
 
 def _crawl(context: Context, name: str | None) -> Crawl:
@@ -73,17 +76,6 @@ def _crawl(context: Context, name: str | None) -> Crawl:
 def _no_crawl(crawl: str | None) -> None:
     if crawl is not None:
         raise ConfigError(f"--fleet is about all nodes, not about the crawl {crawl}: give one of the two.")
-
-
-def _show(row: Crawl, root: Path) -> None:
-    if row.state.ended:
-        for line in wording.closing(row, watcher.misses_of(root, row.id)):
-            put(line)
-        return
-    for line in wording.standing(row):
-        put(line)
-    if watcher.alive_state(row) == "died":
-        put(watcher.died(root, row))
 
 
 def report(

@@ -16,8 +16,8 @@ from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.progress.summary import told
 
-from ..options import Json, in_panel, seconds
-from ..output import ask, can_ask, colourless, complain, on_terminal, put, put_json, say
+from ..options import in_panel, seconds
+from ..output import Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from . import wording
 from .live_view import LiveView, View, crawl_picture
 from .producer_process import crawl_folder, interrupt, last_words, lives
@@ -172,12 +172,7 @@ def watch(
 ) -> int:
     """Watch a crawl and sum it up at its end; process: its own, where this one started it.
 
-    Returns:
-        The exit code: the crawl's own, or 130 when Ctrl-C ended the watch.
-
-    Raises:
-        ProducerDied: with the end of its log.
-        StillRuns: after the time-out.
+    Gives the exit code: the crawl's own, or 130 when Ctrl-C ended the watch. `ProducerDied` has the end of its log.
     """
     try:
         row = until_ended(root, store, crawl, watched.view(root, crawl), watched.timeout, process)
@@ -227,9 +222,8 @@ def until_ended(
 
 def died(root: Path, row: Crawl) -> str:
     """Why a crawl does not go on, and how it can."""
-    words_ = last_words(root, row.id)
-    log = crawl_folder(root, row.id) / "producer.log"
-    said = f"{log} ends with:\n{words_}\n" if words_ else f"Its log {log} is empty. "
+    end, log = last_words(root, row.id), crawl_folder(root, row.id) / "producer.log"
+    said = f"{log} ends with:\n{end}\n" if end else f"Its log {log} is empty. "
     return (
         f"The process of the crawl {row.id} (pid {row.pid}) is gone before the crawl was done. {said}"
         f"Nothing that was sealed is lost; go on with: sdist resume {row.id}"

@@ -120,24 +120,21 @@ def rated(summary: Mapping[str, Any], name: str) -> str:
 
 def standing(crawl: Crawl) -> list[str]:
     """How a crawl that runs stands: a line about the whole, one for each node, one for each batch that lags behind."""
-    nodes = [f"  {' · '.join(cell for cell in node_cells(node) if cell)}" for node in crawl.summary.get("nodes") or ()]
-    return [progress_line(crawl), *nodes, *(f"  {line}" for line in lagging(crawl.summary))]
-
-
-def node_cells(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is shown of a node: name, state, its jobs, what it did and does per second, why it gets no work."""
-    rates = node.get("per_s")
-    failed = f"errors {number(node, 'failed'):,}" if number(node, "failed") else ""
-    return (
-        str(node.get("name")),
-        str(node.get("state") or ""),
-        jobs_of(node),
-        counted(number(node, "jobs"), "batch", "batches") + " done",
-        f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
-        f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
-        f"{failed} {per_second(rates, 'failed')}".strip(),
-        str(node.get("reason") or ("is sent its batches" if node.get("unreached") else "")),
-    )
+    lines = [progress_line(crawl)]
+    for node in crawl.summary.get("nodes") or ():
+        rates, failed = node.get("per_s"), number(node, "failed")
+        cells = (
+            str(node.get("name")),
+            str(node.get("state") or ""),
+            jobs_of(node),
+            counted(number(node, "jobs"), "batch", "batches") + " done",
+            f"pages {number(node, 'pages'):,} {per_second(rates, 'pages')}".rstrip(),
+            f"items {number(node, 'items'):,} {per_second(rates, 'items')}".rstrip(),
+            f"{f'errors {failed:,}' if failed else ''} {per_second(rates, 'failed')}".strip(),
+            str(node.get("reason") or ("is sent its batches" if node.get("unreached") else "")),
+        )
+        lines.append(f"  {' · '.join(filter(None, cells))}")
+    return [*lines, *(f"  {line}" for line in lagging(crawl.summary))]
 
 
 def jobs_of(node: Mapping[str, Any]) -> str:
@@ -163,33 +160,26 @@ def lagging(summary: Mapping[str, Any]) -> list[str]:
 def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """What came of a crawl that ended, in a few lines."""
     summary = crawl.summary
-    outputs = [_short(path) for path in summary.get("output") or ()]
+    outputs = ", ".join(map(_short, summary.get("output") or ()))
     took = f" after {clock(float(summary['duration_s']))}" if summary.get("duration_s") is not None else ""
-    came = counted(number(summary, "items"), "item") + (f" in {', '.join(outputs)}" if outputs else "")
-    lines = [f"{crawl.kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {came}."]
-    lines += _account(summary)
-    lines += _missed(summary, list(misses))
-    for node in summary.get("nodes") or ():
-        reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
-        done, items = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
-        lines.append(f"  {node.get('name')}: {done}, {items}{reason}")
-    lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]
-    if crawl.message:
-        lines.append(crawl.message)
-    return lines
-
-
-def _account(summary: Mapping[str, Any]) -> list[str]:
-    batches = number(summary, "batches", "total")
+    items = counted(number(summary, "items"), "item") + (f" in {outputs}" if outputs else "")
     pages = number(summary, "index", "pages")
     on = f" on {counted(pages, 'index page')}" if pages else ""
-    text = (
-        f"  {counted(number(summary, 'urls_distinct'), 'URL')} found{on}; "
-        f"{succeeded(summary):,} done in {counted(batches, 'batch', 'batches')}"
-    )
     aside = {"offsite": "offsite", "duplicate": "found twice", "refused": "refused", "local": "crawled by the producer"}
-    rest = [f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name)]
-    return [f"{text} ({', '.join(rest)})." if rest else f"{text}."]
+    rest = ", ".join(f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name))
+    found = counted(number(summary, "urls_distinct"), "URL")
+    batches = counted(number(summary, "batches", "total"), "batch", "batches")
+    lines = [
+        f"{crawl.kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {items}.",
+        f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",
+        *_missed(summary, list(misses)),
+    ]
+    for node in summary.get("nodes") or ():
+        reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
+        done, came = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
+        lines.append(f"  {node.get('name')}: {done}, {came}{reason}")
+    lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]
+    return [*lines, *([crawl.message] if crawl.message else ())]
 
 
 def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> list[str]:

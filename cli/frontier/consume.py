@@ -22,8 +22,8 @@ from ..crawls import wording
 from ..crawls.crawl_options import outputs_of, pairs, refuse_store
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
-from ..options import FrontierName, Json, Quiet, SpiderName, in_panel, nodes, seconds
-from ..output import complain, put, put_json, waiting
+from ..options import FrontierName, Quiet, SpiderName, in_panel, nodes, seconds
+from ..output import Json, complain, put, put_json, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
 
 _WORKERS, _SPIDER, _ITEMS, _NODES = "Workers", "The spider", "Items", "Nodes"

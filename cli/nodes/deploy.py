@@ -26,8 +26,8 @@ from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..context import Context, exit_code, where
 from ..crawls.wording import counted
-from ..options import Json, Project, Quiet, in_panel, nodes
-from ..output import complain, on_terminal, put_json, say, table
+from ..options import Project, Quiet, in_panel, nodes
+from ..output import Json, complain, on_terminal, put_json, say, table
 
 #: the last step of a node, but where that is undone
 _DONE = {Step.PRESENT, Step.UPLOADED, Step.FAILED}
