@@ -9,18 +9,9 @@ from scrapyd_dist.cli.context import Context, maybe_store, project_store, where
 from scrapyd_dist.errors import ConfigError, NothingMatched
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose settings must not be run."""
-    monkeypatch.delenv("SDIST_STORE", raising=False)
-    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n", "utf-8")
-    (tmp_path / "shop").mkdir()
-    return tmp_path
-
-
 def settings(root: Path, text: str) -> None:
+    """Settings that must not be run."""
+    (root / "shop").mkdir(exist_ok=True)
     (root / "shop" / "settings.py").write_text(f"raise SystemExit('it was run')\n{text}\n", "utf-8")
 
 

@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli import main
+from rig.commands import Result
 from scrapyd_dist.cli.crawls.throttle_rules import Row
 from scrapyd_dist.cli.options import domains
 
@@ -20,31 +21,15 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import ALL, DomainState, Limit, PermitRequest, Rule, SiteNews
 
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., Result]
 FILE = "domains:\n  a.com: {hits: 10, window: 60}\nblacklist: [b.com]\n"
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in the current folder."""
-    monkeypatch.delenv("SDIST_STORE", raising=False)
-    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n", "utf-8")
-    (tmp_path / "limits.yml").write_text(FILE, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def sdist(root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def sdist(sdist: Run, root: Path) -> Run:
     """`sdist("show")`: exit code, standard output, standard error of `sdist throttle show`."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main._run(["throttle", *map(str, arguments)], debug=False)
-        return code, *capsys.readouterr()
-
-    return run
+    (root / "limits.yml").write_text(FILE, "utf-8")
+    return partial(sdist, "throttle")
 
 
 def rules(root: Path) -> Mapping[str, Rule]:
@@ -53,9 +38,7 @@ def rules(root: Path) -> Mapping[str, Rule]:
 
 
 def shown(sdist: Run, *domains: str) -> Any:
-    code, out, _ = sdist("show", *domains, "--json")
-    assert code == 0
-    return json.loads(out)
+    return sdist("show", *domains, "--json").json()
 
 
 def test_a_limit_is_set_changed_in_part_and_removed(sdist: Run, root: Path) -> None:
@@ -166,9 +149,9 @@ def test_a_file_comes_through_standard_input(sdist: Run, root: Path, monkeypatch
 
 
 def test_looking_makes_no_store(sdist: Run, root: Path) -> None:
-    assert "No domain has a limit" in sdist("show")[2]
-    assert sdist("apply", "limits.yml", "--dry-run")[0] == 10
-    assert sdist("show", "a.com")[0] == 4
+    assert "No domain has a limit" in sdist("show").err
+    assert sdist("apply", "limits.yml", "--dry-run").code == 10
+    assert sdist("show", "a.com").code == 4
     assert not (root / ".sdist" / "store.db").exists()
 
 
