@@ -6,16 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, pairs
+from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, CrawlOrder, pairs
 from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.errors import ConfigError
-
-
-def test_options_that_are_left_out_set_nothing(tmp_path: Path) -> None:
-    order = CrawlOptions(spider="easy").order(tmp_path)
-    assert (order.spider, order.settings, order.spider_settings, order.args) == ("easy", {}, {}, {})
-
 
 #: settings with an option of their own
 NAMED = (
@@ -42,14 +36,20 @@ def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
     assert settings["DISTRIBUTED_TARGET_CALLBACKS"] == ["parse_item"]
 
 
-@pytest.mark.parametrize(("deploy", "mode"), [(True, "if-missing"), (False, "never")])
-def test_deploy_and_no_deploy(tmp_path: Path, deploy: bool, mode: str) -> None:
-    assert CrawlOptions(spider="s", deploy=deploy).order(tmp_path).settings == {"DISTRIBUTED_DEPLOY": mode}
-
-
-@pytest.mark.parametrize(("pull", "mode"), [(True, "pull"), (False, "push")])
-def test_pull_and_push(tmp_path: Path, pull: bool, mode: str) -> None:
-    assert CrawlOptions(spider="s", pull=pull).order(tmp_path).settings == {"DISTRIBUTED_MODE": mode}
+@pytest.mark.parametrize(
+    ("option", "settings"),
+    [
+        ({}, {}),
+        ({"deploy": True}, {"DISTRIBUTED_DEPLOY": "if-missing"}),
+        ({"deploy": False}, {"DISTRIBUTED_DEPLOY": "never"}),
+        ({"pull": True}, {"DISTRIBUTED_MODE": "pull"}),
+        ({"pull": False}, {"DISTRIBUTED_MODE": "push"}),
+    ],
+)
+def test_flags_set_words_and_what_is_left_out_sets_nothing(
+    tmp_path: Path, option: dict[str, Any], settings: dict[str, str]
+) -> None:
+    assert CrawlOptions(spider="s", **option).order(tmp_path) == CrawlOrder(spider="s", settings=settings)
 
 
 def test_arguments_and_settings_of_the_spider_are_kept_apart_from_ours(tmp_path: Path) -> None:
@@ -75,15 +75,19 @@ def test_outputs_are_absolute_and_keep_their_order(tmp_path: Path) -> None:
     ]
 
 
-def test_o_does_not_touch_a_file_that_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"add_to": ["items.jl"]}, r"-O items\.jl overwrites"),
+        ({"add_to": ["items.xml"]}, "is none of them"),
+        ({"overwrite": ["items"]}, "is none of them"),
+        ({"overwrite": ["folder.jl"]}, "is a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     (tmp_path / "items.jl").write_text("mine")
-    with pytest.raises(ConfigError, match=r"-O items\.jl overwrites"):
-        CrawlOptions(spider="s", add_to=["items.jl"]).order(tmp_path)
-
-
-@pytest.mark.parametrize("options", [{"add_to": ["items.xml"]}, {"overwrite": ["items"]}, {"overwrite": ["."]}])
-def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    (tmp_path / "folder.jl").mkdir()
+    with pytest.raises(ConfigError, match=words):
         CrawlOptions(spider="s", **options).order(tmp_path)
 
 

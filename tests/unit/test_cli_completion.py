@@ -22,13 +22,11 @@ SPIDER = 'class One(Spider):\n    name = "{}"\n'
 
 
 @pytest.fixture
-def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shop" / "spiders").mkdir(parents=True)
-    (tmp_path / "scrapy.cfg").write_text(CFG, "utf-8")
-    (tmp_path / "shop" / "spiders" / "one.py").write_text(SPIDER.format("books"), "utf-8")
-    (tmp_path / "shop" / "spiders" / "two.py").write_text(SPIDER.format("shoes"), "utf-8")
-    (tmp_path / "shop" / "other.py").write_text(SPIDER.format("no_spider"), "utf-8")
-    monkeypatch.chdir(tmp_path)
+def _project(root: Path) -> None:
+    (root / "shop" / "spiders").mkdir(parents=True)
+    (root / "scrapy.cfg").write_text(CFG, "utf-8")
+    for name, spider in (("spiders/one", "books"), ("spiders/two", "shoes"), ("other", "no_spider")):
+        (root / "shop" / f"{name}.py").write_text(SPIDER.format(spider), "utf-8")
 
 
 @pytest.fixture
@@ -78,8 +76,7 @@ def test_what_is_offered(offered: Callable[[str], list[str]], line: str, expecte
 
 
 @pytest.mark.usefixtures("_project")
-def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SDIST_STORE", raising=False)
+def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]]) -> None:
     Path(".sdist").mkdir()
     with closing(open_store(Path(".sdist/store.db"))) as store:
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
@@ -89,16 +86,12 @@ def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]], monk
     assert offered("batches ") == ["easy-1", "shop"]
 
 
-def test_without_a_project_there_is_nothing_to_offer_and_no_error(
+def test_without_a_project_or_with_a_broken_one_nothing_is_offered_and_it_is_no_error(
     offered: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert offered("crawl ") == []
     assert "crawl" in offered("cr")
-
-
-@pytest.mark.usefixtures("_project")
-def test_a_broken_configuration_is_no_error(offered: Callable[[str], list[str]]) -> None:
     Path("scrapy.cfg").write_text("[deploy:web1]\n", "utf-8")
     assert offered("deploy ") == []
 

@@ -95,24 +95,19 @@ def test_of_many_nodes_those_in_trouble_are_drawn() -> None:
     assert "and 96 more nodes" in lines
 
 
-def test_ctrl_c_comes_through_at_a_pause_only() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with looked_out_for() as pause:
-        os.kill(os.getpid(), signal.SIGINT)  # while something is under way
-        with pytest.raises(KeyboardInterrupt):
-            pause(60)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_ctrl_c_ends_a_pause() -> None:
-    main = threading.main_thread().ident
+@pytest.mark.parametrize("seconds", [0.0, 0.05], ids=["before the pause", "in the pause"])
+def test_ctrl_c_comes_through_at_a_pause_only(seconds: float) -> None:
+    before, main = signal.getsignal(signal.SIGINT), threading.main_thread().ident
     assert main is not None
     with looked_out_for() as pause:
-        timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
+        timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
         timer.start()
+        if not seconds:
+            timer.join()  # while something is under way
         with pytest.raises(KeyboardInterrupt):
             pause(60)
         timer.join()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_second_ctrl_c_breaks_off_what_is_under_way() -> None:

@@ -111,12 +111,13 @@ def test_what_there_is_is_listed_and_counted(frontier: Run, store: Store) -> Non
     assert frontier("count", "shop", "--regex", "[pq]0?", "--json").json()["not_empty"] == 1
 
 
-def test_a_number_of_slots_shows_zeros_where_there_is_none(frontier: Run, store: Store) -> None:
+@pytest.mark.parametrize(("prefix", "waiting"), [("p", {"p0": 0, "p1": 2}), ("x", {"x0": 0, "x1": 0})])
+def test_a_number_of_slots_shows_zeros_where_there_is_none(
+    frontier: Run, store: Store, prefix: str, waiting: dict[str, int]
+) -> None:
     put(store, "p1", 1, 2)
-    told = frontier("count", "shop", "--prefix", "p", "--num-slots", "3", "--json").json()
-    assert [(one["slot"], one["requests"]["waiting"]) for one in told["slots"]] == [("p0", 0), ("p1", 2), ("p2", 0)]
-    told = frontier("count", "shop", "--prefix", "x", "--num-slots", "2", "--json").json()
-    assert [one["requests"]["waiting"] for one in told["slots"]] == [0, 0]
+    told = frontier("count", "shop", "--prefix", prefix, "--num-slots", "2", "--json").json()
+    assert {one["slot"]: one["requests"]["waiting"] for one in told["slots"]} == waiting
 
 
 def test_a_crawl_that_is_pulled_is_a_frontier_as_well(frontier: Run, store: Store) -> None:
@@ -268,21 +269,26 @@ def test_what_a_worker_has_is_left_and_told(frontier: Run, store: Store) -> None
     assert (code, "shop.w1.a1 on one has it" in err) == (2, True)
 
 
+def between(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[], object]) -> None:
+    """While the batch with this number is read for a move, something else happens."""
+    plain = context.requests_in
+
+    def read(*given: Any) -> Any:
+        if given[-1].number == number:
+            then()
+        return plain(*given)
+
+    monkeypatch.setattr(frontier_move, "requests_in", read)
+
+
 def test_what_a_worker_takes_in_the_middle_is_left_as_well(
     frontier: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "p", 1)
     put(store, "p", 2)
-    plain = context.requests_in
-
-    def slow(*given: Any) -> Any:
-        if store.batch("shop", 1).state is BatchState.SEALED:
-            lease(store, "p")
-        return plain(*given)
-
-    monkeypatch.setattr(frontier_move, "requests_in", slow)
-    code, out, _ = frontier("move", "shop", "p", "q", 1, "--json")
-    assert (code, json.loads(out)["left"], json.loads(out)["requests"]) == (3, [1], 1)
+    between(monkeypatch, 1, lambda: lease(store, "p"))
+    told = frontier("move", "shop", "p", "q", 1, "--json")
+    assert (told.code, told.json()["left"], told.json()["requests"]) == (3, [1], 1)
 
 
 def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
@@ -290,21 +296,12 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 ) -> None:
     for number in range(5):
         put(store, "p", number)
-    plain, seen = context.requests_in, []
-
-    def interrupted(*given: Any) -> Any:
-        seen.append(1)
-        if len(seen) == 3:
-            os.kill(os.getpid(), 2)
-        return plain(*given)
-
-    monkeypatch.setattr(frontier_move, "requests_in", interrupted)
-    code, out, err = frontier("move", "shop", "p", "q", 1, "--json")
-    told = json.loads(out)
-    assert (code, told["batches"], told["interrupted"]) == (130, 3, True)
-    assert "Interrupted after 3 of 5" in err
+    between(monkeypatch, 3, lambda: os.kill(os.getpid(), 2))
+    told = frontier("move", "shop", "p", "q", 1, "--json")
+    assert (told.code, told.json()["batches"], told.json()["interrupted"]) == (130, 3, True)
+    assert "Interrupted after 3 of 5" in told.err
     assert waiting(store) == {"p": 2, "q0": 3}
-    assert frontier("move", "shop", "p", "q", 1)[0] == 0
+    assert frontier("move", "shop", "p", "q", 1).code == 0
     assert waiting(store) == {"q0": 5}
 
 
@@ -352,20 +349,6 @@ def test_dead_batches_wait_again_in_their_slots(frontier: Run, store: Store) -> 
 
 
 # deleting
-
-
-def test_slots_go_with_their_memory_and_others_stay(frontier: Run, store: Store) -> None:
-    put(store, "p0", 1)
-    put(store, "p1", 2)
-    put(store, "q", 3)
-    number = lease(store, "p1")
-    code, out, err = frontier("delete", "shop", "--prefix", "p", "--yes", "--json")
-    told = json.loads(out)
-    assert (code, told["requests"], told["left"]) == (3, 1, [number])
-    assert "workers have them now" in err
-    assert waiting(store) == {"q": 1}
-    put(store, "p0", 1)
-    assert store.seen("shop", [b"002", b"003"]) == {b"002", b"003"}
 
 
 def test_a_slot_that_was_moved_away_takes_no_memory_with_it(frontier: Run, store: Store) -> None:
@@ -483,14 +466,17 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
     assert ConsumeOptions(spider="s", frontier="f").settings() == {}, "then settings.py decides"
 
 
-@pytest.mark.parametrize("command", ["resume shop", "retry shop"])
-def test_a_frontier_has_no_run_that_could_go_on(store: Store, sdist: Run, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("resume shop", 2, "sdist consume SPIDER shop"),
+        ("retry shop", 2, "sdist consume SPIDER shop"),
+        ("status", 4, "There are no crawls yet"),
+        ("crawls", 0, "There are no crawls yet"),
+        ("status shop", 0, "No workers are kept running here"),
+    ],
+)
+def test_a_frontier_is_no_crawl(sdist: Run, store: Store, command: str, code: int, words: str) -> None:
     store.update_crawl("shop", state=CrawlState.STOPPED)
-    code, _, err = sdist(*command.split())
-    assert (code, "sdist consume SPIDER shop" in err) == (2, True)
-
-
-def test_crawls_and_the_newest_crawl_are_never_a_frontier(store: Store, sdist: Run) -> None:
-    assert sdist("status").code == 4
-    assert "There are no crawls yet" in sdist("crawls").err
-    assert "No workers are kept running here" in sdist("status", "shop").out
+    ended, out, err = sdist(*command.split())
+    assert (ended, words in out + err) == (code, True), err

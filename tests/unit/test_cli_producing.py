@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.waiting import wait_for
@@ -22,9 +23,9 @@ from scrapyd_dist.store import Store
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
-def a_crawl(**fields: object) -> Crawl:
-    values: dict[str, object] = {"id": "c", "project": "p", "spider": "easy", "created": time.time(), **fields}
-    return Crawl(**values)  # type: ignore[arg-type]  # any fields
+def a_crawl(**fields: Any) -> Crawl:
+    values: dict[str, Any] = {"id": "c", "project": "p", "spider": "easy", "created": time.time(), **fields}
+    return Crawl(**values)
 
 
 @pytest.fixture
@@ -60,22 +61,29 @@ def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_wh
     assert not (tmp_path / ".sdist" / "crawls").exists()
 
 
-def test_this_process_lives_and_one_that_ended_does_not() -> None:
+def test_a_process_lives_that_is_the_one_which_gave_the_last_sign_of_life() -> None:
     assert producer_process.lives(a_crawl(pid=os.getpid(), beat=time.time()))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert not producer_process.lives(a_crawl(pid=ended.pid, beat=time.time()))
     assert not producer_process.lives(a_crawl(pid=None))
-
-
-def test_a_process_that_was_started_after_the_last_sign_of_life_is_another_one() -> None:
+    # one that was started after it is another process
     assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0, beat=1.0))
     assert not producer_process.lives(a_crawl(pid=os.getpid(), created=1.0))
 
 
-def test_a_finished_crawl_cannot_be_resumed(tmp_path: Path, store: Store) -> None:
-    store.add_crawl(a_crawl(state=CrawlState.FINISHED))
-    with pytest.raises(ConfigError, match="nothing to resume"):
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"state": CrawlState.FINISHED}, "nothing to resume"),
+        ({"state": CrawlState.WORKING, "pid": os.getpid()}, "sdist watch c"),
+    ],
+)
+def test_a_crawl_that_is_finished_or_runs_is_not_started_again(
+    tmp_path: Path, store: Store, row: dict[str, Any], words: str
+) -> None:
+    store.add_crawl(a_crawl(beat=time.time(), **row))
+    with pytest.raises(ConfigError, match=words):
         producer_process.begin_again(tmp_path, store, "c")
 
 
@@ -92,12 +100,6 @@ def test_resume_starts_a_process_for_the_same_crawl(
         CrawlState.STARTING, process.pid, None, None, "",
     )  # fmt: skip
     assert row.options == {"args": {"a": "1"}}
-
-
-def test_a_crawl_that_runs_is_not_started_twice(tmp_path: Path, store: Store) -> None:
-    store.add_crawl(a_crawl(state=CrawlState.WORKING, pid=os.getpid(), beat=time.time()))
-    with pytest.raises(ConfigError, match="sdist watch c"):
-        producer_process.begin_again(tmp_path, store, "c")
 
 
 def test_last_words_are_the_last_error_else_the_end(tmp_path: Path) -> None:

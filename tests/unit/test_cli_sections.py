@@ -42,16 +42,10 @@ def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch
     assert node.username == "50%"
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [("web1.example.com", "web1"), ("10.0.0.1", "node1"), ("http://[::1]:6800", "node1"),
-     ("localhost", "node1"), ("taken.example.com", "node1")],
-)  # fmt: skip
-def test_a_node_is_called_after_its_host_where_that_says_something(text: str, name: str) -> None:
-    assert free_name(Node.parse(text), ["taken"]) == name
-
-
-def test_free_numbers_are_found() -> None:
+def test_a_node_is_called_after_its_host_where_that_says_something_else_by_a_free_number() -> None:
+    names = {"web1.example.com": "web1", "10.0.0.1": "node1", "http://[::1]:6800": "node1", "localhost": "node1",
+             "taken.example.com": "node1"}  # fmt: skip
+    assert {text: free_name(Node.parse(text), ["taken"]) for text in names} == names
     assert [one.name for one in named(["10.0.0.1", "10.0.0.2"], [], ["node1", "node3"])] == ["node2", "node4"]
 
 

@@ -1,4 +1,4 @@
-"""Tables, plans, the fleet's exit code, spans of time, and the judgement of the demo."""
+"""Tables, plans, the fleet's exit code, spans of time, the judgement of the demo, and asking again and again."""
 
 import json
 from io import StringIO
@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
+from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
 from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
 
@@ -21,7 +22,7 @@ from scrapyd_dist.errors import (
     DistError,
     NoReply,
     NothingMatched,
-)
+)  # fmt: skip
 
 PLAN: dict[str, Any] = {
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
@@ -49,14 +50,9 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     crawl.show(PLAN)
     said = capsys.readouterr()
     for expected in (
-        "rule 1",
-        "1,000 requests",
-        "61,440 bytes each on the way (plain, 61.4 bytes per URL)",
-        "/x/items.jl",
-        "9 shards",
-        "3 nodes",
-        "Mind the rate.",
-    ):
+        "rule 1", "1,000 requests", "61,440 bytes each on the way (plain, 61.4 bytes per URL)", "/x/items.jl",
+        "9 shards", "3 nodes", "Mind the rate.",
+    ):  # fmt: skip
         assert expected in said.out
     assert said.err == ""
 
@@ -67,10 +63,8 @@ def test_a_long_list_of_shards_shows_its_ends() -> None:
     assert rows[4][1] == "4 more"
     assert rows[-1] == ("8", "40-44", "http://w/8")
     assert [row[0] for row in crawl.shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
-
-
-def test_a_shard_of_a_list_has_no_pages() -> None:
-    assert crawl.shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
+    of_a_list = {"number": 0, "url": "http://w/x", "first_page": None, "last_page": None}
+    assert crawl.shard_rows([of_a_list]) == [("0", "-", "http://w/x")]
 
 
 def test_the_plan_says_which_node_would_get_the_code() -> None:
@@ -106,8 +100,6 @@ def test_what_is_no_span_of_time(text: str) -> None:
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
-    from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
-
     console = Console(force_terminal=True, width=100, record=True, file=StringIO())
     summary = {
         "requests": {"total": 600, "done": 200}, "index": {"pages": 20, "total": 20},
@@ -119,13 +111,7 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
     view.show(row, 0.0)
     drawn = console.export_text()
     view.close()
-    for expected in (
-        "working",
-        "20 of 20",
-        "4 of 12",
-        "200 done of 600",
-        "items 199",
-    ):
+    for expected in ("working", "20 of 20", "4 of 12", "200 done of 600", "items 199"):
         assert expected in drawn
     (row_of_node,) = [line.split() for line in drawn.splitlines() if "web1" in line]
     assert row_of_node == ["web1", "up", "2/4", "3", "0", "199"]
@@ -153,15 +139,39 @@ def test_the_demo_project_is_made_and_made_again(tmp_path: Path) -> None:
     assert (folder / "items.jl").exists()
 
 
-def test_the_demo_does_not_write_into_a_folder_of_somebody_else(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
+def test_the_demo_keeps_out_of_other_folders_and_off_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[deploy:prod]\nurl = http://prod:6800/\n")
     with pytest.raises(ConfigError, match="--dir"):
         demo.make_project(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_the_demo_stays_away_from_nodes_that_are_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "scrapy.cfg").write_text("[deploy:prod]\nurl = http://prod:6800/\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["scrapy.cfg"]
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="would deploy to them"):
         demo.make_project(tmp_path / "demo")
+
+
+@pytest.mark.parametrize(("answer_at", "deadline", "expected"), [(0, 10, True), (6, 10, True), (20, 10, False)])
+def test_it_is_asked_until_the_answer_is_yes_or_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, answer_at: float, deadline: float, expected: bool
+) -> None:
+    clock, between = [0.0], []
+    monkeypatch.setattr("scrapyd_dist.cli.output.time.monotonic", lambda: clock[0])
+
+    def turn(seconds: float) -> None:
+        clock[0] += seconds
+
+    got = output.poll_until(
+        lambda: clock[0] >= answer_at,
+        2,
+        deadline=deadline,
+        meanwhile=lambda: between.append(clock[0]),
+        pause=turn,
+    )
+    assert (got, clock[0]) == (expected, min(answer_at, deadline))
+    assert between == list(range(0, int(clock[0]), 2))
+
+
+def test_a_deadline_that_is_over_still_gets_one_answer() -> None:
+    assert output.poll_until(lambda: True, 1, deadline=0)
+    assert not output.poll_until(lambda: False, 1, deadline=0)

@@ -28,16 +28,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def add(store: Store, **fields: Any) -> None:
-    values: dict[str, Any] = {"project": "p", "spider": "easy", "created": time.time(), **fields}
-    store.add_crawl(Crawl(id="c", **values))
+def row(state: CrawlState = CrawlState.STARTING, **fields: Any) -> Crawl:
+    values: dict[str, Any] = {"id": "c", "project": "p", "spider": "easy", "created": time.time(), **fields}
+    return Crawl(state=state, **values)
 
 
 def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = {"items": 5, "failed_urls": 2, "duration_s": 1}
-    add(store, state=CrawlState.FINISHED, exit_code=3, summary=summary)
+    store.add_crawl(row(CrawlState.FINISHED, exit_code=3, summary=summary))
     folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     (folder / "misses.jsonl").write_text('{"url": "http://w/1", "kind": "failed", "reason": "503"}\ntorn {\n')
@@ -51,7 +51,7 @@ def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
 def test_json_is_one_document_and_nothing_else(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add(store, state=CrawlState.STOPPED, exit_code=3, summary={"items": 5}, message="Go on with: sdist resume c")
+    store.add_crawl(row(CrawlState.STOPPED, exit_code=3, summary={"items": 5}, message="Go on with: sdist resume c"))
     assert watcher.watch(tmp_path, store, "c", watcher.WatchOptions(as_json=True, no_progress=True)) == 3
     said = capsys.readouterr()
     document = json.loads(said.out)
@@ -60,16 +60,15 @@ def test_json_is_one_document_and_nothing_else(
 
 
 def test_a_refused_crawl_is_one_paragraph(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    add(store, state=CrawlState.REFUSED, exit_code=4, message="There is no spider 'x'.")
+    store.add_crawl(row(CrawlState.REFUSED, exit_code=4, message="There is no spider 'x'."))
     assert watcher.watch(tmp_path, store, "c", QUIET) == 4
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "sdist: There is no spider 'x'.\n")
+    assert capsys.readouterr() == ("", "sdist: There is no spider 'x'.\n")
 
 
 def test_a_crawl_whose_process_is_gone(tmp_path: Path, store: Store) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    add(store, state=CrawlState.WORKING, pid=ended.pid, beat=time.time())
+    store.add_crawl(row(CrawlState.WORKING, pid=ended.pid, beat=time.time()))
     folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     (folder / "producer.log").write_text("MemoryError\n")
@@ -88,7 +87,7 @@ def test_the_time_of_a_watch_is_given_in_seconds_minutes_or_hours(command: str) 
 
 
 def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, store: Store) -> None:
-    add(store, state=CrawlState.WORKING, pid=os.getpid(), beat=time.time())
+    store.add_crawl(row(CrawlState.WORKING, pid=os.getpid(), beat=time.time()))
     with pytest.raises(watcher.StillRuns, match="sdist watch c") as ended:
         watcher.watch(tmp_path, store, "c", watcher.WatchOptions(no_progress=True, timeout=0.01))
     assert ended.value.exit_code == 124
@@ -96,7 +95,7 @@ def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, sto
 
 
 def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> None:
-    add(store, state=CrawlState.FINDING, pid=os.getpid(), beat=time.time())
+    store.add_crawl(row(CrawlState.FINDING, pid=os.getpid(), beat=time.time()))
 
     class Ending(View):
         def show(self, crawl: Crawl, now: float) -> None:
@@ -104,46 +103,31 @@ def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> No
             if not crawl.state.ended:
                 store.update_crawl("c", state=CrawlState.FINISHED, exit_code=0)
 
-    row = watcher.until_ended(tmp_path, store, "c", Ending(), 20.0, None)
-    assert row.state is CrawlState.FINISHED
+    assert watcher.until_ended(tmp_path, store, "c", Ending(), 20.0, None).state is CrawlState.FINISHED
 
 
 def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    view = watcher.PlainView()
-    starting = Crawl(id="c", project="p", spider="s", created=0.0)
-    finding = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.FINDING)
-    working = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING)
-    ended = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.FINISHED)
+    view, states = watcher.PlainView(), CrawlState
     steps = [
-        (-2, starting),
-        (-1, starting),
-        (0, finding),
-        (1, finding),
-        (29.9, finding),
-        (30, finding),
-        (31, working),
-        (60.9, working),
-        (61, ended),
-    ]
-    said = []
-    for now, row in steps:
-        view.show(row, now)
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        said.append(captured.err.count("\n"))
-    assert said == [0, 0, 1, 0, 0, 1, 1, 0, 0]
+        (-2, states.STARTING, 0), (-1, states.STARTING, 0), (0, states.FINDING, 1), (1, states.FINDING, 0),
+        (29.9, states.FINDING, 0), (30, states.FINDING, 1), (31, states.WORKING, 1), (60.9, states.WORKING, 0),
+        (61, states.FINISHED, 0),
+    ]  # fmt: skip
+    for now, state, lines in steps:
+        view.show(row(state), now)
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", lines), now
 
 
 def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "producer.log"
     view = watcher.LogView(log)
-    row = Crawl(id="c", project="p", spider="s", created=0.0)
-    view.show(row, 0)  # not there yet
+    view.show(row(), 0)  # not there yet
     log.write_text("one\n")
-    view.show(row, 1)
+    view.show(row(), 1)
     with log.open("a") as file:
         file.write("two\n")
-    view.show(row, 2)
+    view.show(row(), 2)
     assert capsys.readouterr().err == "one\ntwo\n"
 
 
@@ -152,15 +136,7 @@ def test_without_a_terminal_nobody_is_asked(capsys: pytest.CaptureFixture[str]) 
     assert "sdist watch c" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("state", "pid", "word"),
-    [
-        (CrawlState.FINISHED, None, "finished"),
-        (CrawlState.WORKING, os.getpid(), "working"),
-        (CrawlState.WORKING, None, "died"),
-    ],
-    ids=["finished", "working", "died"],
-)
-def test_the_state_in_a_word(state: CrawlState, pid: int | None, word: str) -> None:
-    row = Crawl(id="c", project="p", spider="s", created=time.time(), beat=time.time(), state=state, pid=pid)
-    assert watcher.alive_state(row) == word
+def test_the_state_in_a_word() -> None:
+    assert watcher.alive_state(row(CrawlState.FINISHED, pid=None)) == "finished"
+    assert watcher.alive_state(row(CrawlState.WORKING, pid=os.getpid(), beat=time.time())) == "working"
+    assert watcher.alive_state(row(CrawlState.WORKING, pid=None)) == "died"

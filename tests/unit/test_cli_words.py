@@ -28,40 +28,28 @@ def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
     return Crawl(id="easy-1", project="p", spider="easy", state=state, created=0.0, summary={**SUMMARY, **summary})
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (725, "12:05 min"), (3723, "1:02:03 h")],
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert wording.clock(seconds) == text
+def test_spans_of_time_counts_and_rates() -> None:
+    clocks = {0.4: "0 s", 59.4: "59 s", 59.6: "1:00 min", 725: "12:05 min", 3723: "1:02:03 h"}
+    assert {seconds: wording.clock(seconds) for seconds in clocks} == clocks
+    counts = {0: "0 batches", 1: "1 batch", 2: "2 batches", 12345: "12,345 batches"}
+    assert {count: wording.counted(count, "batch", "batches") for count in counts} == counts
+    rates = {12.4: "12/s", 1234.5: "1,234/s", 0.42: "0.4/s", 0: ""}
+    assert {rate: wording.per_second({"items": rate}, "items") for rate in rates} == rates
+    assert wording.per_second({}, "items") == wording.per_second(None, "items") == ""
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (12345, "12,345 batches")]
+    ("sure", "eta", "expected"),
+    [
+        ("known", 45.0, ("6,000", "45 s to go")),
+        ("estimate", 45.0, ("≈ 6,000", "≈ 45 s to go")),
+        ("at-least", 45.0, ("≥ 6,000", "≥ 45 s to go")),
+        ("known", None, ("6,000", "")),
+    ],
 )
-def test_counted(count: int, text: str) -> None:
-    assert wording.counted(count, "batch", "batches") == text
-
-
-def test_what_is_to_come_is_marked_by_how_sure_it_is() -> None:
-    def told(sure: str, eta: float | None) -> tuple[str, str]:
-        found: tuple[str, str] = wording.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}})
-        return found
-
-    assert told("known", 45.0) == ("6,000", "45 s to go")
-    assert told("estimate", 45.0) == ("≈ 6,000", "≈ 45 s to go")
-    assert told("at-least", 45.0) == ("≥ 6,000", "≥ 45 s to go")
-    assert told("known", None) == ("6,000", "")
+def test_what_is_to_come_is_marked_by_how_sure_it_is(sure: str, eta: float | None, expected: tuple[str, str]) -> None:
+    assert wording.outlook({"outlook": {"requests": 6000, "sure": sure, "eta_s": eta}}) == expected
     assert wording.outlook({"requests": {"total": 7}}) == ("7", "")
-
-
-@pytest.mark.parametrize(
-    ("rates", "text"),
-    [({"items": 12.4}, "12/s"), ({"items": 1234.5}, "1,234/s"), ({"items": 0.42}, "0.4/s"), ({"items": 0}, ""),
-     ({}, ""), (None, "")],
-)  # fmt: skip
-def test_a_rate(rates: object, text: str) -> None:
-    assert wording.per_second(rates, "items") == text
 
 
 def test_the_line_while_it_runs() -> None:
@@ -69,6 +57,7 @@ def test_the_line_while_it_runs() -> None:
         "easy-1: finding · index 50/100 · found 3,020 · sent 2,000 · done 1,499 of ≈ 6,000 · gone 1 · batches 3/4"
         " · pages 1,600 (41/s) · items 1,499 (12/s) · ≈ 45 s to go · nodes 1/2"
     )
+    assert wording.progress_line(replace(crawl(CrawlState.STARTING), summary={})) == "easy-1: starting"
 
 
 def test_a_paused_crawl_has_no_time_to_go() -> None:
@@ -105,11 +94,6 @@ def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
     assert "errors 4 · " in wording.progress_line(crawl(failed_urls=4))
 
 
-def test_a_crawl_that_nothing_is_known_of_yet() -> None:
-    empty = replace(crawl(CrawlState.STARTING), summary={})
-    assert wording.progress_line(empty) == "easy-1: starting"
-
-
 def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
@@ -123,16 +107,13 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     ]
 
 
-def test_of_many_missing_urls_the_first_few_are_named() -> None:
+def test_of_many_missing_urls_the_first_few_are_named_and_the_crawls_message_comes_last() -> None:
     misses = [{"kind": "failed", "url": f"http://w/{at}", "reason": "503"} for at in range(9)]
-    lines = wording.closing(crawl(CrawlState.FINISHED, gone_urls=0, failed_urls=9), misses)
+    stopped = crawl(CrawlState.STOPPED, gone_urls=0, failed_urls=9)
+    lines = wording.closing(replace(stopped, message="Go on with: sdist resume easy-1"), misses)
+    assert lines[-1] == "Go on with: sdist resume easy-1"
     assert [line for line in lines if "http://w/" in line] == [f"    http://w/{at}  503" for at in range(wording.SHOWN)]
     assert f"    and {9 - wording.SHOWN} more" in lines
-
-
-def test_a_stopped_crawl_ends_with_how_to_go_on() -> None:
-    stopped = replace(crawl(CrawlState.STOPPED), message="All nodes are down. Go on with: sdist resume easy-1")
-    assert wording.closing(stopped)[-1] == stopped.message
 
 
 def test_output_below_this_folder_is_named_as_seen_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

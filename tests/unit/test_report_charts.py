@@ -19,11 +19,11 @@ def test_ticks_are_few_and_go_to_the_end(high: float, count: int) -> None:
     assert 2 <= len(found) <= count + 2
 
 
-def test_ticks_of_whole_things_are_whole() -> None:
-    assert ticks(3) == [0, 1, 2, 3]
-    assert ticks(7) == [0, 2, 4, 6, 8]
-    assert ticks(0) == [0, 1]
-    assert ticks(5200) == [0, 2000, 4000, 6000]
+@pytest.mark.parametrize(
+    ("high", "expected"), [(3, [0, 1, 2, 3]), (7, [0, 2, 4, 6, 8]), (0, [0, 1]), (5200, [0, 2000, 4000, 6000])]
+)
+def test_ticks_of_whole_things_are_whole(high: float, expected: list[float]) -> None:
+    assert ticks(high) == expected
 
 
 @given(st.floats(min_value=0.01, max_value=1e8), st.integers(min_value=2, max_value=12))
@@ -35,26 +35,17 @@ def test_times_are_few_and_within(seconds: float, count: int) -> None:
     assert time_ticks(seconds, count, beyond=True)[-1] >= seconds
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0"), (0.4, "0"), (40, "40 s"), (90, "1:30 min"), (120, "2 min"), (7200, "2 h"), (3900, "1:05 h"),
-     (3599.9, "1 h"), (300_000, "3 d 11 h"), (259_200, "3 d")],
-)  # fmt: skip
-def test_lengths_of_time(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+def test_lengths_of_time() -> None:
+    texts = {0: "0", 0.4: "0", 40: "40 s", 90: "1:30 min", 120: "2 min", 7200: "2 h", 3900: "1:05 h", 3599.9: "1 h",
+             300_000: "3 d 11 h", 259_200: "3 d"}  # fmt: skip
+    assert {seconds: span(seconds) for seconds in texts} == texts
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (2.5, "2.5"), (0.25, "0.25"), (950, "950"), (9500, "9,500"), (12_000, "12k"), (12_500, "12.5k"),
-     (3_400_000, "3.4M"), (2e9, "2G")],
-)  # fmt: skip
-def test_amounts(value: float, text: str) -> None:
-    assert amount(value) == text
-
-
-def test_amounts_of_one_axis_have_one_unit() -> None:
-    assert [amount(value, 10_000) for value in (0, 2500, 5000, 10_000)] == ["0", "2.5k", "5k", "10k"]
+def test_amounts() -> None:
+    texts = {0: "0", 2.5: "2.5", 0.25: "0.25", 950: "950", 9500: "9,500", 12_000: "12k", 12_500: "12.5k",
+             3_400_000: "3.4M", 2e9: "2G"}  # fmt: skip
+    assert {value: amount(value) for value in texts} == texts
+    assert [amount(value, 10_000) for value in (0, 2500, 5000, 10_000)] == ["0", "2.5k", "5k", "10k"], "of one axis"
 
 
 def test_a_place_stays_on_the_plot() -> None:

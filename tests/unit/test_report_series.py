@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,13 @@ from scrapyd_dist.progress.summary import due, sample_of
 from scrapyd_dist.report import Facts, document, gather, series
 from scrapyd_dist.report.facts import natural, number
 from scrapyd_dist.store import open_store
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    assert value is not None
+    return value
 
 
 def crawl(**fields: Any) -> Crawl:
@@ -60,48 +67,42 @@ def test_a_sample_counts_what_goes_to_nodes_only() -> None:
 
 
 def test_a_line_never_goes_back_though_a_batch_is_done_again() -> None:
-    data = series.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6})))
-    assert data is not None
+    data = known(series.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6}))))
     assert data.done == (5, 5, 6)
     assert data.forecast is None
 
 
 def test_a_line_has_a_bounded_number_of_points_and_keeps_both_ends() -> None:
-    data = series.burn_up(sampled(*((n, {"done": n}) for n in range(2000))))
-    assert data is not None
+    data = known(series.burn_up(sampled(*((n, {"done": n}) for n in range(2000)))))
     assert len(data.at) <= series.POINTS
     assert (data.done[0], data.done[-1]) == (0, 1999)
 
 
 def test_the_time_in_which_nobody_worked_is_marked() -> None:
-    data = series.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {})))
-    assert data is not None
+    data = known(series.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {}))))
     assert data.gaps == ((2, 500),)
 
 
 def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
     rows = [(t, {"sealed": 1000, "done": 10 * t if t < 50 else 500 + 5 * (t - 50), "index": [5, 5]}) for t in range(81)]
     running = crawl(state=CrawlState.WORKING)
-    data = series.burn_up(sampled(*rows, crawl=running, lives=True))
-    assert data is not None
-    assert data.forecast is not None
-    assert data.forecast.requests == 1000
-    assert data.forecast.latest == pytest.approx(80 + 350 / 5, abs=1)
-    assert 80 + 350 / 10 <= data.forecast.soonest < data.forecast.latest
+    data = known(series.burn_up(sampled(*rows, crawl=running, lives=True)))
+    forecast = known(data.forecast)
+    assert forecast.requests == 1000
+    assert forecast.latest == pytest.approx(80 + 350 / 5, abs=1)
+    assert 80 + 350 / 10 <= forecast.soonest < forecast.latest
 
 
 def test_while_the_index_is_walked_the_goal_is_judged_by_it() -> None:
     rows = [(t, {"sealed": 10 * t, "done": 5 * t, "index": [t, 40]}) for t in range(1, 21)]
-    data = series.burn_up(sampled(*rows, crawl=crawl(state=CrawlState.FINDING), lives=True))
-    assert data is not None
-    assert data.forecast is not None
-    assert (data.forecast.requests, data.forecast.sure) == (400, "estimate")
+    data = known(series.burn_up(sampled(*rows, crawl=crawl(state=CrawlState.FINDING), lives=True)))
+    forecast = known(data.forecast)
+    assert (forecast.requests, forecast.sure) == (400, "estimate")
 
 
 def test_pages_of_a_node_by_the_minute() -> None:
     rows = [(t, {"nodes": {"web2": [10 * t, 0, 1, "up"], "web10": [0, 0, 0, "down"]}}) for t in range(21)]
-    data = series.heat(sampled(*rows))
-    assert data is not None
+    data = known(series.heat(sampled(*rows)))
     assert data.nodes == ("web2", "web10")
     assert set(data.cells[0]) == {600.0}
     assert set(data.cells[1]) == {0.0}
@@ -110,8 +111,7 @@ def test_pages_of_a_node_by_the_minute() -> None:
 
 def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() -> None:
     rows = [(t, {"nodes": {f"n{i}": [i * t, 0, 0, "up"] for i in range(200)}}) for t in range(3)]
-    data = series.heat(sampled(*rows))
-    assert data is not None
+    data = known(series.heat(sampled(*rows)))
     assert (len(data.nodes), data.hidden, data.nodes[0]) == (series.ROWS, 200 - series.ROWS, "n0")
 
 
@@ -121,15 +121,15 @@ def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() 
 def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
     times = ((0, 10), (2, 5), (6, 9), (11, 12))
     rows = [attempt(n, sent_at=BEGUN + a, ended_at=BEGUN + b) for n, (a, b) in enumerate(times)]
-    data = series.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")]))
-    assert data is not None
+    data = known(series.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")])))
     assert data.lanes == ("web0", "web1", "web1")
     assert [bar.lane for bar in data.bars] == [0, 1, 2, 2, 1]
+    refused = attempt(state=AttemptState.REFUSED)
+    assert series.gantt(Facts(crawl=crawl(), now=BEGUN, attempts=[refused])) is None, "it was no job"
 
 
-def test_an_attempt_that_a_node_refused_was_no_job() -> None:
-    facts = Facts(crawl=crawl(), now=BEGUN, attempts=[attempt(state=AttemptState.REFUSED)])
-    assert series.gantt(facts) is None
+def test_a_job_that_runs_ends_now() -> None:
+    assert series.span_of(attempt(state=AttemptState.RUNNING, ended_at=None), BEGUN + 20) == (BEGUN, BEGUN + 20)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +149,10 @@ def test_a_nodes_clock_does_not_move_its_jobs(started: Any, updated: Any, expect
     assert (begin - BEGUN, end - BEGUN) == pytest.approx(expected)
 
 
-def test_a_job_that_runs_ends_now() -> None:
-    begin, end = series.span_of(attempt(state=AttemptState.RUNNING, ended_at=None), BEGUN + 20)
-    assert (begin, end) == (BEGUN, BEGUN + 20)
-
-
 def test_the_straggler_factor_is_the_greatest_by_the_median() -> None:
-    data = series.spread([("a", 2.0), ("b", 8.0), ("c", 4.0)])
-    assert data is not None
+    data = known(series.spread([("a", 2.0), ("b", 8.0), ("c", 4.0)]))
     assert (data.names, data.values, data.median, data.factor) == (("b", "c", "a"), (8, 4, 2), 4, 2)
-    zeros = series.spread([("a", 0.0)])
-    assert zeros is not None
-    assert zeros.factor is None
+    assert known(series.spread([("a", 0.0)])).factor is None
     assert series.spread([]) is None
 
 
@@ -168,9 +160,7 @@ def test_a_shard_is_as_it_was_told_of_last() -> None:
     first, later = {"0": [1, 5, BEGUN, BEGUN + 1], "1": [1, 9, BEGUN, BEGUN + 1]}, {"0": [2, 11, BEGUN, BEGUN + 3]}
     facts = sampled((1, {"shards": first}), (2, {"shards": later}), (3, {"shards": {"2": "nonsense", "3": [1]}}))
     every = series.series(facts)
-    sizes, times = every.shard_sizes, every.shard_times
-    assert sizes is not None
-    assert times is not None
+    sizes, times = known(every.shard_sizes), known(every.shard_times)
     assert dict(zip(sizes.names, sizes.values, strict=True)) == {"shard 0": 11, "shard 1": 9}
     assert dict(zip(times.names, times.values, strict=True)) == {"shard 0": 3, "shard 1": 1}
 
@@ -191,8 +181,7 @@ def test_status_codes_are_added_up_by_node() -> None:
 
 def test_runs_are_compared_with_those_that_came_to_their_end() -> None:
     rows = [crawl(id=str(n), summary={"items": n}) for n in (10, 12, 30)]
-    data = series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})]))
-    assert data is not None
+    data = known(series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[*rows, crawl(summary={"items": 3})])))
     assert (data.items, data.median, data.mad) == ((10, 12, 30, 3), 12, 2)
     assert series.runs(Facts(crawl=crawl(), now=BEGUN, runs=[crawl(summary={"items": 3})])) is None
 
@@ -202,8 +191,7 @@ def test_versions_by_node() -> None:
         attempt(n, node=node, report={"code": {"egg": egg, "version": "1"}})
         for n, (node, egg) in enumerate((("web1", "a"), ("web1", "b"), ("web0", "a")))
     ]
-    data = series.versions(Facts(crawl=crawl(), now=BEGUN, attempts=rows))
-    assert data is not None
+    data = known(series.versions(Facts(crawl=crawl(), now=BEGUN, attempts=rows)))
     assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
 
 
