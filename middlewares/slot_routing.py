@@ -66,14 +66,6 @@ class Addressee:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotHome:
-    """Whose the ordinary slots of a frontier are; "" where nobody knows."""
-
-    project: str = ""
-    spider: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SlotRouting:
     """The slots of one process."""
 
@@ -81,22 +73,14 @@ class SlotRouting:
     callbacks: Mapping[str, SlotRule] = field(default_factory=dict)  #: callback's name -> its own slots
     spiders: Mapping[str, Addressee] = field(default_factory=dict)  #: callback's name -> the spider that has it
     attributes: tuple[str, ...] = ()  #: of the spider, which travel with each request
-    home: SlotHome = field(default_factory=SlotHome)
+    project: str = ""  #: whose the ordinary slots of the frontier are; "" where that is not known
+    spider: str = ""  #: the same
     own: str = ""  #: the slot that a worker for another spider works on: what it finds goes there
     known: SpiderAddresses | None = None
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings, *, home: SlotHome | None = None, own: str = "") -> SlotRouting:
-        """What the settings say.
-
-        Args:
-            settings: of the process.
-            home: whose the frontier is.
-            own: the slot of a worker for another spider, as `@login`.
-
-        Raises:
-            ConfigError: a value is not of its kind.
-        """
+    def from_settings(cls, settings: BaseSettings, **more: str) -> SlotRouting:
+        """The slots that the settings name, with `more` fields; ConfigError if a value is not of its kind."""
         read = SettingReader(settings).value
         by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if settings.get("DISTRIBUTED_FAIR") else WAYS[0]))
         return cls(
@@ -106,9 +90,8 @@ class SlotRouting:
             },
             spiders={name: _addressee(name, said) for name, said in read(SPIDER_CALLBACKS).items()},
             attributes=read("DISTRIBUTED_SPIDER_ATTRIBUTES"),
-            home=home or SlotHome(),
-            own=own,
             known=SpiderAddresses(settings),
+            **more,
         )
 
     def addressee(self, request: Request, callback: str) -> Addressee | None:
@@ -128,7 +111,7 @@ class SlotRouting:
         """With its project's name where that is another one; None for the frontier's own spider in its own slots."""
         of_own = spider_of_slot(self.own)
         project = to.project or of_own[0]
-        project = "" if project == self.home.project else project
+        project = "" if project == self.project else project
         if project == of_own[0] and self.known is not None and to.spider not in self.known:
             raise Undeliverable(f"there is no spider {to.spider!r} in this project; there are: {self.known}")
         if project == of_own[0] and self.known is not None and self.known.hides_us(to.spider):
@@ -136,7 +119,7 @@ class SlotRouting:
                 f"the custom_settings of the spider {to.spider} set ADDONS, which hides the add-on that its workers"
                 ' need: add "scrapyd_dist.Addon": 500 to it there'
             )
-        if not project and to.spider == self.home.spider and not self.own:
+        if not project and to.spider == self.spider and not self.own:
             return None
         return Addressee(spider=to.spider, project=project, callback=to.callback)
 
@@ -148,7 +131,7 @@ class SlotRouting:
         """
         try:
             if to is not None:
-                ours = not to.project and to.spider == self.home.spider
+                ours = not to.project and to.spider == self.spider
                 return self._ours(request, callback, fingerprint) if ours else slot_of_spider(to.spider, to.project)
             return self.own or self._ours(request, callback, fingerprint)
         except ConfigError as error:

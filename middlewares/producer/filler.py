@@ -25,7 +25,7 @@ from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.settings import complaints
 
 from ..classifier import Disposition, count_found
-from ..slot_routing import SlotHome, SlotRouting
+from ..slot_routing import SlotRouting
 from ..targets import find_target
 from .crawl_repository import open_thread
 from .crawl_request import CrawlRequest, asked_for, check_parts, find_project, shards_of
@@ -160,7 +160,7 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             SlotBatcher(size=size, max_age=age, many_slots=bool(options.fair)),
             key=key,
             stay=options.stay,
-            slotting=SlotRouting.from_settings(settings, home=SlotHome(project=project.name)),
+            slotting=SlotRouting.from_settings(settings, project=project.name),
             salt=uuid4().hex,
         )
         args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(settings)[0].items()))
