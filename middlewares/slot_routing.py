@@ -39,7 +39,7 @@ ADDRESS = frozenset({"spider", "project", "callback"})
 
 
 class Undeliverable(CannotTravel):
-    """A request for another spider that nobody can take; the message says why."""
+    """A request for another spider that none can take; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,7 @@ class Addressee:
 
     @classmethod
     def read(cls, said: Any) -> Addressee:
-        """From `"login"` or `{"spider": "login", "project": …, "callback": …}`.
-
-        Raises:
-            Undeliverable: it is neither.
-        """
+        """From `"login"` or `{"spider": "login", "project": …, "callback": …}`; Undeliverable if it is neither."""
         fields = {"spider": said} if isinstance(said, str) else said
         if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in fields.values()):
             raise Undeliverable(f"its address {said!r} is no spider's: give a name, or spider, project and callback")
@@ -95,11 +91,7 @@ class SlotRouting:
         )
 
     def addressee(self, request: Request, callback: str) -> Addressee | None:
-        """The other spider that a request with a callback of this name is for, if it is for one.
-
-        Raises:
-            Undeliverable: there is no such spider, or what is said makes no sense.
-        """
+        """The other spider that a request with a callback of this name is for; Undeliverable if there is none such."""
         said = request.meta.get(MARK)
         if said and said is not True:
             to: Addressee | None = Addressee.read(said)
@@ -124,11 +116,7 @@ class SlotRouting:
         return Addressee(spider=to.spider, project=project, callback=to.callback)
 
     def slot(self, request: Request, callback: str, to: Addressee | None, fingerprint: bytes) -> str:
-        """The slot of a request with a callback of this name.
-
-        Raises:
-            CannotTravel: the request's meta asks for slots that cannot be.
-        """
+        """The slot of a request with a callback of this name; CannotTravel if its meta asks for impossible slots."""
         try:
             if to is not None:
                 ours = not to.project and to.spider == self.spider
@@ -153,23 +141,14 @@ class SlotPlacement:
     def __init__(
         self, fingerprint: Callable[[Request], bytes], slotting: SlotRouting | None, *, salt: str = ""
     ) -> None:
-        """A way to place requests.
-
-        Args:
-            fingerprint: what Scrapy knows a request by.
-            slotting: None when batches are sent to nodes, and there are no slots.
-            salt: makes requests with dont_filter differ from those that other processes found.
-        """
-        self._fingerprint = fingerprint
-        self._slotting = slotting
-        self._salt = salt
+        """Place requests by Scrapy's fingerprint; `slotting` and `salt` as in a `FrontierFeed`."""
+        self._fingerprint, self._slotting, self._salt = fingerprint, slotting, salt
         self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
 
     def place(self, request: Request, callback: str, to: Addressee | None, where: int = 0) -> tuple[str, bytes]:
         """Slot and fingerprint; the latter, of a request with dont_filter, of this time that it was found `where`.
 
-        Raises:
-            CannotTravel: what its meta asks for cannot be.
+        CannotTravel if its meta asks for what cannot be.
         """
         own = request.meta.get(FINGERPRINT)
         if own is not None and not isinstance(own, str):
@@ -196,7 +175,7 @@ def hides_addon(custom_settings: Mapping[str, Any]) -> bool:
 
 
 class SpiderAddresses:
-    """The names of the project's spiders, looked up when somebody asks."""
+    """The names of the project's spiders, looked up when they are needed."""
 
     def __init__(self, settings: BaseSettings) -> None:
         self._settings = settings

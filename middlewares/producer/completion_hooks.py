@@ -79,11 +79,7 @@ def is_address(on_finish: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """Return a URL without path, query and credentials, which are often secret.
-
-    Raises:
-        ConfigError: the URL has no host, or an invalid port.
-    """
+    """A URL without path, query and credentials, which are often secret; ConfigError if host or port are wrong."""
     try:
         parts = urlsplit(address.strip())
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
@@ -167,10 +163,12 @@ def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[
 async def judge_items(
     policy: CompletionPolicy, repository: CrawlRepository, spec: JobRequest, items: int, *, limited: bool
 ) -> tuple[list[str], str]:
-    """What is to be said of the number of items: warnings, and why they are fewer than were asked for."""
+    """Warnings of an unusual number of items, and why it is too small, if it is."""
     if limited:  # it says nothing of the site
         return [], too_few(items, policy.min_items)
-    earlier = earlier_items(repository.id, spec.args, await repository.all_crawls(), spec.spider)
+    earlier = earlier_items(
+        repository.id, spec.args, await repository.thread(repository.thread.store.crawls), spec.spider
+    )
     said = unusual(items, earlier)
     return [said] if said else [], too_few(items, policy.min_items)
 
