@@ -114,9 +114,10 @@ class JobQuery:
         return ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
-        """What the nodes list, and of that and of the store the jobs of these ids and crawls."""
+        """What the nodes list, and of that and of the store the jobs of these ids and crawls; without names, all."""
         listed = self.ask(context)
-        return listed, listed.named(names, remembered(context, names, context.nodes(self.node)))
+        rows = listed.named(names, remembered(context, names, context.nodes(self.node)))
+        return listed, rows if names else listed.jobs
 
 
 def fetch_report(sender: Sender, place: Place, home: str, *, most: int, timeout: float) -> WorkerReport | None:

@@ -18,8 +18,9 @@ import typer
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.joblogs.log_reads import LogTap, look
+from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.scrapyd.api import JobState
-from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..options import crawls, one_of, seconds
@@ -70,22 +71,21 @@ def logs(
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
     """
     span = seconds("--since", since)
-    keep = LogFilter(
-        level=level_of(level), since=None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
-    )
-    source = LogSource(context=context, query=query, names=tuple(name or ()))
+    begin = None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
+    keep = LogFilter(level=level_of(level), since=begin)
+    source = LogSource(context=context, query=query, names=name or (), keep=keep)
     listed, rows = source.rows()
     if not rows and not follow:
         listed.must_answer()
         listed.complain()
         raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
     count = lines if lines is not None else None if span is not None else LINES
-    streams = source.open(rows, keep, count)
+    streams = source.open(rows, count)
     for moment in heapq.merge(*(stream.now() for stream in streams), key=lambda one: one.at):
         moment.show(raw=raw)
     listed.complain()
     if follow:
-        _follow(source, streams, keep, raw=raw)
+        _follow(source, streams, raw=raw)
     raise typer.Exit(listed.exit_code)
 
 
@@ -167,44 +167,39 @@ class LogStream:
 
 @dataclass(frozen=True, kw_only=True)
 class LogSource:
-    """Where logs come from."""
+    """Where logs come from, and which of their lines are wanted."""
 
     context: Context
     query: JobQuery
-    names: tuple[str, ...]
+    names: Sequence[str]
+    keep: LogFilter
     _opened: set[tuple[str, str]] = field(default_factory=set)
 
     def rows(self) -> tuple[JobList, tuple[Listed, ...]]:
         """What the nodes list, and of that the jobs that were named, or that run."""
-        if self.names:
-            return self.query.named(self.context, self.names)
-        listed = self.query.ask(self.context)
-        return listed, tuple(row for row in listed.jobs if row.state is JobState.RUNNING)
+        listed, rows = self.query.named(self.context, self.names)
+        return listed, rows if self.names else tuple(row for row in rows if row.state is JobState.RUNNING)
 
-    def open(self, rows: Sequence[Listed], keep: LogFilter, count: int | None) -> list[LogStream]:
-        """The logs of those jobs that are not open yet, each at its first line to be shown."""
+    def open(self, rows: Sequence[Listed], count: int | None) -> list[LogStream]:
+        """The logs of those jobs that are not open yet, each at its first line to be shown; count: None = from all."""
         fresh = [row for row in rows if row.key not in self._opened]
         self._opened.update(row.key for row in fresh)
-        streams = {}
-        for answer in sweep(range(len(fresh)), lambda at: self._open(fresh[at], keep, count)):
-            if answer.error is not None:
-                complain(str(answer.error))
-            elif answer.value is not None:
-                streams[answer.asked] = answer.value
-        return [streams[at] for at in sorted(streams)]
+        answers = {answer.asked: answer for answer in sweep(fresh, lambda row: self._open(row, count))}
+        complain_each(answer.error for answer in answers.values())
+        return [stream for row in fresh if (stream := answers[row].value) is not None]
 
-    def _open(self, row: Listed, keep: LogFilter, count: int | None) -> LogStream:
-        place = row.place
-        seen = look(self.context.sender, place.node, place.log, timeout=self.query.timeout)
+    def _open(self, row: Listed, count: int | None) -> LogStream:
+        sender, node, log, keep = self.context.sender, row.place.node, row.place.log, self.keep
+        seen = look(sender, node, log, timeout=self.query.timeout)
         offset = (seen.offset if seen else None) or timedelta()
-        tap = LogTap(self.context.sender, place.node, place.log, timeout=self.query.timeout)
+        tap = LogTap(sender, node, log, timeout=self.query.timeout)
         floor = tap.seek_time((keep.since + offset).replace(tzinfo=None)) if keep.since is not None else 0
         if count is not None:
             tap.seek_last(count, lambda line: keep.wants(line, offset), floor)
         return LogStream(row=row, tap=tap, offset=offset, keep=keep, alive=not row.over)
 
 
-def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw: bool) -> None:
+def _follow(source: LogSource, streams: list[LogStream], *, raw: bool) -> None:
     """Show what comes, until all jobs are over."""
     listed_at, quiet = time.monotonic(), 0
     while any(stream.alive for stream in streams) or quiet < 2 or not streams:
@@ -215,7 +210,7 @@ def _follow(source: LogSource, streams: list[LogStream], keep: LogFilter, *, raw
                 over = {row.key for row in listed.jobs if row.over}
                 for stream in streams:
                     stream.alive &= stream.row.key not in over
-                streams += source.open(rows, keep, None)
+                streams += source.open(rows, None)
         news = [moment for answer in sweep(streams, LogStream.news) for moment in answer.value or ()]
         for moment in sorted(news, key=lambda one: one.at):
             moment.show(raw=raw)
@@ -272,16 +267,34 @@ def grep(
     except re.error as error:
         raise ConfigError(f"The pattern {pattern!r} is no regular expression: {error}.") from error
     search = Search(pattern=regex, level=level_of(level), context=around, most=most)
-    if name:
-        listed, rows = query.named(context, name)
-    else:
-        listed = query.ask(context)
-        rows = listed.jobs
-    matches = _search(context.sender, rows, search, query.timeout, quiet=output.as_json, raw=raw)
+    listed, rows = query.named(context, name or ())
+    matches: list[dict[str, Any]] = []
+    lock = threading.Lock()
+
+    def take(place: Place, group: list[tuple[LogLine, bool]]) -> None:
+        nonlocal found
+        with lock:
+            for line, hit in group:
+                found = found or hit
+                if not output.as_json:
+                    put_line(f"{place.node.name} {one_line(place.job)} {'|' if hit else '-'} ", line, raw=raw)
+                elif hit:
+                    at = line.at.isoformat(sep=" ") if line.at else None
+                    match = {"node": place.node.name, "job": place.job, "at": at}
+                    matches.append({**match, "level": line.level, "text": line.text})
+
+    def read(row: Listed) -> None:
+        tap = LogTap(context.sender, row.place.node, row.place.log, timeout=query.timeout)
+        for group in search.groups(tap.all()):
+            take(row.place, group)
+
+    found = False
+    for answer in sweep(rows, read):
+        complain_each([answer.error])
     listed.complain()
     output.document({"searched": len(rows), "matches": matches})
-    if not matches:
-        raise typer.Exit(listed.exit_code if len(listed.errors) == listed.asked else 4)
+    if not found and len(listed.errors) < listed.asked:
+        raise typer.Exit(4)
     raise typer.Exit(listed.exit_code)
 
 
@@ -316,36 +329,3 @@ class Search:
                     return
         if group:
             yield group
-
-
-def _search(
-    sender: Sender, rows: Sequence[Listed], search: Search, timeout: float, *, quiet: bool, raw: bool
-) -> list[dict[str, Any]]:
-    """Search all logs side by side, and show each match as it comes; gives the rows of `--json`, or one for all."""
-    matches: list[dict[str, Any]] = []
-    lock = threading.Lock()
-
-    def take(row: Listed, group: list[tuple[LogLine, bool]]) -> None:
-        place = row.place
-        with lock:
-            for line, hit in group:
-                if not quiet:
-                    put_line(f"{place.node.name} {one_line(place.job)} {'|' if hit else '-'} ", line, raw=raw)
-            if quiet:
-                matches.extend(
-                    {"node": place.node.name, "job": place.job, "at": line.at.isoformat(sep=" ") if line.at else None,
-                     "level": line.level, "text": line.text}
-                    for line, hit in group
-                    if hit
-                )  # fmt: skip
-            elif not matches:
-                matches.append({})
-
-    def read(row: Listed) -> None:
-        tap = LogTap(sender, row.place.node, row.place.log, timeout=timeout)
-        for group in search.groups(tap.all()):
-            take(row, group)
-
-    for answer in sweep(rows, read):
-        complain_each([answer.error])
-    return matches

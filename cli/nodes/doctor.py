@@ -54,12 +54,17 @@ def speaks_tls(node: Node, timeout: float) -> bool | None:
     context.verify_mode = ssl.CERT_NONE
     try:
         with closing(_connect(node, timeout)) as plain:
-            try:
-                with context.wrap_socket(plain, server_hostname=node.tls_name or node.host):
-                    return True
-            except (OSError, ValueError):  # SSLError is an OSError
-                return False
+            return _certificate(node, plain, context) is not None
     except (OSError, UnicodeError):
+        return None
+
+
+def _certificate(node: Node, plain: socket.socket, context: ssl.SSLContext) -> dict[str, Any] | None:
+    """The certificate after a handshake, empty where it is not checked; None where none comes about."""
+    try:
+        with context.wrap_socket(plain, server_hostname=node.tls_name or node.host) as wrapped:
+            return wrapped.getpeercert() or {}
+    except (OSError, ValueError):  # SSLError is an OSError
         return None
 
 
@@ -83,16 +88,11 @@ def certificate_end(node: Node, timeout: float) -> datetime | None:
 
     try:
         context = ssl.create_default_context(cafile=node.ca or certifi.where())
-        with (
-            closing(_connect(node, timeout)) as plain,
-            context.wrap_socket(plain, server_hostname=node.tls_name or node.host) as wrapped,
-        ):
-            ends = (wrapped.getpeercert() or {}).get("notAfter")
+        with closing(_connect(node, timeout)) as plain:
+            ends = (_certificate(node, plain, context) or {}).get("notAfter")
     except (OSError, ValueError):
         return None
-    if not isinstance(ends, str):
-        return None
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc)
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc) if isinstance(ends, str) else None
 
 
 def examine(sender: Sender, node: Node, project: str | None, timeout: float) -> NodeDiagnosis:
