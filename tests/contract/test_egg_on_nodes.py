@@ -77,9 +77,7 @@ def run_job(node: ScrapydNode, made: Project, name: str) -> dict[str, Any]:
 def check(facts: dict[str, Any]) -> None:
     assert facts["version"] == scrapyd_dist.__version__
     assert all(".egg/scrapyd_dist/" in file for file in facts["files"]), facts["files"]
-    assert facts["key"] == "k"
-    assert facts["settings_module"] == "facts.settings"
-    assert facts["word"] == "told"
+    assert (facts["key"], facts["settings_module"], facts["word"]) == ("k", "facts.settings", "told")
     assert facts["resource"] == facts["pkgutil"] == "a word\n"
     assert facts["addons"] == ["scrapyd_dist.middlewares.addon"]
 
@@ -89,12 +87,11 @@ def facts_project(project: MakeProject) -> Callable[..., Project]:
     return lambda **settings: project(spiders={"facts": SPIDER}, name="facts", settings={"WORD": "told", **settings})
 
 
-def test_a_job_of_a_project_that_never_heard_of_us(plain: ScrapydNode, facts_project: MakeProject) -> None:
-    check(run_job(plain, facts_project(), "never"))
-
-
-def test_a_project_that_names_the_addon_itself(plain: ScrapydNode, facts_project: MakeProject) -> None:
-    check(run_job(plain, facts_project(ADDONS={"scrapyd_dist.Addon": 500}), "named"))
+@pytest.mark.parametrize("settings", [{}, {"ADDONS": {"scrapyd_dist.Addon": 500}}])
+def test_a_project_that_names_the_addon_or_not(
+    plain: ScrapydNode, facts_project: MakeProject, settings: dict[str, Any]
+) -> None:
+    check(run_job(plain, facts_project(**settings), f"p{len(settings)}"))
 
 
 def test_an_old_broken_copy_on_the_node(

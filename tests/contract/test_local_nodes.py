@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.deploy.local_nodes import Leader, down, is_alive, running, started, stop, up
+from scrapyd_dist.deploy.local_nodes import Leader, down, is_alive, running, started, up
 from scrapyd_dist.deploy.rollout import ensure
 
 from scrapyd_dist.errors import ConfigError, DistError
@@ -30,6 +30,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports.requests import RequestsTransport
 
+Start = Callable[..., tuple[Node, ...]]
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 LOW = "SDIST_LOW_PYTHON"
 
@@ -79,7 +80,7 @@ def state(made: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(state: Path, node_python: Path) -> Callable[..., tuple[Node, ...]]:
+def start(state: Path, node_python: Path) -> Start:
     return lambda count, **options: up(state, count, **{"python": str(node_python), **options})
 
 
@@ -107,7 +108,7 @@ def is_there(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_up_and_down(start: Callable[..., tuple[Node, ...]], state: Path) -> None:
+def test_up_and_down(start: Start, state: Path) -> None:
     assert running(state) == ()
     assert down(state) == ()
     nodes = start(2)
@@ -134,7 +135,7 @@ def test_up_and_down(start: Callable[..., tuple[Node, ...]], state: Path) -> Non
     assert down(state) == ()
 
 
-def test_nothing_around_leads_it_astray(start: Callable[..., tuple[Node, ...]], state: Path, made: Project) -> None:
+def test_nothing_around_leads_it_astray(start: Start, state: Path, made: Project) -> None:
     (node,) = start(1, slots=3)
     assert ask(node, api.daemonstatus()).node_name == "local1"
     # The settings of the project's scrapy.cfg would make a project without an egg.
@@ -154,7 +155,7 @@ def test_nothing_around_leads_it_astray(start: Callable[..., tuple[Node, ...]], 
     assert [job.id for job in ask(node, api.listjobs()).finished] == ["j"]
 
 
-def test_only_its_owner_gets_in(start: Callable[..., tuple[Node, ...]], state: Path) -> None:
+def test_only_its_owner_gets_in(start: Start, state: Path) -> None:
     (node,) = start(1)
     assert node.password
     assert fetch(node.url_of("daemonstatus.json")).status == 401
@@ -167,25 +168,20 @@ def test_only_its_owner_gets_in(start: Callable[..., tuple[Node, ...]], state: P
     assert os.getsid(pids(state)[0]) == pids(state)[0]
 
 
-def test_down_ends_jobs_in_good_order(start: Callable[..., tuple[Node, ...]], state: Path, made: Project) -> None:
+def test_down_ends_jobs_in_good_order_and_kills_what_does_not_listen(start: Start, state: Path, made: Project) -> None:
     (node,) = start(1)
     job = begin(node, made, "j1")
     down(state, grace=30)
     assert not is_there(job)
     log = (state / "nodes/local1/logs/small/endless/j1.log").read_text(encoding="utf-8")
     assert "Spider closed (shutdown)" in log
-
-
-def test_down_kills_what_does_not_listen(start: Callable[..., tuple[Node, ...]], state: Path, made: Project) -> None:
     (node,) = start(1)
-    job = begin(node, made, "j1", deaf="1")
+    job = begin(node, made, "j2", deaf="1")
     down(state, grace=0.2)
     assert not is_there(job)
 
 
-def test_down_ends_the_jobs_of_a_killed_node(
-    start: Callable[..., tuple[Node, ...]], state: Path, made: Project
-) -> None:
+def test_down_ends_the_jobs_of_a_killed_node(start: Start, state: Path, made: Project) -> None:
     (node,) = start(1)
     job = begin(node, made, "j1")
     os.kill(pids(state)[0], signal.SIGKILL)
@@ -197,20 +193,13 @@ def test_down_ends_the_jobs_of_a_killed_node(
     assert not is_there(job)
 
 
-def test_a_reused_pid_is_left_alone(start: Callable[..., tuple[Node, ...]], state: Path) -> None:
+def test_a_reused_pid_is_left_alone(start: Start, state: Path) -> None:
     start(1)
     down(state)
-    # As if the id of a node belonged to somebody else's process by now.
+    # As if the id of a node belonged to another process by now.
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
         path = state / "nodes/nodes.json"
-        row = {
-            "name": "local1",
-            "port": 1,
-            "password": "x",
-            "slots": 1,
-            "pid": other.pid,
-            "folder": "/",
-        }
+        row = {"name": "local1", "port": 1, "password": "x", "slots": 1, "pid": other.pid, "folder": "/"}
         path.write_text(json.dumps({"schema": 1, "nodes": [row]}), encoding="utf-8")
         assert running(state) == ()
         assert down(state, grace=0) == ()
@@ -236,7 +225,7 @@ class TestWhatGoesWrong:
             up(state, count, slots=slots)
 
     def test_one_that_dies_says_why(
-        self, start: Callable[..., tuple[Node, ...]], state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, start: Start, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         (tmp_path / "scrapyd.py").write_text("raise OSError('the disk is full of bees')\n", encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -245,7 +234,7 @@ class TestWhatGoesWrong:
         assert running(state) == ()
 
     def test_one_that_never_answers_is_stopped(
-        self, start: Callable[..., tuple[Node, ...]], state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, start: Start, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         note = tmp_path / "pid"
         text = f"import os, signal, pathlib\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\nsignal.pause()\n"
@@ -256,9 +245,7 @@ class TestWhatGoesWrong:
         assert not is_there(int(note.read_text(encoding="utf-8")))
         assert running(state) == ()
 
-    def test_a_port_that_somebody_took(
-        self, start: Callable[..., tuple[Node, ...]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_port_that_somebody_took(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as taken:
             ports = iter([taken.getsockname()[1]])
             free = local_nodes._free_port
@@ -266,7 +253,7 @@ class TestWhatGoesWrong:
             (node,) = start(1, timeout=60)
         assert ask(node, api.daemonstatus()).node_name == "local1"
 
-    def test_a_list_that_cannot_be_read(self, start: Callable[..., tuple[Node, ...]], state: Path) -> None:
+    def test_a_list_that_cannot_be_read(self, start: Start, state: Path) -> None:
         start(1)
         path = state / "nodes/nodes.json"
         good = path.read_text(encoding="utf-8")
@@ -279,48 +266,21 @@ class TestWhatGoesWrong:
 
 if LOW in os.environ:
 
-    def test_the_lowest_versions(start: Callable[..., tuple[Node, ...]], state: Path, made: Project) -> None:
+    def test_the_lowest_versions(start: Start, state: Path, made: Project) -> None:
         (node,) = start(1, python=os.environ[LOW])
         job = begin(node, made, "j1")
         assert down(state, grace=30) == ("local1",)
         assert not is_there(job)
 
 
-class TestProcesses:
-    @pytest.fixture
-    def leader(self, tmp_path: Path) -> Iterator[Leader]:
-        code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
-        with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, cwd=tmp_path) as process:
-            leader = started(process.pid, tmp_path)
-            assert leader
-            yield leader
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def test_without_psutil_the_extra_is_named(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert running(state) == ()
+    with pytest.raises(ConfigError, match=r"need psutil.*pip install 'scrapyd-dist\[local\]'"):
+        is_alive(Leader(pid=os.getpid(), folder=tmp_path))
 
-    def test_stop_ends_the_whole_group(self, leader: Leader) -> None:
-        children = psutil.Process(leader.pid).children
-        wait_for(children, 10, "a child")
-        (child,) = children()
-        assert is_alive(leader)
-        stop([leader], grace=10)
-        assert not is_there(child.pid)
-        assert not is_alive(leader)
 
-    def test_one_in_another_folder_is_another_one(self, leader: Leader) -> None:
-        other = Leader(pid=leader.pid, folder=leader.folder.parent)
-        assert not is_alive(other)
-        stop([other], grace=0)
-        assert is_alive(leader)
-
-    def test_without_psutil_the_extra_is_named(
-        self, leader: Leader, state: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "psutil", None)
-        assert running(state) == ()
-        with pytest.raises(ConfigError, match=r"need psutil.*pip install 'scrapyd-dist\[local\]'"):
-            is_alive(leader)
-
-    def test_what_has_ended_is_no_leader(self, tmp_path: Path) -> None:
-        with subprocess.Popen([sys.executable, "-c", ""]) as process:
-            wait_for(lambda: process.poll() is not None, 30, "the end of a process")
-        assert started(process.pid, tmp_path) is None
+def test_what_has_ended_is_no_leader(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        wait_for(lambda: process.poll() is not None, 30, "the end of a process")
+    assert started(process.pid, tmp_path) is None

@@ -39,17 +39,21 @@ LONG = (
 )
 
 
+Pair = list[ScrapydNode]
+MakeEgg = Callable[..., Egg]
+
+
 def node_of(real: ScrapydNode, **more: Any) -> Node:
     return Node.parse(real.url, name=real.name, username=real.username or None, password=real.password or None, **more)
 
 
 @pytest.fixture(scope="module")
-def pair(module_fleet: StartFleet) -> list[ScrapydNode]:
+def pair(module_fleet: StartFleet) -> Pair:
     return module_fleet(2, username="u", password="p")
 
 
 @pytest.fixture
-def clean(pair: list[ScrapydNode]) -> Iterator[list[ScrapydNode]]:
+def clean(pair: Pair) -> Iterator[Pair]:
     """The two nodes without any project or job."""
     yield pair
     for node in pair:
@@ -60,7 +64,7 @@ def clean(pair: list[ScrapydNode]) -> Iterator[list[ScrapydNode]]:
 
 
 @pytest.fixture
-def make_egg(project: MakeProject) -> Callable[..., Egg]:
+def make_egg(project: MakeProject) -> MakeEgg:
     def make(spider: str = SPIDER) -> Egg:
         return build(project(spiders={"one": spider}).path, "small.settings")
 
@@ -89,7 +93,7 @@ def uploaded(result: RollOut) -> list[bool]:
     return [node.uploaded for node in result.results]
 
 
-def test_missing_then_present(clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path) -> None:
+def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> None:
     egg, nodes = make_egg(), [node_of(real) for real in clean]
     steps: list[tuple[str, Step]] = []
 
@@ -122,7 +126,7 @@ def test_missing_then_present(clean: list[ScrapydNode], make_egg: Callable[..., 
     assert saved.path.read_bytes() == egg.data
 
 
-def test_changed_code_gets_a_name_of_its_own(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+def test_changed_code_gets_a_name_of_its_own(clean: Pair, make_egg: MakeEgg) -> None:
     nodes = [node_of(clean[0])]
     old = ensure(nodes, "p", make_egg(), now=NOON)
     new = ensure(nodes, "p", make_egg(SPIDER.replace("one", "two")), now=NOON + timedelta(seconds=1), dirty=True)
@@ -132,12 +136,12 @@ def test_changed_code_gets_a_name_of_its_own(clean: list[ScrapydNode], make_egg:
     assert new.results[0].spiders == ("two",)
 
 
-def test_a_nodes_own_project_name(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+def test_a_nodes_own_project_name(clean: Pair, make_egg: MakeEgg) -> None:
     result = ensure([node_of(clean[0], project="own"), node_of(clean[1])], "p", make_egg(), now=NOON)
     assert versions(clean[0], "own") == versions(clean[1], "p") == [result.version]
 
 
-def test_two_names_of_one_content_become_one(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+def test_two_names_of_one_content_become_one(clean: Pair, make_egg: MakeEgg) -> None:
     egg, nodes = make_egg(), [node_of(real) for real in clean]
     ensure(nodes[:1], "p", egg, now=NOON)
     ensure(nodes[1:], "p", egg, now=NOON + timedelta(hours=1))
@@ -146,7 +150,7 @@ def test_two_names_of_one_content_become_one(clean: list[ScrapydNode], make_egg:
     assert uploaded(both) == [True, False]
 
 
-def test_a_failing_node_stops_no_other(clean: list[ScrapydNode], make_egg: Callable[..., Egg], deaf: Node) -> None:
+def test_a_failing_node_stops_no_other(clean: Pair, make_egg: MakeEgg, deaf: Node) -> None:
     wrong = Node.parse(clean[1].url, name="wrong", username="u", password="nonsense-secret")
     nodes = [gone(), deaf, wrong, node_of(clean[0])]
     result = ensure(nodes, "p", make_egg(), now=NOON, timeout=6)
@@ -157,7 +161,7 @@ def test_a_failing_node_stops_no_other(clean: list[ScrapydNode], make_egg: Calla
     assert "nonsense-secret" not in repr(result) + "".join(result.failures)
 
 
-def test_a_broken_egg_is_removed_and_told_once(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+def test_a_broken_egg_is_removed_and_told_once(clean: Pair, make_egg: MakeEgg) -> None:
     nodes = [node_of(real) for real in clean]
     good = ensure(nodes, "p", make_egg(), now=NOON)
     bad = ensure(nodes, "p", make_egg("import no_such_library\n"), now=NOON + timedelta(hours=1))
@@ -171,7 +175,7 @@ def test_a_broken_egg_is_removed_and_told_once(clean: list[ScrapydNode], make_eg
     assert "was removed" in str(bad.results[0].error)
 
 
-def test_a_missing_spider(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+def test_a_missing_spider(clean: Pair, make_egg: MakeEgg) -> None:
     result = ensure([node_of(real) for real in clean], "p", make_egg(), spider="none", now=NOON)
     ((reason, names),) = result.failures.items()
     assert "no spider 'none'. It has: one." in reason
@@ -208,7 +212,7 @@ def fails(error: type[NodeError], times: int = 99) -> Callable[[], None]:
     return fail
 
 
-def test_an_upload_whose_reply_was_lost_counts(clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+def test_an_upload_whose_reply_was_lost_counts(clean: Pair, make_egg: MakeEgg) -> None:
     with closing(Meanwhile("addversion.json", after=fails(NoReply))) as transport:
         result = ensure([node_of(clean[0])], "p", make_egg(), spider="one", now=NOON, transport=transport)
         assert result.version == versions(clean[0])[-1]
@@ -219,7 +223,7 @@ def test_an_upload_whose_reply_was_lost_counts(clean: list[ScrapydNode], make_eg
 
 
 class TestNever:
-    def test_takes_our_content_else_the_default(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+    def test_takes_our_content_else_the_default(self, clean: Pair, make_egg: MakeEgg) -> None:
         egg, other, nodes = make_egg(), make_egg(SPIDER.replace("one", "two")), [node_of(real) for real in clean]
         ours = ensure(nodes[:1], "p", egg, now=NOON).version
         newer = ensure(nodes, "p", other, now=NOON + timedelta(hours=1)).version
@@ -230,13 +234,13 @@ class TestNever:
         assert uploaded(result) == [False, False]
         assert ensure(nodes, "p", None, mode="never").version == newer
 
-    def test_none_there(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+    def test_none_there(self, clean: Pair, make_egg: MakeEgg) -> None:
         result = ensure([node_of(clean[0])], "p", make_egg(), mode="never")
         assert isinstance(result.results[0].error, NothingMatched)
         assert clean[0].api("listprojects.json")["projects"] == []
 
 
-def test_refused_before_anything_is_asked(make_egg: Callable[..., Egg]) -> None:
+def test_refused_before_anything_is_asked(make_egg: MakeEgg) -> None:
     with pytest.raises(ConfigError):
         ensure([], "p", make_egg())
     with pytest.raises(ConfigError):
@@ -251,7 +255,7 @@ def start(real: ScrapydNode, version: str, job: str) -> None:
 
 class TestNames:
     def test_a_given_name_is_sent_again_unless_only_the_missing_are_asked_for(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
+        self, clean: Pair, make_egg: MakeEgg, tmp_path: Path
     ) -> None:
         nodes, egg = [node_of(real) for real in clean], make_egg()
         wish = RollOutRequest(given=dict.fromkeys(("node1", "node2"), "1_9"))
@@ -266,9 +270,7 @@ class TestNames:
         third = ensure(nodes, "p", other, wish=RollOutRequest(given=wish.given, only_missing=True))
         assert [result.uploaded for result in third.results] == [False, True]
 
-    def test_a_label_is_part_of_a_name_that_is_found_again(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
-    ) -> None:
+    def test_a_label_is_part_of_a_name_that_is_found_again(self, clean: Pair, make_egg: MakeEgg) -> None:
         nodes, egg = [node_of(clean[0])], make_egg()
         first = ensure(nodes, "p", egg, now=NOON, wish=RollOutRequest(label="git-r2-main"))
         assert first.version == version_name(egg.content_hash, NOON, label="git-r2-main")
@@ -276,9 +278,7 @@ class TestNames:
 
 
 class TestAllOrNone:
-    def test_one_fails_and_none_keeps_what_it_did_not_have_before(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
-    ) -> None:
+    def test_one_fails_and_none_keeps_what_it_did_not_have_before(self, clean: Pair, make_egg: MakeEgg) -> None:
         steps: list[tuple[str, Step]] = []
         egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
         first = ensure(nodes[:1], "p", egg, now=NOON)
@@ -295,7 +295,7 @@ class TestAllOrNone:
         assert [name for name, step in steps if step is Step.UNDONE] == ["node2"]
 
     def test_what_a_new_job_may_run_stays_and_the_job_is_named(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path
+        self, clean: Pair, make_egg: MakeEgg, tmp_path: Path
     ) -> None:
         egg = make_egg(LONG)
         name = version_name(egg.content_hash, NOON)
@@ -325,9 +325,7 @@ class TestAllOrNone:
 
 
 @pytest.mark.parametrize("page", ["listversions.json", "addversion.json", "listspiders.json"])
-def test_what_passes_is_tried_again(
-    clean: list[ScrapydNode], make_egg: Callable[..., Egg], page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
     steps: list[Step] = []
     with closing(Meanwhile(page, before=fails(ConnectionLost, 2))) as transport:
@@ -341,7 +339,7 @@ def test_what_passes_is_tried_again(
 
 @pytest.mark.parametrize(("retries", "pause", "timeout", "tries"), [(3, 0.01, 60, 3), (20, 0.5, 0.2, 0)])
 def test_so_often_and_never_beyond_the_nodes_time(
-    make_egg: Callable[..., Egg],
+    make_egg: MakeEgg,
     monkeypatch: pytest.MonkeyPatch,
     retries: int,
     pause: float,
@@ -357,7 +355,7 @@ def test_so_often_and_never_beyond_the_nodes_time(
     assert (len(result.failed), steps.count(Step.RETRYING)) == (1, tries)
 
 
-def test_a_dry_run_asks_only(clean: list[ScrapydNode], make_egg: Callable[..., Egg], tmp_path: Path) -> None:
+def test_a_dry_run_asks_only(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> None:
     egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
     done = ensure(nodes[:1], "p", egg, now=NOON)
     result = ensure(nodes, "p", egg, state=tmp_path, wish=RollOutRequest(dry_run=True))
@@ -369,16 +367,7 @@ def test_a_dry_run_asks_only(clean: list[ScrapydNode], make_egg: Callable[..., E
 
 
 class TestSurvey:
-    def test_versions_default_and_jobs(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
-        nodes = [*(node_of(real) for real in clean), gone()]
-        name = ensure(nodes[:1], "p", make_egg(LONG), now=NOON).version
-        start(clean[0], str(name), "c.b1.a1")
-        full, empty, dead = node_versions.look(nodes, "p")
-        assert (full.versions, full.default, [job.id for job in full.jobs]) == ((name,), name, ["c.b1.a1"])
-        assert (empty.versions, empty.default, empty.error) == ((), None, None)
-        assert dead.error is not None
-
-    def test_spiders_of_a_version(self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]) -> None:
+    def test_spiders_of_a_version(self, clean: Pair, make_egg: MakeEgg) -> None:
         nodes = [node_of(real) for real in clean]
         wish = RollOutRequest(given={"node1": "1_0"})
         ensure(nodes[:1], "p", make_egg(), wish=wish)
@@ -391,9 +380,7 @@ class TestSurvey:
 
 
 class TestPrune:
-    def test_what_a_job_began_to_need_meanwhile_stays(
-        self, clean: list[ScrapydNode], make_egg: Callable[..., Egg]
-    ) -> None:
+    def test_what_a_job_began_to_need_meanwhile_stays(self, clean: Pair, make_egg: MakeEgg) -> None:
         nodes = [node_of(real) for real in clean]
         for number in range(4):
             ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))

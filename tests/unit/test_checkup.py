@@ -16,7 +16,7 @@ from scrapyd_dist.diagnostics import (
     fleet_findings,
     is_local,
 )
-from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NotFound, NotJson, TlsRefused
+from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NodeError, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState, Load
 
@@ -136,43 +136,33 @@ def test_which_logs_are_kept() -> None:
     assert kept_logs([]) == KeptLogs()
 
 
+def refused(text: str) -> TlsRefused:
+    return TlsRefused.at("web1", f"certificate verify failed: {text}")
+
+
 @pytest.mark.parametrize(
-    ("error", "more", "topic", "remedy"),
+    ("url", "error", "more", "topic", "remedy"),
     [
-        (ConnectionRefused, {}, "reach", "bind_address"),
-        (ConnectTimeout, {}, "reach", "firewall"),
-        (AuthRefused, {}, "auth", "netrc"),
-        (NotFound, {}, "base path", "Is that a Scrapyd?"),
-        (NotFound, {"found_at": "http://127.0.0.1:6800"}, "base path", "url = http://127.0.0.1:6800/"),
-        (NotJson, {"speaks_tls": True}, "tls", "url = https://127.0.0.1:6800/"),
+        ("127.0.0.1:6800", ConnectionRefused.at("web1"), {}, "reach", "bind_address"),
+        ("127.0.0.1:6800", ConnectTimeout.at("web1"), {}, "reach", "firewall"),
+        ("127.0.0.1:6800", AuthRefused.at("web1"), {}, "auth", "netrc"),
+        ("127.0.0.1:6800", NotFound.at("web1"), {}, "base path", "Is that a Scrapyd?"),
+        ("127.0.0.1:6800", NotFound.at("web1"), {"found_at": "http://web1"}, "base path", "url = http://web1/"),
+        ("127.0.0.1:6800", NotJson.at("web1"), {"speaks_tls": True}, "tls", "url = https://127.0.0.1:6800/"),
+        ("https://web1:6800", ConnectTimeout.at("web1"), {"speaks_tls": False, "speaks_http": True}, "tls",
+         "url = http://web1:6800/"),
+        ("https://web1", refused("certificate has expired"), {}, "tls", "Renew"),
+        ("https://web1", refused("IP address mismatch"), {}, "tls", "stands in the certificate"),
+        ("https://web1", refused("self-signed certificate"), {}, "tls", "ca = FILE"),
+        ("https://web1", refused("unable to get local issuer"), {"ca": "other.pem"}, "tls", "ca = …"),
     ],
-)
-def test_why_one_does_not_answer(error: Any, more: dict[str, Any], topic: str, remedy: str) -> None:
-    finding = only(load=None, error=error.at(str(LOCAL), "daemonstatus.json: HTTP 404"), **more)
+)  # fmt: skip
+def test_why_one_does_not_answer(url: str, error: NodeError, more: dict[str, Any], topic: str, remedy: str) -> None:
+    node = Node.parse(url, name="web1", ca=more.pop("ca", None))
+    finding = only(node=node, load=None, error=type(error)(str(error).replace("web1", str(node), 1)), **more)
     assert (finding.severity, finding.topic) == (Severity.DANGER, topic)
     assert remedy in finding.remedy
-    assert str(LOCAL) not in finding.text
-
-
-@pytest.mark.parametrize(
-    ("said", "ca", "remedy"),
-    [
-        ("certificate verify failed: certificate has expired", None, "Renew"),
-        ("certificate verify failed: IP address mismatch", None, "stands in the certificate"),
-        ("certificate verify failed: self-signed certificate", None, "ca = FILE"),
-        ("certificate verify failed: unable to get local issuer", "other.pem", "ca = …"),
-    ],
-)
-def test_certificates_that_are_refused(said: str, ca: str | None, remedy: str) -> None:
-    node = Node.parse("https://web1", name="web1", ca=ca)
-    finding = only(node=node, load=None, error=TlsRefused.at(str(node), said), speaks_tls=True)
-    assert (finding.topic, remedy in finding.remedy) == ("tls", True)
-
-
-def test_https_where_no_tls_is_spoken() -> None:
-    node = Node.parse("https://web1:6800", name="web1")
-    finding = only(node=node, load=None, error=ConnectTimeout.at(str(node)), speaks_tls=False, speaks_http=True)
-    assert "url = http://web1:6800/" in finding.remedy
+    assert str(node) not in finding.text
 
 
 def test_a_fleet_that_is_mixed() -> None:

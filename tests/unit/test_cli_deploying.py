@@ -13,6 +13,7 @@ from scrapyd_dist.errors import AuthRefused, ConnectionRefused, DistError, Nothi
 from scrapyd_dist.nodes import Node
 
 A, B, C = (Node.parse(f"{host}:6800", name=name) for host, name in (("a", "web-a"), ("b", "web-b"), ("c", "eu 1")))
+Captured = pytest.CaptureFixture[str]
 GOOD: dict[str, Any] = {"version": "v2", "default": "v2", "spiders": ("one",)}
 
 
@@ -20,36 +21,30 @@ def failed(node: Node, error: DistError) -> NodeResult:
     return NodeResult(node=node, error=error, reason=str(error))
 
 
-class TestBar:
-    def test_elsewhere_a_line_for_each_node_that_is_done(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with deploy.bar(2, shown=True) as note:
+def test_without_a_terminal_the_bar_is_a_line_for_each_node_that_is_done(capsys: Captured) -> None:
+    for shown in (False, True):
+        with deploy.bar(2, shown=shown) as note:
             for step in (Step.ASKING, Step.UPLOADING, Step.RETRYING, Step.CHECKING, Step.UPLOADED):
                 note(A, step)
             note(B, Step.FAILED)
             note(A, Step.UNDONE)
-        said = capsys.readouterr()
-        assert said.err.splitlines() == ["1 of 2: web-a uploaded", "2 of 2: web-b failed", "web-a undone"]
-        assert said.out == ""
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["1 of 2: web-a uploaded", "2 of 2: web-b failed", "web-a undone"]
+    assert said.out == ""
 
-    def test_on_a_terminal_it_is_drawn(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(deploy, "on_terminal", lambda: True)
-        for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("NO_COLOR", raising=False)
-        with deploy.bar(2, shown=True) as note:
-            note(A, Step.UPLOADED)
-            note(B, Step.UPLOADING)
-        said = capsys.readouterr()
-        assert "1/2" in said.err
-        assert "web-b uploading" in said.err
-        assert said.out == ""
 
-    def test_or_not_at_all(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with deploy.bar(2, shown=False) as note:
-            note(A, Step.UPLOADED)
-        assert capsys.readouterr().err == ""
+def test_on_a_terminal_it_is_drawn(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "on_terminal", lambda: True)
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with deploy.bar(2, shown=True) as note:
+        note(A, Step.UPLOADED)
+        note(B, Step.UPLOADING)
+    said = capsys.readouterr()
+    assert "1/2" in said.err
+    assert "web-b uploading" in said.err
+    assert said.out == ""
 
 
 @pytest.mark.parametrize(
@@ -69,7 +64,7 @@ def test_exit_codes(entries: list[NodeResult], code: int) -> None:
     assert deploy.exit_code_of(RollOut(entries)) == code
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(capsys: Captured) -> None:
     entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
     deploy.tell(RollOut(entries), "shop", RollOutRequest(), as_json=True, quiet=False)
     document = json.loads(capsys.readouterr().out)
@@ -89,9 +84,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
          "web-a was not undone: job x uses it."),
     ],
 )  # fmt: skip
-def test_what_has_to_be_known_is_said_once(
-    capsys: pytest.CaptureFixture[str], entries: list[NodeResult], quiet: bool, said: str
-) -> None:
+def test_what_has_to_be_known_is_said_once(capsys: Captured, entries: list[NodeResult], quiet: bool, said: str) -> None:
     deploy.tell(RollOut(entries), "shop", RollOutRequest(atomic=True), as_json=False, quiet=quiet)
     assert capsys.readouterr().err.count(said) == 1
 

@@ -17,6 +17,7 @@ from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.store import open_store
 
+Captured = pytest.CaptureFixture[str]
 CRAWL = "shop-20260102T030405Z"
 URL = "http://web1:6800"
 
@@ -73,9 +74,7 @@ def rows(name: str = "all.jl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(name).read_text().splitlines()]
 
 
-def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(shop: Shop, capsys: Captured) -> None:
     shop.own(0, '{"n": 0}\n{"n": 1}\n')
     shop.own(10, '{"n": 3}\n')
     shop.own(2, '{"n": 2}\n{"n": 99')
@@ -92,9 +91,7 @@ def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(
     assert document["torn"] == [str(shop.parts / "own-2.jl")]
 
 
-def test_a_part_with_another_number_of_items_than_reported_is_named(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_with_another_number_of_items_than_reported_is_named(shop: Shop, capsys: Captured) -> None:
     good, bad = shop.batch('{"n": 1}\n'), shop.batch('{"n": 2}\n', items=3)
     gone = shop.batch('{"n": 3}\n')
     (shop.parts / f"{gone}.jl").unlink()
@@ -107,7 +104,7 @@ def test_a_part_with_another_number_of_items_than_reported_is_named(
     assert len(json.loads(said.out)["problems"]) == 2
 
 
-def test_a_finished_crawl_has_as_many_items_as_it_ended_with(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_crawl_has_as_many_items_as_it_ended_with(shop: Shop, capsys: Captured) -> None:
     shop.batch('{"n": 1}\n{"n": 1}\n')
     shop.own(0, '{"n": 2}\n')
     shop.change(state=CrawlState.FINISHED, summary={"items": 3}, exit_code=0)
@@ -120,9 +117,7 @@ def test_a_finished_crawl_has_as_many_items_as_it_ended_with(shop: Shop, capsys:
     assert f"{CRAWL} ended with exit code 3; `sdist status {CRAWL}` says what it lacks." in said
 
 
-def test_files_are_looked_into_line_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_looked_into_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.chdir(tmp_path)  # which is no project
     Path("a.jl").write_text('{"id": 1, "tags": ["x", "y"]}\nnonsense\n[]\n{"id": 2}\n')
     Path("b.jl.part").write_text('{"id": 1, "more": {"a": 1}}\n{"id": 3')
@@ -167,7 +162,7 @@ def test_what_makes_no_sense_is_one_paragraph(
     assert not Path("all.jl").exists()
 
 
-def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: Captured) -> None:
     shop.own(0, '{"n": 0}\n{"n"')
     job = shop.batch('{"n": 1}\n')
     for states in (["whole", "whole"], ["whole", "present"]):
@@ -187,16 +182,9 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: pytest.Capture
     assert "its node is none of those that were chosen, or of scrapy.cfg" in said.out
 
 
-def test_the_newest_items_come_last(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_items_come_last(shop: Shop, capsys: Captured) -> None:
     def tailed(count: int, **more: Any) -> list[Any]:
-        asked: dict[str, Any] = {
-            "crawl": None,
-            "follow": False,
-            "items": count,
-            "with_node": False,
-            "timeout": 1,
-            **more,
-        }
+        asked = {"crawl": None, "follow": False, "items": count, "with_node": False, "timeout": 1, **more}
         with pytest.raises(typer.Exit) as left:
             asks(item_commands.tail)(**asked)
         assert left.value.exit_code == 0

@@ -48,16 +48,23 @@ def test_a_named_node_and_all_nodes() -> None:
         made.places("web2:6800", all_nodes=False)
 
 
+CRAWLS, OLDER, NEWER = "0-a1795176000-001250999896491", "1795170000", "1795180000-001250999896491"
+
+
 @pytest.mark.parametrize(
-    ("versions", "wanted", "chosen"),
+    ("versions", "wanted", "chosen", "why"),
     [
-        ([["a", "b"], ["a", "b"], ["a", "b"]], None, "b"),
-        ([["a", "b"], ["a"], ["a", "b"]], None, "a"),
-        ([["1_9", "1_10"], ["1_9", "1_10"], ["1_10"]], "1.10", "1_10"),
+        ([["a", "b"], ["a"], ["a", "b"]], None, "a", "when it was deployed is not known"),
+        ([["1_9", "1_10"], ["1_9", "1_10"], ["1_10"]], "1.10", "1_10", ""),
+        ([[CRAWLS, OLDER, NEWER, "r9-main"]] * 3, None, NEWER, "(when r9-main came is not known)"),
+        ([[CRAWLS, OLDER, NEWER], [CRAWLS, OLDER], [OLDER]], None, OLDER, "newest deployment that all"),
+        ([[CRAWLS]] * 3, None, CRAWLS, "which a crawl brought"),
     ],
 )
-def test_the_version_is_one_that_all_have(versions: list[list[str]], wanted: str | None, chosen: str) -> None:
-    assert fleet(0, 0, 0, versions=versions)._common(wanted) == chosen
+def test_the_version_is_one_that_all_have(versions: list[list[str]], wanted: str | None, chosen: str, why: str) -> None:
+    made = fleet(0, 0, 0, versions=versions)
+    assert made._common(wanted) == chosen
+    assert why in made.why
 
 
 def test_no_version_in_common() -> None:
@@ -95,10 +102,9 @@ def test_a_file_that_makes_no_sense(tmp_path: Path, data: bytes, said: str) -> N
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_jobs(tmp_path / "none.csv")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_jobs(tmp_path)
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_jobs(path)
 
 
 def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
@@ -107,14 +113,3 @@ def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
         made.places("web 9", all_nodes=False)
     assert places(made, 6).count("web9") == 0
     assert "web9" not in [node.host for node in made.places(None, all_nodes=True)]
-
-
-def test_what_plain_jobs_run_and_why() -> None:
-    crawls, older, newer = "0-a1795176000-001250999896491", "1795170000", "1795180000-001250999896491"
-    made = fleet(0, 0, 0, versions=[[crawls, older, newer, "r9-main"]] * 3)
-    assert made._common(None) == newer
-    assert made.why.endswith("(when r9-main came is not known)")
-    assert fleet(0, 0, 0, versions=[[crawls, older, newer], [crawls, older], [older]])._common(None) == older
-    made = fleet(0, 0, 0, versions=[[crawls]] * 3)
-    assert made._common(None) == crawls
-    assert "which a crawl brought" in made.why

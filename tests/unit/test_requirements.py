@@ -110,13 +110,14 @@ class TestSetupPy:
         assert f"Version: 0+{built.content_hash}" in about
         assert egg.build(shop, "ignored", use_setup_py=True).data == built.data
 
-    def test_it_fails(self, shop: Path) -> None:
-        (shop / "setup.py").write_text("raise SystemExit('no way')\n", "utf-8")
-        with pytest.raises(ConfigError, match="built no egg: no way"):
-            egg.build(shop, "shop.settings", use_setup_py=True)
-
-    def test_there_is_none(self, shop: Path) -> None:
-        with pytest.raises(ConfigError, match=r"setup\.py, which is not there"):
+    @pytest.mark.parametrize(
+        ("source", "said"),
+        [("raise SystemExit('no way')", "built no egg: no way"), (None, r"setup\.py, which is not there")],
+    )
+    def test_it_fails_or_is_not_there(self, shop: Path, source: str | None, said: str) -> None:
+        if source is not None:
+            (shop / "setup.py").write_text(source, "utf-8")
+        with pytest.raises(ConfigError, match=said):
             egg.build(shop, "shop.settings", use_setup_py=True)
 
 
