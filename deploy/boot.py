@@ -57,20 +57,18 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
         del sys.modules[name]
     settings = import_module(settings_module)
-    if not _names_us(settings):
-        settings.ADDONS = {**_as_mapping(getattr(settings, "ADDONS", None)), ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
+    addons = _as_mapping(getattr(settings, "ADDONS", None))
+    middlewares = _as_mapping(getattr(settings, "SPIDER_MIDDLEWARES", None))
+    if not any(_is_ours(key, "Addon") for key in addons) and not any(
+        _is_ours(key, "Distributed") for key in middlewares
+    ):
+        settings.ADDONS = {**addons, ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
     # The egg lacks the producer's half: a job without a batch is an ordinary crawl.
     settings.DISTRIBUTED_ENABLED = False  # type: ignore[attr-defined]  # any module
     if os.environ.get("SCRAPY_SETTINGS_MODULE") == boot:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
         os.environ["SCRAPY_SETTINGS_MODULE"] = settings_module
     sys.modules[boot] = settings
-
-
-def _names_us(settings: ModuleType) -> bool:
-    addons = _as_mapping(getattr(settings, "ADDONS", None))
-    middlewares = _as_mapping(getattr(settings, "SPIDER_MIDDLEWARES", None))
-    return any(_is_ours(key, "Addon") for key in addons) or any(_is_ours(key, "Distributed") for key in middlewares)
 
 
 def _is_ours(component: Any, name: str) -> bool:

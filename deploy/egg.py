@@ -130,9 +130,12 @@ def pack(project: ProjectFiles) -> Egg:
     files[f"{entry}.py"] = boot
     files.update(project.info)
     files.update(_egg_info(project, files, entry=entry, version=f"0+{content_hash}"))
-    return Egg(
-        make=lambda: _zipped({**files, **_byte_code(files)}), content_hash=content_hash, left_out=project.left_out
-    )
+
+    def make() -> bytes:
+        modules = [name for name in files if name.startswith(_COMPILED) and name.endswith(".py")]
+        return _zipped({**files, **{f"{name}c": _compiled(files[name], name) for name in modules}})
+
+    return Egg(make=make, content_hash=content_hash, left_out=project.left_out)
 
 
 def unpack(data: bytes) -> ProjectFiles:
@@ -230,11 +233,6 @@ def _egg_info(project: ProjectFiles, files: Mapping[str, bytes], *, entry: str, 
         f"{INFO}entry_points.txt": "\n".join(points[1:]).encode(),
         f"{INFO}top_level.txt": "".join(f"{name}\n" for name in sorted(tops)).encode(),
     }
-
-
-def _byte_code(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    modules = [name for name in files if name.startswith(_COMPILED) and name.endswith(".py")]
-    return {f"{name}c": _compiled(files[name], name) for name in modules}
 
 
 @cache  # compile the worker half once per process

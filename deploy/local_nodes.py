@@ -22,7 +22,7 @@ import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,19 +60,26 @@ class Leader:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNode:
-    """A node started by `up`."""
+    """A node started by `up`: a row of the list."""
 
     name: str
     port: int
     password: str = field(repr=False)
     slots: int
-    leader: Leader
+    pid: int
+    folder: str
 
     @property
     def node(self) -> Node:
-        return Node.parse(
-            f"127.0.0.1:{self.port}", name=self.name, username=USERNAME, password=self.password, slots=self.slots
-        )
+        address = f"{_HOST}:{self.port}"
+        return Node.parse(address, name=self.name, username=USERNAME, password=self.password, slots=self.slots)
+
+    @property
+    def leader(self) -> Leader:
+        return Leader(pid=self.pid, folder=Path(self.folder))
+
+
+_FIELDS = {"name": str, "port": int, "password": str, "slots": int, "pid": int, "folder": str}
 
 
 def list_path(state: Path) -> Path:
@@ -92,13 +99,8 @@ def locked(state: Path) -> Iterator[None]:
 def read(state: Path) -> list[LocalNode]:
     path = list_path(state)
     try:
-        return [
-            LocalNode(
-                name=str(row["name"]), port=int(row["port"]), password=str(row["password"]), slots=int(row["slots"]),
-                leader=Leader(pid=int(row["pid"]), folder=Path(row["folder"])),
-            )
-            for row in json.loads(path.read_text(encoding="utf-8"))["nodes"]
-        ]  # fmt: skip
+        rows = json.loads(path.read_text(encoding="utf-8"))["nodes"]
+        return [LocalNode(**{name: kind(row[name]) for name, kind in _FIELDS.items()}) for row in rows]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError) as error:
@@ -109,11 +111,7 @@ def read(state: Path) -> list[LocalNode]:
 
 
 def write(state: Path, nodes: Iterable[LocalNode]) -> None:
-    rows = [
-        {name: getattr(node, name) for name in ("name", "port", "password", "slots")}
-        | {"pid": node.leader.pid, "folder": str(node.leader.folder)}
-        for node in sorted(nodes, key=lambda node: (len(node.name), node.name))
-    ]
+    rows = [asdict(node) for node in sorted(nodes, key=lambda node: (len(node.name), node.name))]
     # A temporary file is readable by its owner only, and keeps its mode when renamed.
     handle, temporary = tempfile.mkstemp(dir=list_path(state).parent, prefix=".new-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -177,7 +175,7 @@ def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
         left = _alive(nodes)
         write(state, left)
     if left:
-        ids = ", ".join(str(node.leader.pid) for node in left)
+        ids = ", ".join(str(node.pid) for node in left)
         raise DistError(f"These local nodes do not end, though they were killed (process ids): {ids}.")
     return tuple(node.name for node in alive)
 
@@ -211,7 +209,8 @@ def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -
         )  # fmt: skip
     leader = started(process.pid, folder)
     if leader is not None:
-        node = LocalNode(name=name, port=port, password=password, slots=slots, leader=leader)
+        place = str(leader.folder)
+        node = LocalNode(name=name, port=port, password=password, slots=slots, pid=leader.pid, folder=place)
         try:
             if _answers(node.node, process, timeout):
                 process.returncode = 0  # suppresses the warning that the process outlives this object

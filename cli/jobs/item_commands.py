@@ -379,19 +379,16 @@ class Show:
             return
         self.count += len(lines)
         if self._with_node:
-            put_values("\n".join(_marked(stream, line) for line in lines))
+            marks, items = {"_node": stream.node, "_job": stream.job}, [(item_in(line), line) for line in lines]
+            put_values("\n".join(
+                line.decode("utf-8", "replace") if item is None else json.dumps({**marks, **item}, ensure_ascii=False)
+                for item, line in items
+            ))  # fmt: skip
             return
         if self._last != (stream.node, stream.job):
             self._last = stream.node, stream.job
             say(f"==> {stream.node} {stream.job} <==")
         put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
-
-
-def _marked(stream: ItemStream, line: bytes) -> str:
-    item = item_in(line)
-    if item is None:
-        return line.decode("utf-8", "replace")
-    return json.dumps({"_node": stream.node, "_job": stream.job, **item}, ensure_ascii=False)
 
 
 def _follow(store: Store, crawl: str, streams: ItemStreams, show: Show) -> None:

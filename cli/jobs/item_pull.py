@@ -296,20 +296,13 @@ def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedF
     """Fetch everything, several files at once; in the order of the wishes."""
     done: dict[int, DownloadedFile] = {}
     told = time.monotonic()
-    for answer in sweep(range(len(wishes)), lambda at: _one(wishes[at]), threads=THREADS):
-        if answer.value is not None:
-            done[answer.asked] = answer.value
+    for answer in sweep(range(len(wishes)), lambda at: wishes[at].bring(), threads=THREADS):
+        lost = DownloadedFile(state=DownloadState.LOST, reason=str(answer.error), error=answer.error)
+        done[answer.asked] = answer.value or lost
         if time.monotonic() - told >= TELL:
             told = time.monotonic()
             say(f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched")
     return [(wish, done[at]) for at, wish in enumerate(wishes)]
-
-
-def _one(wish: PullRequest) -> DownloadedFile:
-    try:
-        return wish.bring()
-    except NodeError as error:
-        return DownloadedFile(state=DownloadState.LOST, reason=str(error), error=error)
 
 
 def _size(count: int) -> str:

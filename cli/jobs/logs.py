@@ -269,7 +269,7 @@ def grep(
     search = Search(pattern=regex, level=level_of(level), context=around, most=most)
     listed, rows = query.named(context, name or ())
     matches: list[dict[str, Any]] = []
-    lock = threading.Lock()
+    found, lock = False, threading.Lock()
 
     def take(place: Place, group: list[tuple[LogLine, bool]]) -> None:
         nonlocal found
@@ -288,7 +288,6 @@ def grep(
         for group in search.groups(tap.all()):
             take(row.place, group)
 
-    found = False
     for answer in sweep(rows, read):
         complain_each([answer.error])
     listed.complain()

@@ -14,7 +14,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from scrapyd_dist.errors import ConfigError, DistError, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.errors import ConfigError, NodeError, NoNodeReachable, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
@@ -151,7 +151,13 @@ class JobFleet:
             return list(self._seen)
         nodes = [node for node in self._seen if name is None or node.name == name]
         if name is not None and not nodes:
-            raise self._absent(name)
+            if any(node.name == name for node in self.draining):
+                raise is_draining(name)
+            for node in self.nodes:
+                if node.name == name:
+                    own = [error for error in self.errors if str(error).startswith(str(node))]
+                    raise (own or self.errors)[0]
+            raise ConfigError(f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}.")
         chosen = min(nodes, key=self._load)
         self._given[chosen.url] += 1
         return [chosen]
@@ -160,14 +166,6 @@ class JobFleet:
         load = self._seen[node].load
         busy = load.pending + load.running if load else 0
         return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
-
-    def _absent(self, name: str) -> DistError:
-        if any(node.name == name for node in self.draining):
-            return is_draining(name)
-        for node in self.nodes:
-            if node.name == name:
-                return next((error for error in self.errors if str(error).startswith(str(node))), self.errors[0])
-        return ConfigError(f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}.")
 
 
 def is_draining(*names: str) -> ConfigError:

@@ -106,11 +106,15 @@ def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, 
         )
     if undone := [entry.node.name for entry in result.results if entry.undone]:
         say(f"Undone, since not every node could have it: {', '.join(undone)}.")
-    for entry in result.results:
-        if entry.stays:
-            complain(f"{entry.node.name} was not undone: {entry.stays}.")
-    if not quiet and not wish.dry_run:
-        _say_defaults(result)
+    for entry in (one for one in result.results if one.stays):
+        complain(f"{entry.node.name} was not undone: {entry.stays}.")
+    # Scrapyd runs what sorts last.
+    others = names_by((one.default, one.node) for one in result.ready if one.default not in {None, one.version})
+    for version, on in () if quiet or wish.dry_run else others.items():
+        say(
+            f"Note: on {', '.join(on)} Scrapyd sorts {version} behind this version, so jobs that name no version "
+            "run that one. What sdist starts names its version."
+        )
 
 
 def exit_code_of(result: RollOut) -> int:
@@ -136,16 +140,6 @@ def node_row(result: NodeResult, project: str) -> dict[str, Any]:
         "spiders": len(result.spiders) if known else None,
         "reason": result.reason or result.stays,
     }
-
-
-def _say_defaults(result: RollOut) -> None:
-    """Name the nodes whose default is another version: Scrapyd runs what sorts last."""
-    others = names_by((one.default, one.node) for one in result.ready if one.default not in {None, one.version})
-    for version, names in others.items():
-        say(
-            f"Note: on {', '.join(names)} Scrapyd sorts {version} behind this version, so jobs that name no version "
-            "run that one. What sdist starts names its version."
-        )
 
 
 #: seconds for all that one node is asked

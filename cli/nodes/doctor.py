@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from scrapyd_dist.config import ProjectConfig
 from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
@@ -218,7 +217,11 @@ def doctor(
                 done[answer.asked] = replace(answer.value, known=known)
             show(f"{len(done)} of {len(chosen)} nodes examined …")
     exams = _watched(context, sender, [done[one] for one in chosen], timeout)
-    results = _judged(context.project, exams, every=not node)
+    now = datetime.now(timezone.utc)
+    results = [result for one in exams for result in findings(one, now)]
+    results += fleet_findings(exams, () if node else context.project.targets)
+    order = {one.node.name: number for number, one in enumerate(exams)}
+    results.sort(key=lambda result: (result.severity.order, order.get(result.node, len(order))))
     _tell(exams, results, output, verbose=verbose)
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
@@ -256,15 +259,6 @@ def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeo
                     watch.saw(load, time.time(), moved=one.load is not None and load.finished != one.load.finished)
             left = [one for one in left if watches[one.node].looks and not watches[one.node].wedged]
     return [replace(one, wedged=one.node in watches and watches[one.node].wedged) for one in exams]
-
-
-def _judged(found: ProjectConfig, exams: Sequence[NodeDiagnosis], *, every: bool) -> list[Finding]:
-    """All findings, the worst first."""
-    now = datetime.now(timezone.utc)
-    together = fleet_findings(exams, found.targets if every else ())
-    order = {one.node.name: number for number, one in enumerate(exams)}
-    results = [*(result for one in exams for result in findings(one, now)), *together]
-    return sorted(results, key=lambda result: (result.severity.order, order.get(result.node, len(order))))
 
 
 def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:

@@ -93,7 +93,12 @@ def _show_versions(answered: Sequence[NodeVersions], uses: Mapping[Node, Version
         rows = [(name, *(_cell(entry, name, uses[entry.node]) for entry in answered)) for name in names]
         table(("version", *(entry.node.name for entry in answered)), rows)
     else:
-        table(("version", "nodes", "default on", "missing on"), [_counts(name, answered) for name in names])
+        counts = []
+        for name in names:
+            missing = [entry.node.name for entry in answered if name not in entry.versions]
+            on = sum(entry.default == name for entry in answered)
+            counts.append((name, len(answered) - len(missing), on, some_of(missing, _COLUMNS) or "-"))
+        table(("version", "nodes", "default on", "missing on"), counts)
     for entry in answered:
         if unknown := uses[entry.node].unknown:
             put(f"{entry.node.name}: {len(unknown)} running, of a version that Scrapyd does not tell")
@@ -104,12 +109,6 @@ def _cell(seen: NodeVersions, name: str, use: VersionUse) -> str:
         return "-"
     jobs = len(use.jobs.get(name, ()))
     return ("default" if name == seen.default else "has it") + (f", {jobs} jobs" if jobs else "")
-
-
-def _counts(name: str, seen: Sequence[NodeVersions]) -> tuple[str, int, int, str]:
-    missing = [entry.node.name for entry in seen if name not in entry.versions]
-    on = sum(entry.default == name for entry in seen)
-    return name, len(seen) - len(missing), on, some_of(missing, _COLUMNS) or "-"
 
 
 def spiders(
@@ -179,9 +178,14 @@ def rollback(
     must_answer(len(seen), [entry.error for entry in seen])
     known = known_times(context.root, nodes, name)
     kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
-    saved = choose(kept, version, _current(seen, known), folder=state / "eggs")
+    newest = [current(entry.versions, known) for entry in seen]
+    deployed = [one for one in newest if one is not None]
+    usual = max(deployed, key=lambda one: (deployed.count(one), one), default=None)
+    saved = choose(kept, version, usual, folder=state / "eggs")
     egg = saved.read()
-    if all(_runs(entry, egg.content_hash, known) for entry in seen):
+    # The code was deployed last on every node, and runs there by default.
+    running = [*newest, *(entry.default for entry in seen)]
+    if all(one is not None and not is_crawls(one) and hash_in(one) == egg.content_hash for one in running):
         say(f"The code of {saved.version} is what every node runs already; nothing was sent.")
         present = [NodeResult(node=one.node, version=one.default, default=one.default) for one in seen]
         rows = [{**node_row(one, name), "spiders": None} for one in present]
@@ -202,18 +206,6 @@ def rollback(
             f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
         )
     raise typer.Exit(exit_code_of(result) or (3 if wrong else 0))
-
-
-def _current(seen: Sequence[NodeVersions], known: Mapping[str, float]) -> str | None:
-    """The newest deployment of most nodes."""
-    found = [name for entry in seen if (name := current(entry.versions, known)) is not None]
-    return max(found, key=lambda name: (found.count(name), name)) if found else None
-
-
-def _runs(seen: NodeVersions, content_hash: str, known: Mapping[str, float]) -> bool:
-    """Whether this code was deployed last on a node, and runs there by default."""
-    names = (seen.default, current(seen.versions, known))
-    return all(name is not None and not is_crawls(name) and hash_in(name) == content_hash for name in names)
 
 
 def prune(
@@ -244,23 +236,19 @@ def prune(
     doomed = sum(len(entry.versions) for entry in plans)
     if doomed and not dry_run:
         if not yes:
-            _confirm(plans, doomed)
+            what = f"{counted(doomed, 'version')} from {counted(sum(bool(one.versions) for one in plans), 'node')}"
+            lines = [f"{entry.node.name}: {', '.join(entry.versions)}" for entry in plans if entry.versions]
+            try:
+                confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
+            except typer.Exit:  # a no is no failure here
+                say("Nothing was deleted.")
+                raise typer.Exit from None
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
     _tell(plans, name, output=output, dry_run=dry_run)
     complain_each(entry.error for entry in plans)
     if dry_run and doomed:
         raise typer.Exit(WOULD_CHANGE)
     raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans]))
-
-
-def _confirm(plans: Sequence[Pruning], doomed: int) -> None:
-    what = f"{counted(doomed, 'version')} from {counted(sum(bool(entry.versions) for entry in plans), 'node')}"
-    lines = [f"{entry.node.name}: {', '.join(entry.versions)}" for entry in plans if entry.versions]
-    try:
-        confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
-    except typer.Exit:  # a no is no failure here
-        say("Nothing was deleted.")
-        raise typer.Exit from None
 
 
 def _tell(plans: Sequence[Pruning], project: str, *, output: Output, dry_run: bool) -> None:

@@ -136,7 +136,7 @@ def test_which_logs_are_kept() -> None:
     assert kept_logs([]) == KeptLogs()
 
 
-def refused(text: str) -> TlsRefused:
+def refused(text: str) -> NodeError:
     return TlsRefused.at("web1", f"certificate verify failed: {text}")
 
 
