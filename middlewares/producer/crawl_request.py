@@ -24,8 +24,7 @@ from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
 
 from ..slot_routing import SlotRouting, hides_addon
-from ..throttle.throttle_client import options_of
-from ..throttle.throttle_options import SWITCH
+from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
 from .producer_options import CMDLINE, ProducerOptions
 

@@ -187,9 +187,7 @@ class DomainQueue:
 class Timers:
     """One alarm for each queue, the earliest that was set, on one timer of the event loop.
 
-    Args:
-        ring: is called with all queues whose moment has come.
-        clock: seconds, by the same clock as the moments.
+    `ring` is called with all queues whose moment has come.
     """
 
     def __init__(self, ring: Callable[[list[DomainQueue]], None], clock: Callable[[], float]) -> None:
@@ -244,13 +242,7 @@ class QueueOwner(Protocol):
 
 
 class DomainQueues:
-    """All queues of one process, by key.
-
-    Args:
-        owner: the gate.
-        capacity: of the downloader.
-        clock: seconds, never turned back.
-    """
+    """All queues of one process, by key; the owner is the gate."""
 
     def __init__(self, owner: QueueOwner, capacity: DownloaderCapacity, clock: Callable[[], float]) -> None:
         self._owner, self._capacity, self._clock = owner, capacity, clock

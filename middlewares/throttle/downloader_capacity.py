@@ -77,12 +77,7 @@ class _InFlight(NamedTuple):
 
 
 class DownloaderCapacity:
-    """How many permits one process can use, and those of requests that are on their way to the downloader.
-
-    Args:
-        crawler: the process.
-        clock: seconds, never turned back.
-    """
+    """How many permits one process can use, and those of requests that are on their way to the downloader."""
 
     def __init__(self, crawler: Crawler, clock: Callable[[], float]) -> None:
         self._crawler, self._clock = crawler, clock
@@ -188,7 +183,8 @@ class DownloaderCapacity:
         self._placed[slot] -= 1
         if not self._placed[slot]:
             del self._placed[slot]
-        self._came(slot, wanted=False)
+        self._coming[slot] -= 1
+        self.forget(slot)
 
     def _comes(self, slot: str) -> None:
         """A request is on its way to this slot, which had room for it.
@@ -199,11 +195,6 @@ class DownloaderCapacity:
         there = self._downloader.slots.get(slot)
         if there is not None and there.delay:
             there.lastseen = 0.0
-
-    def _came(self, slot: str, *, wanted: bool) -> None:
-        self._coming[slot] -= 1
-        if not wanted:
-            self.forget(slot)
 
     def forget(self, slot: str) -> None:
         """Nothing waits for this slot any more."""
@@ -225,7 +216,9 @@ class DownloaderCapacity:
         out = self._in_flight.pop(number, None)
         if out is None:
             return None
-        self._came(out.slot, wanted=out.slot in out.wanted)
+        self._coming[out.slot] -= 1
+        if out.slot not in out.wanted:
+            self.forget(out.slot)
         return out.held
 
     def was_lost(self, number: int) -> bool:

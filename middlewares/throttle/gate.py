@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -28,15 +27,13 @@ from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit,
 from .throttle_client import (
     ClockOffset,
     ThrottleClient,
-    beside,
-    find_for,
+    find_beside,
     open_for,
-    options_of,
     settings_problem,
     warn_of_rules,
     warn_of_scheduler,
 )
-from .throttle_options import Egress, PageBudget
+from .throttle_options import Egress, PageBudget, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -73,16 +70,12 @@ class SleepingQueue(Protocol):
 class Gate:
     """Which requests of this process may leave now.
 
-    Args:
-        crawler: the process.
-        options: the settings of the throttle.
-        clock: seconds, never turned back.
-
     Attributes:
         problem: why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is heeded.
         awake: whether requests may have to wait: the throttle is on, or the store has had a rule.
         queues: the waiting requests, by domain.
         capacity: of the downloader.
+        budget: the name of it has to be set before the first page is asked for, if it is to be another one.
     """
 
     _all: ClassVar[WeakKeyDictionary[Crawler, Gate]] = WeakKeyDictionary()
@@ -94,7 +87,7 @@ class Gate:
         self._sleeping: WeakSet[SleepingQueue] = WeakSet()
         self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
         self._crawler, self._clock = crawler, clock
-        self._egress, self._budget = Egress(options, crawler), PageBudget(options, crawler)
+        self._egress, self.budget = Egress(options, crawler), PageBudget(options, crawler)
         self.capacity = DownloaderCapacity(crawler, clock)
         self.queues = DomainQueues(self, self.capacity, clock)
         self._offset = ClockOffset()
@@ -115,7 +108,10 @@ class Gate:
                     gate.open(store)
             elif options.heeds:
                 gate.problem = settings_problem(crawler.settings)
-                gate.prepare_to_heed()
+                if gate.problem:
+                    crawler.signals.connect(gate._warn_of_rules, signals.spider_opened)
+                else:
+                    gate._connect()
         return gate
 
     @property
@@ -133,13 +129,6 @@ class Gate:
     def _connect(self) -> None:
         self._crawler.signals.connect(self._opened, signals.spider_opened)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-
-    def prepare_to_heed(self) -> None:
-        """Look for rules once the crawl begins; where they cannot be heeded, only to say so."""
-        if self.problem:
-            self._crawler.signals.connect(self._warn_of_rules, signals.spider_opened)
-        else:
-            self._connect()
 
     def _warn_of_rules(self) -> None:
         threading.Thread(target=warn_of_rules, args=(self._crawler, self.problem), daemon=True).start()
@@ -170,7 +159,7 @@ class Gate:
         """Find the store; False where there will be none. One that is made later, or is away, is looked for again."""
         pause = LOOK
         while True:
-            found = await beside(partial(find_for, self._crawler), lambda found: found.close())
+            found = await find_beside(self._crawler)
             if found.store is not None:
                 self._client = ThrottleClient(found.store, self, self._clock, rules=True)
                 return True
@@ -235,15 +224,11 @@ class Gate:
 
     # what a request is charged to
 
-    def charge_pages_to(self, budget: str) -> None:
-        """Count the pages of this process in the budget of this name; called before the first of them is asked for."""
-        self._budget.name = budget
-
     def queue_key(self, request: Request, *, page: bool = True) -> QueueKey:
         """The key of the queue in which a request waits; `page`: it counts in its domain's budget of pages."""
         if request.url.startswith(NOWHERE):
             return QueueKey("")
-        pages = self._budget.pages_of(request) if page and self.options.on else None
+        pages = self.budget.pages_of(request) if page and self.options.on else None
         return QueueKey(site_of(request.url), self._egress.own(request), pages)
 
     def _charge(self, kind: QueueKey) -> str:
@@ -361,7 +346,7 @@ class Gate:
         return [self._ask(queue.key, count) for queue, count in self._asking]
 
     def _ask(self, kind: QueueKey, count: int) -> PermitRequest:
-        budget, options = "" if kind.pages is None else self._budget.name, self.options
+        budget, options = "" if kind.pages is None else self.budget.name, self.options
         return PermitRequest(
             key=self._charge(kind), domain=kind.domain, count=count, limit=options.limit, moderated=options.moderated,
             pages=kind.pages, budget=budget,

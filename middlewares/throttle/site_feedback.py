@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from itertools import islice
@@ -46,8 +46,6 @@ SAYS = frozenset({200, 404, 410})
 REPEAT_AFTER = 1200.0
 #: domains that are looked at with each that has a delay, whether it can be forgotten
 LOOKED_AT = 2
-#: near to the downloader; nearer is only what charges requests
-FEEDBACK_ORDER = 985
 #: answers of a site that asks for a slower pace: Too Many Requests, Service Unavailable
 SLOW_DOWN = frozenset({429, 503})
 #: seconds; a site that asks for a longer rest is asked again after this
@@ -59,18 +57,19 @@ REMEMBERED = 1000
 
 
 class PermitMiddleware:
-    """Lets requests with a permit pass; all others wait for one."""
+    """Lets requests with a permit pass, and all others wait for one; tells what sites say of their pace."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._latencies = Latencies(gate.options, gate.tell) if gate.options.concurrency is not None else None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PermitMiddleware:
         """The middleware of this crawler.
 
         Raises:
-        ConfigError: there is no store to ask, and no other component here that says so.
-        NotConfigured: nothing of the throttle can hold here.
+            ConfigError: there is no store to ask, and no other component here that says so.
+            NotConfigured: nothing of the throttle can hold here.
         """
         gate = Gate.of(crawler)
         if not gate.in_force:
@@ -111,26 +110,32 @@ class PermitMiddleware:
             request.dont_filter = request.meta.pop(AGAIN)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
-        """An answer from a cache or a middleware, not from the site: its permit was not used."""
+        """Tell how the site answers; a permit that was not used is returned, as a cache or a middleware answered."""
         if self._gate.awake:
             self._gate.forget(request)
+            if "cached" not in response.flags and self._gate.is_ruled(domain := site_of(request.url)):
+                self._tell(domain, request, response)
         return response
+
+    def _tell(self, domain: str, request: Request, response: Response) -> None:
+        latency = float(request.meta.get("download_latency") or 0.0)
+        if response.status in SLOW_DOWN:
+            permit = request.meta.get(PERMIT)
+            left_at = permit.at if permit else self._gate.now() - latency
+            rest = retry_after(response.headers.get("Retry-After"), time.time())
+            self._gate.tell(SiteNews(domain=domain, refused_at=left_at, retry_after=rest))
+        if self._latencies is not None:
+            self._latencies.add(domain, latency, good=response.status == 200)
 
     def process_exception(self, request: Request, exception: Exception, spider: Spider | None = None) -> None:
         """A request that another middleware has dropped: its permit was not used."""
         self._gate.forget(request)
 
 
-PATH = "/robots.txt"
-
-
 class CrawlDelay:
     """The downloader middleware that reads what a robots.txt says of pauses.
 
-    Args:
-        gate: takes the news.
-        agent: the name that robots.txt is searched for; "" for the one that the request goes under.
-        clock: seconds, never turned back.
+    It is searched for the name of the `agent`; "" for the one that the request goes under.
     """
 
     def __init__(self, gate: Gate, agent: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,7 +155,7 @@ class CrawlDelay:
         asked = first_url(request.url, request.meta)
         domain = site_of(asked)
         known, since = self._told.get(domain, (0.0, 0.0))
-        if urlsplit(asked).path == PATH and response.status in SAYS:
+        if urlsplit(asked).path == "/robots.txt" and response.status in SAYS:
             self._tell(domain, max(known, self._delay(request, response, domain)))
         elif known and self._clock() - since >= REPEAT_AFTER:
             self._tell(domain, known)
@@ -198,99 +203,46 @@ def crawl_delay(body: bytes, agent: str) -> float:
     return max(float(delay), 0.0) if delay is not None else 0.0
 
 
-class SiteWatch:
-    """The downloader middleware that reports how sites answer."""
-
-    def __init__(self, gate: Gate, options: ThrottleOptions) -> None:
-        self._gate = gate
-        self._latencies = Latencies(options, gate.tell) if options.concurrency is not None else None
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> SiteWatch:
-        gate = Gate.of(crawler)
-        if not gate.in_force:
-            raise NotConfigured
-        return cls(gate, gate.options)
-
-    def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
-        """Report the answer; other middlewares decide what becomes of the request."""
-        if not self._gate.awake or "cached" in response.flags:
-            return response
-        domain = site_of(request.url)
-        if not self._gate.is_ruled(domain):
-            return response
-        latency = float(request.meta.get("download_latency") or 0.0)
-        if response.status in SLOW_DOWN:
-            rest = retry_after(response.headers.get("Retry-After"), time.time())
-            self._gate.tell(SiteNews(domain=domain, refused_at=self._left_at(request, latency), retry_after=rest))
-        if self._latencies is not None:
-            self._latencies.add(domain, latency, good=response.status == 200)
-        return response
-
-    def _left_at(self, request: Request, latency: float) -> float:
-        """When the request left, by the store's clock."""
-        permit = request.meta.get(PERMIT)
-        return permit.at if permit else self._gate.now() - latency
-
-
 @dataclass
-class _Heard:
-    """The answers of one domain since its last report."""
+class _Answers:
+    """The latencies of one domain since its last report, in seconds."""
 
-    told: float
-    good: float = 0.0  #: seconds of latency, in all
-    goods: int = 0
-    bad: float = 0.0
-    bads: int = 0
+    since: float
+    good: list[float] = field(default_factory=list)
+    bad: list[float] = field(default_factory=list)
 
 
 class Latencies:
-    """Gathers the latencies of each domain, and reports their mean once a second while answers come.
-
-    Args:
-        options: of the throttle, with a concurrency.
-        tell: takes the report.
-        clock: seconds, never turned back.
-    """
+    """Gathers the latencies of each domain, and reports their mean once a second while answers come."""
 
     def __init__(
         self, options: ThrottleOptions, tell: Callable[[SiteNews], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._options, self._tell, self._clock = options, tell, clock
-        self._heard: dict[str, _Heard] = {}
+        self._answers: dict[str, _Answers] = {}
 
     def add(self, domain: str, latency: float, *, good: bool) -> None:
         """Count an answer that took so many seconds; `good`: it has the status 200."""
         now = self._clock()
-        heard = self._heard.get(domain)
-        if heard is None:
+        answers = self._answers.get(domain)
+        if answers is None:
             self._forget(now)
-            heard = self._heard[domain] = _Heard(told=now - EVERY)
-        if good:
-            heard.good, heard.goods = heard.good + latency, heard.goods + 1
-        else:
-            heard.bad, heard.bads = heard.bad + latency, heard.bads + 1
-        if now - heard.told >= EVERY:
-            self._heard[domain] = _Heard(told=now)
-            self._report(domain, heard)
-
-    def _report(self, domain: str, heard: _Heard) -> None:
-        """The mean of the good answers, where there were any: quick errors are no sign of a quick site."""
-        mean = heard.good / heard.goods if heard.goods else heard.bad / heard.bads
-        self._tell(
-            SiteNews(
-                domain=domain,
-                latency=mean,
-                concurrency=self._options.concurrency,
-                answered=heard.goods > 0,
-                longest_delay=self._options.longest_delay,
-            )
-        )
+            answers = self._answers[domain] = _Answers(now - EVERY)
+        (answers.good if good else answers.bad).append(latency)
+        if now - answers.since >= EVERY:
+            self._answers[domain] = _Answers(now)
+            some = answers.good or answers.bad  # where there are good ones: quick errors are no sign of a quick site
+            self._tell(
+                SiteNews(
+                    domain=domain, latency=sum(some) / len(some), concurrency=self._options.concurrency,
+                    answered=bool(answers.good), longest_delay=self._options.longest_delay,
+                )
+            )  # fmt: skip
 
     def _forget(self, now: float) -> None:
         """Domains without an answer for a second have nothing to wait for."""
-        if len(self._heard) >= REMEMBERED:
-            self._heard = {domain: heard for domain, heard in self._heard.items() if now - heard.told < EVERY}
+        if len(self._answers) >= REMEMBERED:
+            self._answers = {domain: one for domain, one in self._answers.items() if now - one.since < EVERY}
 
 
 def retry_after(header: bytes | None, now: float) -> float | None:

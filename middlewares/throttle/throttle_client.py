@@ -29,7 +29,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment
 from ..store_access import OutOfReach, reach
-from .throttle_options import ThrottleOptions
+from .throttle_options import ThrottleOptions, waits_by_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -63,7 +63,7 @@ class PermitQueue:
 
 def queue_problem(settings: BaseSettings) -> str:
     """Why these settings leave the throttle no queue; empty when they do not."""
-    if str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0":  # get() would warn
+    if waits_by_address(settings):
         return (
             "CONCURRENT_REQUESTS_PER_IP and the throttle do not go together, as requests wait by the names of their"
             " hosts. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DISTRIBUTED_THROTTLE = False."
@@ -95,14 +95,6 @@ def warn_of_scheduler(settings: BaseSettings) -> None:
             " waits for its permit holds one of CONCURRENT_REQUESTS.",
             settings["SCHEDULER"],
         )
-
-
-def options_of(settings: BaseSettings) -> ThrottleOptions:
-    """The options; settings that make no sense are those of a throttle that is on, and `open_for` refuses them."""
-    try:
-        return ThrottleOptions.from_settings(settings)
-    except ConfigError:
-        return ThrottleOptions(on=True)
 
 
 def open_for(crawler: Crawler) -> tuple[Store | None, str]:
@@ -179,24 +171,19 @@ def _own(settings: BaseSettings) -> str:
     return chosen(root or Path.cwd(), said, named)
 
 
-async def beside(work: Callable[[], T], unwanted: Callable[[T], object]) -> T:
-    """The result of a blocking call, which runs in a thread.
-
-    Args:
-        work: the call; it raises nothing.
-        unwanted: called with the result where that comes too late.
-    """
+async def find_beside(crawler: Crawler) -> PermitStore:
+    """The same, in a thread that the end of the process does not wait for; a store that is found too late is closed."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
+    answer: asyncio.Future[PermitStore] = loop.create_future()
 
-    def take(found: T) -> None:
+    def take(found: PermitStore) -> None:
         if answer.done():
-            unwanted(found)
+            found.close()
         else:
             answer.set_result(found)
 
     def run() -> None:
-        found = work()
+        found = find_for(crawler)
         with suppress(RuntimeError):  # the loop is closed: the process ends
             loop.call_soon_threadsafe(take, found)
 
@@ -256,13 +243,8 @@ class ReplyListener(Protocol):
 class ThrottleClient:
     """One process's calls to the store of the throttle, one at a time, repeated while the store does not answer.
 
-    What was to be told is told, or kept for later; a store that is away is no error of the crawl.
-
-    Args:
-        store: a connection of its own.
-        listener: the gate.
-        clock: seconds, never turned back.
-        rules: the listener wants to know which domains have rules.
+    What was to be told is told, or kept for later; a store that is away is no error of the crawl. `rules`: the listener
+    wants to know which domains have rules.
     """
 
     def __init__(
@@ -273,11 +255,10 @@ class ThrottleClient:
         self._thread = StoreThread(store)
         self._back: deque[Permit] = deque(maxlen=KEPT)
         self._news: list[SiteNews] = []
-        self._look = False
         self._known: int | None = None  #: the version of the rules
         self._talking: asyncio.Future[None] | None = None
         self._pause = 0.0
-        self._away = self._ended = False
+        self._look = self._away = self._ended = False
 
     def hand_back(self, permits: Sequence[Permit]) -> None:
         """Return these permits soon."""

@@ -56,6 +56,11 @@ class ThrottleOptions:
     concurrency: float | None = None  #: requests under way at a domain at once, over the whole fleet
     longest_delay: float = 60.0  #: seconds between two requests that a site's robots.txt or latency can ask for
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether requests may have to wait here."""
+        return self.on or self.heeds
+
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> ThrottleOptions:
         """The options in these settings; where the throttle is off, nothing else is looked at.
@@ -80,6 +85,19 @@ class ThrottleOptions:
             concurrency=reader.value("DISTRIBUTED_THROTTLE_CONCURRENCY"),
             longest_delay=reader.value("DISTRIBUTED_THROTTLE_LONGEST_DELAY"),
         )
+
+
+def options_of(settings: BaseSettings) -> ThrottleOptions:
+    """The options; settings that make no sense are those of a throttle that is on, and that refuses to begin."""
+    try:
+        return ThrottleOptions.from_settings(settings)
+    except ConfigError:
+        return ThrottleOptions(on=True)
+
+
+def waits_by_address(settings: BaseSettings) -> bool:
+    """Whether requests wait by the addresses of their hosts; `get` would warn of that setting."""
+    return str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) != "0"
 
 
 def given(settings: BaseSettings) -> dict[str, Any]:
@@ -144,9 +162,7 @@ class PageBudget:
     """The budgets of pages for the requests of one process."""
 
     def __init__(self, options: ThrottleOptions, crawler: Crawler) -> None:
-        self._most = options.max_pages
-        self._crawler = crawler
-        self._warned = False
+        self._crawler, self._most, self._warned = crawler, options.max_pages, False
 
     def pages_of(self, request: Request) -> int | None:
         """How many pages of its domain the crawl may have; None for no limit.
@@ -159,11 +175,8 @@ class PageBudget:
         if not isinstance(said, int) or said < 0:
             if not self._warned:
                 self._warned = True
-                logger.warning(
-                    "A request has %r as its %s, which must be a whole number, 0 or more: it is not heeded there.",
-                    said,
-                    META,
-                )
+                form = "which must be a whole number, 0 or more: it is not heeded there."
+                logger.warning("A request has %r as its %s, %s", said, META, form)
             return self._most
         return said if self._most is None else min(said, self._most)
 
@@ -182,12 +195,7 @@ class PageBudget:
 
 
 class Egress:
-    """The egress address of each request, as its site sees it.
-
-    Args:
-        options: of the throttle.
-        crawler: the process.
-        fetch: gets the text of a page, or raises an OSError or a ValueError.
+    """The egress address of each request, as its site sees it; `fetch` gets the text of the page that tells ours.
 
     Attributes:
         settled: set once the first lookup has ended, well or not; nothing needs to wait for longer than that.
@@ -203,7 +211,7 @@ class Egress:
         self.settled = threading.Event()
         if options.per_ip and urlsplit(options.public_ip).scheme:
             threading.Thread(target=self._keep_asking, name="sdist-public-ip", daemon=True).start()
-            crawler.signals.connect(self._close, signals.spider_closed)
+            crawler.signals.connect(self.close, signals.spider_closed)
         else:
             self._public = options.public_ip or UNKNOWN
             self.settled.set()
@@ -253,7 +261,8 @@ class Egress:
             self._warned = what
             logger.warning("%s; until it does, its requests are counted as those of %s.", what, self._public)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Ask the page no more."""
         self._closed.set()
 
 

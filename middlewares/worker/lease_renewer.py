@@ -63,32 +63,22 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """The leases of one worker. Call from the event loop unless noted."""
+    """The leases of one worker; nothing happens before `start`. Call from the event loop unless noted.
+
+    Args:
+        store: a connection of its own, which is closed at the end.
+        holder: the worker's job.
+        seconds: of a lease.
+        lost: called for each lease that is lost, in the event loop.
+        patient: a store that stays away is no loss.
+        clock: seconds that pass while the process is stopped, too.
+    """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        crawl: str,
-        holder: str,
-        seconds: float,
-        lost: Callable[[HeldLease, LeaseLoss], object],
-        patient: bool = False,
-        clock: Callable[[], float] = clock,
-    ) -> None:
-        """Nothing happens before `start`.
-
-        Args:
-            store: a connection of its own, which is closed at the end.
-            crawl: the crawl or frontier.
-            holder: the worker's job.
-            seconds: of a lease.
-            lost: called for each lease that is lost, in the event loop.
-            patient: a store that stays away is no loss.
-            clock: seconds that pass while the process is stopped, too.
-        """
-        self._store = store
-        self._crawl, self._holder, self._seconds = crawl, holder, seconds
+        self, store: Store, *, crawl: str, holder: str, seconds: float, lost: Callable[[HeldLease, LeaseLoss], object],
+        patient: bool = False, clock: Callable[[], float] = clock,
+    ) -> None:  # fmt: skip
+        self._store, self._crawl, self._holder, self._seconds = store, crawl, holder, seconds
         self._tell, self._patient, self._clock = lost, patient, clock
         self._lock = threading.Lock()
         self._held: dict[tuple[int, int], HeldLease] = {}
@@ -208,11 +198,9 @@ class LeaseRenewer:
 
 
 def guard(crawler: Crawler, why_not: Callable[[Request], str]) -> None:
-    """Ask before each request leaves, at the last moment: what has waited for its turn may not be wanted any more.
+    """Ask `why_not` before each request leaves, at the last moment: what has waited may not be wanted any more.
 
-    Args:
-        crawler: its engine is there by now.
-        why_not: why this request must not be made; empty when it may.
+    Its answer is the reason why the request must not be made; empty when it may.
     """
     handlers = getattr(crawler.engine.downloader, "handlers", None)
 

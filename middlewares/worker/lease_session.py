@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tuple[str, str]:
     """The public half of this egg's key ("" without one), and why this code cannot work for the crawl ("" if it can).
 
-    Args:
-        crawler: of the spider that the work is for.
-        job: what the worker was told.
-        uploads: the project's feeds that are stored elsewhere when a job closes.
+    `uploads` are the project's feeds that are stored elsewhere when a job closes.
     """
     key = egg_key()
     return ("" if key is None else public_half(key)), _why_not(crawler, job, uploads, key)
@@ -214,17 +211,7 @@ class LeasedWork:
 
 
 class LeaseSession:
-    """The work of a job that leases its batches, from its own start requests and the login to the last ack.
-
-    Args:
-        crawler: the worker's.
-        job: what it was told.
-        folder: for parts.
-        fail: ends the worker.
-
-    Attributes:
-        problem: why it cannot work; empty when it can.
-    """
+    """The work of a job that leases its batches, from its own start requests and the login to the last ack."""
 
     def __init__(self, crawler: Crawler, job: Assignment, folder: Path, fail: Fail) -> None:
         self._crawler, self._job, self._folder, self._fail = crawler, job, folder, fail

@@ -25,7 +25,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each
 from ..targets import MARK, Target
-from .work_unit import BATCH, OURS, BatchUnit, UnitMark, attempt_over, judge, mark_of
+from .work_unit import BATCH, OURS, BatchUnit, UnitMark, attempt_over, count, judge, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -97,37 +97,25 @@ SAME_PAGE = "the same page as another request of this batch"
 
 
 class RequestTracker:
-    """All that a worker has begun, by batch and attempt."""
+    """All that a worker has begun, by batch and attempt.
+
+    Args:
+        crawler: its engine is there by now.
+        rules_lead_away: what a CrawlSpider's rule follows belongs to the producer.
+        changed: is called whenever something of a unit has ended.
+        target: which requests go to the frontier; None: there is none.
+        again: repeats a request whose session has expired; False when it will not.
+    """
 
     def __init__(
-        self,
-        crawler: Crawler,
-        *,
-        crawl: str,
-        rules_lead_away: bool,
-        changed: Callable[[WorkUnit], None],
-        target: Target | None = None,
-        again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
-    ) -> None:
-        """Nothing is begun yet.
-
-        Args:
-            crawler: the worker's; its engine is there by now.
-            crawl: its crawl.
-            rules_lead_away: what a CrawlSpider's rule follows belongs to the producer.
-            changed: is called whenever something of a unit has ended.
-            target: which requests go to the frontier; None: there is none.
-            again: repeats a request whose session has expired; False when it will not.
-        """
-        self._crawler = crawler
-        self.crawl = crawl
-        self._target = target
+        self, crawler: Crawler, *, crawl: str, rules_lead_away: bool, changed: Callable[[WorkUnit], None],
+        target: Target | None = None, again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
+    ) -> None:  # fmt: skip
+        self._crawler, self.crawl, self.changed, self._again = crawler, crawl, changed, again
+        self._target, self._rules_lead_away = target, rules_lead_away
         self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
-        self.changed = changed
-        self._again = again
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
         self._repeated: set[UnitMark] = set()
-        self._rules_lead_away = rules_lead_away
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
         connect = crawler.signals.connect
@@ -173,14 +161,13 @@ class RequestTracker:
         spider = self._crawler.spider
         assert spider
         if self._rules_lead_away and not request.meta.get(MARK) and _follows_rule(spider, request):
-            self._count("links_not_followed")
+            count(self._crawler, "links_not_followed")
             return None
         if self._target is not None and begun.finds is not None and self._target.takes(request, spider):
             if self._limited and self._rules_lead_away:  # the producer alone counts how many there are
-                self._count("links_beyond_limit")
+                count(self._crawler, "links_beyond_limit")
                 return None
-            fate = begun.finds.take(request)
-            if fate is not Disposition.LOCAL:
+            if begun.finds.take(request) is not Disposition.LOCAL:
                 return None
         return self.watched(request, begun, source=source)
 
@@ -309,27 +296,20 @@ class RequestTracker:
 
     def _item(self, item: Any, response: Response | None) -> None:
         begun, mark = self._of(response)
-        if begun is None or mark is None:
-            self._homeless(mark)
+        if mark is None:
+            count(self._crawler, "items_of_no_batch")
+        elif begun is None:
+            count(self._crawler, "items_too_late")
+            logger.warning("an item of batch %d came after its attempt was over; it is not collected", mark.batch)
         elif isinstance(begun, BatchUnit):
             begun.item(item, mark)
         self._no_item(response)
-
-    def _homeless(self, mark: UnitMark | None) -> None:
-        if mark is None:
-            self._count("items_of_no_batch")
-        else:
-            self._count("items_too_late")
-            logger.warning("an item of batch %d came after its attempt was over; it is not collected", mark.batch)
 
     def _no_item(self, response: Response | None) -> None:
         begun, _ = self._of(response)
         if begun is not None:
             begun.item_out()
             self.changed(begun)
-
-    def _count(self, name: str) -> None:
-        self._crawler.stats.inc_value(f"distributed/{name}")
 
 
 def _in_callback(error: Exception) -> str:

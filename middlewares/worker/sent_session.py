@@ -49,13 +49,9 @@ class SentSession:
     """The requests of the batch, which ends with the process.
 
     Args:
-        crawler: the worker's.
-        job: what it was told; None when the batch was typed by hand.
-        folder: for the part; None when the batch was typed by hand.
+        job: None when the batch was typed by hand.
+        folder: for the part; likewise.
         fail: ends the worker, with a problem and a reason.
-
-    Attributes:
-        tracker: counts the requests.
     """
 
     def __init__(
@@ -92,9 +88,8 @@ class SentSession:
         if self._job.lease:
             await self._take_lease()
         if not self._job.row:
-            async for request in RequestBuilder(
-                self._crawler, egg_key(), tracker=self.tracker, notifier=self._notifier
-            ).requests(self._batch):
+            builder = RequestBuilder(self._crawler, egg_key(), tracker=self.tracker, notifier=self._notifier)
+            async for request in builder.requests(self._batch):
                 yield request
             return
         try:

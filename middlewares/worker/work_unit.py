@@ -11,6 +11,7 @@ import time
 from array import array
 from collections import deque
 from itertools import count as numbers
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -34,24 +35,16 @@ NOT_NOW = frozenset({408, 429})
 
 
 class RequestLedger:
-    """What became of each request of the batch."""
+    """What became of each request of the batch; `again`: some were made in an earlier batch, and failed there."""
 
     def __init__(self, urls: list[str], *, again: bool = False) -> None:
-        """Nothing has ended.
-
-        Args:
-            urls: of the requests.
-            again: whether some of them were made in an earlier batch, and failed there.
-        """
-        self._urls = urls
-        self._again = again
+        self._urls, self._again = urls, again
         self._items: dict[int, array[int]] = {}  #: request -> first, end, first, end, … of its items
         self.located = True  #: whether the items are where they are counted, one behind the other
         self._done: set[int] = set()
         self._missed: dict[int, tuple[str, str]] = {}
         self._redirected: dict[int, str] = {}
-        self.pages = 0
-        self.items = 0
+        self.pages = self.items = 0
         self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
 
     def done(self, index: int) -> None:
@@ -78,15 +71,6 @@ class RequestLedger:
             places[-1] += 1
         else:
             places.extend((place, place + 1))
-
-    def lost_item(self, index: int | None, error: Exception) -> str:
-        """Note an item without a JSON form: its request has failed, or else the batch has a problem."""
-        reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
-        logger.error(reason)
-        if index is None:
-            return f"An item was lost: {reason}."
-        self.missed(index, "failed", reason)
-        return ""
 
     def progress(self) -> dict[str, int]:
         return {
@@ -117,7 +101,12 @@ class RequestLedger:
                     unended.append(index)
         found = [[index, kind, self._places(index)] for index, (kind, _) in self._missed.items() if kind != "gone"]
         found += [[index, "failed", self._places(index)] for index in unended]
-        return {**self.progress(), **kinds, "missed_requests": sorted(found, key=_first), "replaces": self._again}
+        return {
+            **self.progress(),
+            **kinds,
+            "missed_requests": sorted(found, key=itemgetter(0)),
+            "replaces": self._again,
+        }
 
     def _places(self, index: int) -> list[list[int]] | None:
         """Where the items of a request are: the number of the first, from 0, and how many follow without a gap."""
@@ -125,11 +114,6 @@ class RequestLedger:
         if places and not self.located:
             return None
         return [[first, end - first] for first, end in zip(places[::2], places[1::2], strict=True)]
-
-
-def _first(row: list[Any]) -> int:
-    index: int = row[0]
-    return index
 
 
 def judge(failure: Failure) -> tuple[str, str]:
@@ -272,13 +256,9 @@ class OwnPages(WorkUnit):
 
 
 class BatchUnit(WorkUnit):
-    """A batch that this worker was sent, or has a lease on.
+    """A batch that this worker was sent, or has a lease on: its requests, as far as they can be read.
 
     Args:
-        crawl: its crawl.
-        batch: its number.
-        attempt: which attempt at it this is.
-        values: its requests, as far as they can be read.
         part: its items; None where they go to the project's own feed.
         finds: target requests that it led to; None where they are crawled here.
         slot: its slot of the frontier.
@@ -292,12 +272,10 @@ class BatchUnit(WorkUnit):
         finds: FoundRequests | None = None, slot: str = "", size: int | None = None, row: str = "", sent: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(crawl, batch, attempt, finds)
-        self.slot, self.row, self.sent = slot, row, sent
+        self.values, self.part, self.slot, self.row, self.sent = values, part, slot, row, sent
         self._size = len(values) if size is None else size
-        self.values = values
         again = any(REPLACES in value for value in values)
         self.ledger = RequestLedger([row] if row else [value["url"] for value in values], again=again)
-        self.part = part
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
         self.problem = ""  #: what makes its result useless
         self.started = time.time()
@@ -332,7 +310,11 @@ class BatchUnit(WorkUnit):
             if self.part is not None:
                 self.part.add(item)
         except (TypeError, ValueError) as error:
-            self.problem = self.problem or self.ledger.lost_item(mark.position, error)
+            reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
+            logger.error(reason)  # noqa: TRY400 - it says all
+            self.missed(mark, "failed", reason)
+            if mark.position is None:
+                self.problem = self.problem or f"An item was lost: {reason}."
         else:
             self.ledger.item(mark.source)
 
@@ -345,6 +327,5 @@ class BatchUnit(WorkUnit):
             return None
 
     def discard_part(self) -> None:
-        """It counts for nothing: leave no file."""
         if self.part is not None:
             self.part.discard()

@@ -10,6 +10,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.codec import PagesUsedUp
 from scrapyd_dist.middlewares.throttle.gate import Gate
+from scrapyd_dist.middlewares.throttle.install import charge_pages_to
 from scrapyd_dist.middlewares.throttle.throttle_options import (
     ADDRESSES,
     META,
@@ -28,16 +29,12 @@ def budget(settings: dict[str, Any] | None = None, most: int | None = None) -> P
     return PageBudget(options, get_crawler(Spider, {"DISTRIBUTED_ENABLED": False, **(settings or {})}))
 
 
-def pages(most: int | None, said: Any) -> int | None:
-    return budget(most=most).pages_of(Request("http://shop.example/", meta={META: said}))
-
-
 @pytest.mark.parametrize(
     ("most", "said", "pages_"),
     [(None, None, None), (None, 0, None), (None, 5, 5), (9, None, 9), (9, 0, 9), (9, 5, 5), (9, 50, 9)],
 )
 def test_of_two_budgets_the_smaller_holds(most: int | None, said: int | None, pages_: int | None) -> None:
-    assert pages(most, said) == pages_
+    assert budget(most=most).pages_of(Request("http://shop.example/", meta={META: said})) == pages_
 
 
 def test_a_budget_that_is_no_number_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -70,10 +67,9 @@ def test_all_processes_of_a_crawl_share_its_budget_and_no_other_crawl_of_that_na
 
 
 def test_a_producer_counts_with_its_workers() -> None:
-    crawler = get_crawler(Spider, {"DISTRIBUTED_ENABLED": True, "DISTRIBUTED_CRAWL": "shop"})
-    gate = Gate(crawler, ThrottleOptions(on=True, max_pages=5))
-    gate.charge_pages_to("shop.1a2b3c4d")
-    assert gate._budget.name == "shop.1a2b3c4d"
+    crawler = get_crawler(Spider, {"DISTRIBUTED_CRAWL": "shop", "DISTRIBUTED_THROTTLE_MAX_PAGES": 5})
+    charge_pages_to(crawler, "shop.1a2b3c4d")
+    assert Gate.of(crawler).budget.name == "shop.1a2b3c4d"
 
 
 def test_a_process_without_a_crawl_has_its_own() -> None:
@@ -164,7 +160,7 @@ def test_a_page_is_asked_without_waiting_and_again_when_it_is_time() -> None:
     assert asked.acquire(timeout=LONG)
     assert asked.acquire(timeout=LONG)
     assert of(found) == "203.0.113.7"
-    found._close()
+    found.close()
     go_on.release()
     threads = [one for one in threading.enumerate() if one.name == "sdist-public-ip"]
     for one in threads:
@@ -189,7 +185,7 @@ def test_while_no_address_is_known_the_crawl_goes_on_under_a_name_that_all_share
     assert "ip.example" in line
     assert "unknown" in line
     assert "secret" not in line
-    found._close()
+    found.close()
 
 
 @pytest.mark.parametrize(

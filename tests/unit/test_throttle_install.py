@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, is_throttled, put_in, why_not_heeded
+from scrapyd_dist.middlewares.throttle.install import AWARE, PLAIN, put_in, why_not_heeded
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue, ThrottledQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PERMIT_ORDER, PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_client import open_for
+from scrapyd_dist.middlewares.throttle.throttle_options import options_of
 
 from scrapyd_dist.payload import START_URLS
 
@@ -46,13 +47,13 @@ def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
 
 def test_where_it_is_off_nothing_is_put_in() -> None:
     made = settings(DISTRIBUTED_THROTTLE=False)
-    assert not is_throttled(made)
+    assert not options_of(made).on
     assert made[QUEUE] == Settings()[QUEUE]
     assert not made["DOWNLOADER_MIDDLEWARES"]
 
 
 def test_settings_that_make_no_sense_do_not_turn_it_off() -> None:
-    assert is_throttled(settings(DISTRIBUTED_THROTTLE_HITS="many"))
+    assert options_of(settings(DISTRIBUTED_THROTTLE_HITS="many")).on
     assert "DISTRIBUTED_THROTTLE_HITS is 'many'" in problem(DISTRIBUTED_THROTTLE_HITS="many")
 
 
@@ -85,7 +86,7 @@ def test_a_worker_that_was_told_of_no_store_says_so(monkeypatch: pytest.MonkeyPa
 
 def test_where_nothing_was_said_scrapys_own_queue_is_there_until_there_is_a_rule() -> None:
     made = settings(DISTRIBUTED_THROTTLE=None)
-    assert not is_throttled(made)
+    assert not options_of(made).on
     assert made[QUEUE] is HeedingQueue
     assert why_not_heeded(made) == ""
 

@@ -13,7 +13,7 @@ from scrapyd_dist.middlewares.throttle.site_feedback import (
     REPEAT_AFTER,
     CrawlDelay,
     Latencies,
-    SiteWatch,
+    PermitMiddleware,
     crawl_delay,
     retry_after,
 )
@@ -42,11 +42,13 @@ class StubGate:
     def now(self) -> float:
         return NOW
 
+    def forget(self, request: Request) -> None: ...
+
 
 def answered(
     gate: StubGate, status: int = 200, *, flags: list[str] | None = None, meta: dict[str, Any] | None = None
 ) -> None:
-    watch = SiteWatch(cast("Gate", gate), gate.options)
+    watch = PermitMiddleware(cast("Gate", gate))
     request = Request("http://a.shop.co.uk/1", meta=meta)
     header = {"Retry-After": "7"} if status == 503 else {}
     response = Response(request.url, status=status, headers=header, flags=flags)
@@ -122,7 +124,7 @@ class TestLatencies:
             clock[0] += 0.01
             latencies.add(str(number), 0.1, good=True)
         assert len(told) == 3 * REMEMBERED
-        assert len(latencies._heard) <= REMEMBERED
+        assert len(latencies._answers) <= REMEMBERED
 
 
 def robots(
