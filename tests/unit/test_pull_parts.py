@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
@@ -19,9 +20,11 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment, is_producer, is_worker
 from scrapyd_dist.middlewares.engine_compat import spider_method
-from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport
+from scrapyd_dist.middlewares.worker import lease_client, lease_session
+from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport, sweep
 from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
+from scrapyd_dist.middlewares.worker.lease_session import introduce
 from scrapyd_dist.middlewares.worker.request_tracker import BatchDupeFilter, use_batch_filter
 from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages, UnitMark, attempt_over, mark_of
 from twisted.python.failure import Failure
@@ -30,6 +33,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
+from scrapyd_dist.keys import public_half
 from scrapyd_dist.settings import uploading_feeds
 
 JOB = Assignment(leases=True, lease=60.0, crawl="c", worker=3, home="c.0", node="one", url="http://one")
@@ -59,24 +63,11 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     assert not batch.over
     first = batch.begin(batch.todo.popleft())
     assert first == UnitMark("c", 7, 2, position=0, serial=0, source=0)
-    followed = batch.begin()
     batch.item_in()
     batch.end(first)
-    batch.end(first)  # an errback and a middleware may both tell
-    assert (batch.requests, batch.over) == (1, False)
-    batch.end(followed)
-    assert not batch.over
+    assert (batch.requests, batch.over) == (0, False)
     batch.item_out()
     assert batch.over
-
-
-def test_what_comes_of_a_page_after_its_end_opens_it_again(leased: Callable[[int], BatchUnit]) -> None:
-    batch = leased(1)
-    mark = batch.begin(batch.todo.popleft())
-    batch.end(mark)
-    assert batch.over
-    batch.begin_again(mark)
-    assert not batch.over
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40)
@@ -281,20 +272,17 @@ class FakeStore:
     def close(self) -> None: ...
 
 
-class FakeLeases:
+class FakeLeases(set[tuple[int, int]]):
     """Remembers what is held."""
 
-    def __init__(self) -> None:
-        self.held: set[tuple[int, int]] = set()
-
     def hold(self, batch: int, attempt: int, since: float) -> None:
-        self.held.add((batch, attempt))
+        self.add((batch, attempt))
 
     def holds(self, batch: int, attempt: int) -> bool:
-        return (batch, attempt) in self.held
+        return (batch, attempt) in self
 
     def release(self, batch: int, attempt: int) -> None:
-        self.held.discard((batch, attempt))
+        self.discard((batch, attempt))
 
 
 def leasing(job: Assignment = JOB, **answers: list[Any]) -> LeaseClient:
@@ -310,8 +298,7 @@ def leasing(job: Assignment = JOB, **answers: list[Any]) -> LeaseClient:
 )  # fmt: skip
 async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
     told = Backlog(**{"waiting": 0, "leased": 0, "expired": 0, "acked": 0, **backlog})
-    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", slots=slots)
-    assert (await leasing(job, backlog=[told]).no_more()) is over
+    assert (await leasing(replace(JOB, slots=slots), backlog=[told]).no_more()) is over
 
 
 def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,24 +337,10 @@ async def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
         await leasing(lease_next=[NothingMatched("no crawl c")]).next(1)
 
 
-def test_a_store_is_asked_again_until_a_lease_has_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scrapyd_dist.middlewares.worker import lease_client as module
-
-    monkeypatch.setattr(module, "AGAIN", 0.0)
-    away = StoreError("away")
-    assert run(leasing(lease_next=[away, away, []]).next(1)) == []
-    now = iter(range(0, 1000, 50))
-    monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    with pytest.raises(StoreLost, match="away"):
-        run(leasing(lease_next=[away] * 9).next(1))
-
-
 @pytest.mark.parametrize(("lease", "lost"), [(300.0, False), (60.0, True)])
 def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_lease(
     monkeypatch: pytest.MonkeyPatch, *, lease: float, lost: bool
 ) -> None:
-    from scrapyd_dist.middlewares.worker import lease_client as module
-
     now = [1000.0]
 
     class Away(FakeStore):
@@ -379,7 +352,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
                 raise StoreError("away")
             return []
 
-    monkeypatch.setattr(module, "AGAIN", 0.0)
+    monkeypatch.setattr(lease_client, "AGAIN", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     asked = LeaseClient(replace(JOB, lease=lease), Away(), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
     if lost:
@@ -400,10 +373,72 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
     ],
 )
 async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wished: int, limit: str) -> None:
-    job = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", **order)
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
-    asked = leasing(job, lease_next=[two])
+    asked = leasing(replace(JOB, **order), lease_next=[two])
     await asked.next(9)
     assert (asked.batches, asked.requests) == (2, 8)
     assert asked.limit == limit
     assert asked._left() == wished
+
+
+# the parts on its node
+
+
+DONE_TWICE = Batch(number=1, size=1, state=BatchState.DONE, attempts=2)
+RUNNING = Batch(number=2, size=1, state=BatchState.RUNNING, attempts=1)
+DEAD = Batch(number=3, size=1, state=BatchState.DEAD, attempts=1)
+
+
+def test_only_parts_of_batches_that_are_done_go(tmp_path: Path) -> None:
+    done = {"shop.b1.a1.jl", "shop.b1.a2.jl"}
+    kept = {
+        "shop.b1.a3.jl", "shop.b2.a1.jl", "shop.b3.a1.jl", "shop.b9.a1.jl", "shop.b1.a2.jl.part", "shop.w1.a1.json",
+        "shop-2.b1.a1.jl", "shop.b1.jl", "shop.b1.a1.more.jl",
+    }  # fmt: skip
+    for name in done | kept:
+        (tmp_path / name).touch()
+
+    async def batch(number: int) -> Batch | None:
+        return {one.number: one for one in (DONE_TWICE, RUNNING, DEAD)}.get(number)
+
+    assert run(sweep(tmp_path, "shop", batch)) == 2
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert run(sweep(tmp_path / "none", "shop", batch)) == 0
+
+
+# what a worker of another project says first
+
+KEY = Fernet.generate_key()
+
+
+class Hiding(Spider):
+    name = "hiding"
+    custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
+
+
+class Naming(Spider):
+    name = "naming"
+    custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as projects write it
+
+
+def said(
+    spider: type[Spider] = Plain, *, key: bytes | None = KEY, uploads: tuple[str, ...] = (), **fields: Any
+) -> tuple[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease_session, "egg_key", lambda: key)
+        return introduce(get_crawler(spider), replace(JOB, introduce=True, **fields), uploads)
+
+
+@pytest.mark.parametrize("spider", [Plain, Naming])
+def test_code_that_can_work_gives_its_public_half(spider: type[Spider]) -> None:
+    assert said(spider) == (public_half(KEY), "")
+
+
+def test_what_stands_in_the_way_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 'add "scrapyd_dist.Addon": 500' in said(Hiding)[1]
+    assert said(uploads=("ftp://host/items.jl",))[1].startswith("its setting FEEDS has ftp://host/items.jl, ")
+    public, why = said(key=None)
+    assert (public, "sdist deploy-all" in why) == ("", True)
+    monkeypatch.setattr(lease_session, "find_spec", lambda name: None)
+    assert said()[1] == ""
+    assert "has the client" in said(needs_client=True)[1]

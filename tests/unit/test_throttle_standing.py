@@ -16,13 +16,12 @@ HELD, FREE = PermitReply(held=True), PermitReply(free=True)
 
 def terms(
     limit: Limit | None = LIMIT, *, standing: DomainRules | None = None, now: int = NOW, pages: int | None = None,
-    **rules: Rule
+    moderated: bool = True, **rules: Rule
 ) -> WindowTerms | PermitReply:  # fmt: skip
     """`own` is the rule of the domain, `all` that of all."""
     named = {{"own": "a.com", "all": ALL}[name]: rule for name, rule in rules.items()}
-    return terms_of(
-        PermitRequest(key="a.com", domain="a.com", limit=limit, pages=pages), named, standing or DomainRules(), now
-    )
+    ask = PermitRequest(key="a.com", domain="a.com", limit=limit, pages=pages, moderated=moderated)
+    return terms_of(ask, named, standing or DomainRules(), now)
 
 
 def news(**fields: Any) -> SiteNews:
@@ -31,49 +30,38 @@ def news(**fields: Any) -> SiteNews:
 
 # limits
 
-
-def test_a_moderated_limit_is_a_gap() -> None:
-    assert terms() == WindowTerms(window=4 * SECOND, gap=200_000)
-
-
-def test_a_limit_that_is_not_moderated_is_hits_and_a_window() -> None:
-    assert terms(BURST) == WindowTerms(hits=20, window=4 * SECOND)
-
-
-def test_a_gap_is_never_rounded_down() -> None:
-    assert terms(Limit(hits=3, window=1.0)) == WindowTerms(window=SECOND, gap=333_334)
-
-
-def test_where_nothing_limits_nobody_has_to_ask() -> None:
-    assert terms(None) == FREE
-    assert terms(None, own=Rule(), all=Rule()) == FREE
-
-
-def test_a_budget_of_pages_is_counted_where_nothing_else_limits() -> None:
-    assert terms(None, pages=3) == WindowTerms()
-
-
-def test_a_rule_goes_before_a_workers_own_limit_and_that_of_the_domain_before_that_of_all() -> None:
-    one, two = Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
-    assert terms(own=one, all=two) == WindowTerms(window=SECOND, gap=SECOND)
-    assert terms(all=two) == WindowTerms(window=SECOND, gap=SECOND // 2)
-    assert terms(None, own=one) == WindowTerms(window=SECOND, gap=SECOND)
-
-
-def test_how_hits_are_spread_is_the_workers_to_say() -> None:
-    rule = Rule(hits=2, window=1.0)
-    assert terms(BURST, own=rule) == WindowTerms(hits=2, window=SECOND)
-    ask = PermitRequest(key="a.com", domain="a.com", moderated=False)
-    assert terms_of(ask, {"a.com": rule}, DomainRules(), NOW) == WindowTerms(hits=2, window=SECOND)
+ONE, TWO = Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
+LIMITS: dict[str, tuple[Limit | None, dict[str, Any], WindowTerms | PermitReply]] = {
+    "a moderated limit is a gap": (LIMIT, {}, WindowTerms(window=4 * SECOND, gap=200_000)),
+    "one that is not moderated is hits and a window": (BURST, {}, WindowTerms(hits=20, window=4 * SECOND)),
+    "a gap is never rounded down": (Limit(hits=3, window=1.0), {}, WindowTerms(window=SECOND, gap=333_334)),
+    "where nothing limits, no permit is needed": (None, {}, FREE),
+    "nor where rules have no hits": (None, {"own": Rule(), "all": Rule()}, FREE),
+    "a budget of pages is counted where nothing else limits": (None, {"pages": 3}, WindowTerms()),
+    "a rule of the domain goes before that of all": (
+        LIMIT, {"own": ONE, "all": TWO}, WindowTerms(window=SECOND, gap=SECOND),
+    ),
+    "a rule goes before the worker's limit": (LIMIT, {"all": TWO}, WindowTerms(window=SECOND, gap=SECOND // 2)),
+    "and holds without one": (None, {"own": ONE}, WindowTerms(window=SECOND, gap=SECOND)),
+    "the worker's limit says how hits are spread": (BURST, {"own": TWO}, WindowTerms(hits=2, window=SECOND)),
+    "and else its setting": (None, {"own": TWO, "moderated": False}, WindowTerms(hits=2, window=SECOND)),
+    "a rule without hits scales the limit behind it": (
+        LIMIT, {"own": Rule(scale=0.5)}, WindowTerms(window=4 * SECOND, gap=400_000),
+    ),
+    "which may be that of all": (
+        BURST, {"own": Rule(scale=0.5), "all": Rule(hits=10, window=1.0)}, WindowTerms(hits=5, window=SECOND),
+    ),
+    "the scale of all is not for a domain with a rule": (
+        LIMIT, {"own": Rule(), "all": Rule(scale=0.5)}, WindowTerms(window=4 * SECOND, gap=200_000),
+    ),
+    "a pause of all holds those with a rule as well": (LIMIT, {"own": ONE, "all": Rule(paused=True)}, HELD),
+    "a domain without a limit can be paused": (None, {"own": Rule(paused=True)}, HELD),
+}  # fmt: skip
 
 
-def test_a_rule_without_hits_scales_the_limit_behind_it() -> None:
-    assert terms(own=Rule(scale=0.5)) == WindowTerms(window=4 * SECOND, gap=400_000)
-    assert terms(BURST, own=Rule(scale=0.5), all=Rule(hits=10, window=1.0)) == WindowTerms(hits=5, window=SECOND)
-
-
-def test_the_scale_of_all_is_not_for_a_domain_with_a_rule() -> None:
-    assert terms(own=Rule(), all=Rule(scale=0.5)) == terms()
+@pytest.mark.parametrize(("limit", "given", "expected"), LIMITS.values(), ids=LIMITS)
+def test_what_limits(limit: Limit | None, given: dict[str, Any], expected: WindowTerms | PermitReply) -> None:
+    assert terms(limit, **given) == expected
 
 
 @pytest.mark.parametrize(("hits", "scale", "used"), [(100, 0.29, 29), (10, 0.3, 3), (7, 0.99, 6), (1, 1.0, 1)])
@@ -87,16 +75,7 @@ def test_hits_are_rounded_down_after_scaling(hits: int, scale: float, used: int)
     "rule", [Rule(blocked=True), Rule(paused=True), Rule(scale=0.0), Rule(hits=5, window=1.0, scale=0.1)]
 )
 def test_what_is_blocked_or_paused_or_scaled_to_nothing_is_held(rule: Rule) -> None:
-    assert terms(own=rule) == HELD
-    assert terms(all=rule) == HELD
-
-
-def test_a_pause_of_all_holds_those_with_a_rule_as_well() -> None:
-    assert terms(own=Rule(hits=5, window=1.0), all=Rule(paused=True)) == HELD
-
-
-def test_a_domain_without_a_limit_can_be_paused() -> None:
-    assert terms(None, own=Rule(paused=True)) == HELD
+    assert terms(own=rule) == terms(all=rule) == HELD
 
 
 # refusals
@@ -111,6 +90,8 @@ def refused(old: DomainRules | None = None, at: int = NOW) -> DomainRules:
 def test_a_refusal_halves_the_rate() -> None:
     assert terms(standing=refused()) == WindowTerms(window=4 * SECOND, gap=400_000)
     assert terms(BURST, standing=refused()) == WindowTerms(hits=10, window=4 * SECOND)
+    one = Limit(hits=1, window=2.0, moderated=False)
+    assert terms(one, standing=refused()) == WindowTerms(hits=1, window=4 * SECOND)
 
 
 def test_another_one_halves_it_again_but_not_one_from_before() -> None:
@@ -129,21 +110,11 @@ def test_it_has_a_floor() -> None:
     assert terms(BURST, standing=slow, now=now) == WindowTerms(hits=1, window=math.ceil(4 * SECOND / (20 * SLOWEST)))
 
 
-def test_a_limit_of_one_hit_is_slowed_by_its_window() -> None:
-    assert terms(Limit(hits=1, window=2.0, moderated=False), standing=refused()) == WindowTerms(
-        hits=1, window=4 * SECOND
-    )
-
-
 def test_the_rate_comes_back_by_itself() -> None:
     slow = DomainRules(pace=0.25, slowed_at=NOW)
     paces = [slow.pace_at(NOW + seconds * SECOND) for seconds in (0, 29, 30, 59, 60, 90, 10**8)]
     assert paces == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 1.0]
-
-
-def test_what_has_come_back_is_halved_from_there() -> None:
-    slow = DomainRules(pace=0.25, slowed_at=NOW)
-    assert refused(slow, NOW + RECOVERY + SECOND).pace == 0.25
+    assert refused(slow, NOW + RECOVERY + SECOND).pace == 0.25  # half of what has come back
 
 
 def test_a_domain_without_a_limit_that_refuses_gets_one_for_a_while() -> None:
@@ -203,14 +174,11 @@ def test_the_gap_goes_up_at_once_and_down_by_halves() -> None:
     assert (down.gap, slower) == (300_000, False)
 
 
-def test_bad_answers_never_make_it_faster() -> None:
+def test_bad_answers_never_make_it_faster_and_it_has_a_ceiling() -> None:
     old = DomainRules(gap=SECOND)
     assert heeded(old, news(latency=0.1, concurrency=1.0, answered=False), NOW)[0].gap == SECOND
     assert heeded(old, news(latency=3.0, concurrency=1.0, answered=False), NOW)[0].gap == 3 * SECOND
-
-
-def test_the_gap_has_a_ceiling() -> None:
-    assert heeded(DomainRules(), news(latency=90.0, concurrency=1.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
+    assert heeded(old, news(latency=90.0, concurrency=1.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
 
 
 def test_the_news_of_many_workers_settle_between_what_they_say() -> None:

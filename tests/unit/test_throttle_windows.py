@@ -2,8 +2,10 @@
 
 import itertools
 from bisect import insort
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -77,38 +79,29 @@ def test_one_by_one_or_all_at_once_is_the_same() -> None:
         assert [one.take(some, 1, 5)[0] for _ in range(20)] == other.take(some, 20, 5)
 
 
-def test_nothing_is_caught_up_after_a_rest() -> None:
-    ledger = Ledger()
-    ledger.take(EVEN, 3, 0)
-    assert ledger.take(EVEN, 3, 90_000) == [90_000, 90_200, 90_400]
+#: what is taken, and handed back (alone), one after the other -> what the last one who takes gets
+STEPS: dict[str, tuple[list[tuple[WindowTerms, int, int] | int], list[int]]] = {
+    "nothing is caught up after a rest": ([(EVEN, 3, 0), (EVEN, 3, 90_000)], [90_000, 90_200, 90_400]),
+    "a moment that was handed back is given out again": ([(EVEN, 5, 0), 400, (EVEN, 2, 10)], [400, 1_000]),
+    "unless it has passed": ([(EVEN, 3, 0), 200, (EVEN, 1, 300)], [600]),
+    "of a burst that was handed back the place is free": ([(BURST, 3, 0), 1, (BURST, 2, 10)], [10, 100]),
+    "also before grants of the next window": ([(BURST, 4, 0), 1, (BURST, 2, 10)], [10, 102]),
+    "a faster limit uses the gaps of the slower one": (
+        [(EVEN, 3, 0), (WindowTerms(gap=100), 3, 0)], [100, 300, 500],
+    ),
+    "a slower limit counts what the faster one gave out": ([(WindowTerms(gap=10), 5, 0), (EVEN, 2, 0)], [240, 440]),
+}  # fmt: skip
 
 
-def test_a_moment_that_was_handed_back_is_given_out_again() -> None:
-    ledger = Ledger()
-    ledger.take(EVEN, 5, 0)
-    ledger.give_back(400)
-    assert ledger.take(EVEN, 2, 10) == [400, 1_000]
-
-
-def test_moments_that_have_passed_are_not() -> None:
-    ledger = Ledger()
-    ledger.take(EVEN, 3, 0)
-    ledger.give_back(200)
-    assert ledger.take(EVEN, 1, 300) == [600]
-
-
-def test_of_a_burst_that_was_handed_back_the_place_is_free() -> None:
-    ledger = Ledger()
-    ledger.take(BURST, 3, 0)
-    ledger.give_back(1)
-    assert ledger.take(BURST, 2, 10) == [10, 100]
-
-
-def test_the_place_is_free_also_before_grants_of_the_next_window() -> None:
-    ledger = Ledger()
-    ledger.take(BURST, 4, 0)  # 0, 1, 2, 100
-    ledger.give_back(1)
-    assert ledger.take(BURST, 2, 10) == [10, 102]
+@pytest.mark.parametrize(("steps", "last"), STEPS.values(), ids=STEPS)
+def test_what_is_given_out(steps: list[tuple[WindowTerms, int, int] | int], last: list[int]) -> None:
+    ledger, given = Ledger(), list[int]()
+    for step in steps:
+        if isinstance(step, int):
+            ledger.give_back(step)
+        else:
+            given = ledger.take(*step)
+    assert given == last
 
 
 @settings(max_examples=100)
@@ -135,18 +128,6 @@ def test_the_place_is_used_once_each_has_asked_again_for_what_it_has_of_the_next
     assert sum(at < BURST.window for at in ledger.grants) == BURST.hits
 
 
-def test_a_faster_limit_uses_the_gaps_of_the_slower_one() -> None:
-    ledger = Ledger()
-    ledger.take(EVEN, 3, 0)
-    assert ledger.take(WindowTerms(gap=100), 3, 0) == [100, 300, 500]
-
-
-def test_a_slower_limit_counts_what_the_faster_one_gave_out() -> None:
-    ledger = Ledger()
-    ledger.take(WindowTerms(gap=10), 5, 0)
-    assert ledger.take(EVEN, 2, 0) == [240, 440]
-
-
 def test_what_a_site_asks_for_holds_between_the_keys_of_its_domain() -> None:
     both = WindowTerms(gap=200, apart=50)
     assert moments(3, 0, [], both, [20, 190, 260, 480]) == [70, 310, 530]
@@ -167,51 +148,50 @@ steps = st.lists(
 )
 
 
+class Taken(NamedTuple):
+    """What was granted by this limit, at this time; with all grants that the ledger had before, and ever."""
+
+    by: WindowTerms
+    at: list[int]
+    now: int
+    before: list[int]
+    ever: list[int]
+
+
+def played(ledger: Ledger, steps: list[tuple[str, int]], changes: list[WindowTerms], most: int = 7) -> Iterator[Taken]:
+    now, ever = 1_000, list[int]()
+    for place, (what, number) in enumerate(steps):
+        if what == "wait":
+            now += number
+        elif what == "give back" and ever:
+            ledger.give_back(ever.pop(-min(number + 1, len(ever))))
+        elif what == "take":
+            by, before = changes[place * len(changes) // len(steps)], list(ledger.grants)
+            got = ledger.take(by, min(number, most), now)
+            ever = sorted([*ever, *got])
+            assert got[0] >= now
+            yield Taken(by, got, now, before, ever)
+
+
 @settings(max_examples=150)
 @given(some=terms, steps=steps)
 def test_no_window_has_more_than_its_hits_whatever_was_done(some: WindowTerms, steps: list[tuple[str, int]]) -> None:
-    ledger, now, everything = Ledger(), 1_000, list[int]()
-    for what, number in steps:
-        if what == "wait":
-            now += number
-        elif what == "give back" and everything:
-            at = everything[-min(number, len(everything) - 1)]
-            everything.remove(at)
-            ledger.give_back(at)
-        elif what == "take":
-            given = ledger.take(some, number, now)
-            assert given[0] >= now
-            everything = sorted([*everything, *given])
-            assert all(keeps(everything, some, at) for at in given)
+    for taken in played(Ledger(), steps, [some]):
+        assert all(keeps(taken.ever, some, at) for at in taken.at)
 
 
 @settings(max_examples=100)
 @given(steps=steps, changes=st.lists(st.sampled_from(TERMS), min_size=1, max_size=4))
 def test_what_is_known_to_be_full_changes_no_answer(steps: list[tuple[str, int]], changes: list[WindowTerms]) -> None:
-    ledger, now, everything = Ledger(), 1_000, list[int]()
-    for at, (what, number) in enumerate(steps):
-        some = changes[at * len(changes) // len(steps)]
-        if what == "wait":
-            now += number
-        elif what == "give back" and everything:
-            ledger.give_back(everything[-min(number, len(everything) - 1)])
-        elif what == "take":
-            plain = granted(ledger.grants, some, number, now)
-            assert ledger.take(some, number, now) == plain
-            assert all(keeps(ledger.grants, some, one) for one in plain)
-            everything += plain
+    ledger = Ledger()
+    for taken in played(ledger, steps, changes):
+        assert taken.at == granted(taken.before, taken.by, len(taken.at), taken.now)
+        assert all(keeps(ledger.grants, taken.by, at) for at in taken.at)
 
 
 @settings(max_examples=100)
 @given(steps=steps, some=terms)
 def test_nothing_earlier_would_have_done(steps: list[tuple[str, int]], some: WindowTerms) -> None:
-    ledger, now = Ledger(), 0
-    for what, number in steps:
-        if what == "wait":
-            now += number
-        elif what == "give back" and ledger.grants:
-            ledger.give_back(ledger.grants[-min(number, len(ledger.grants) - 1)])
-        elif what == "take":
-            before = list(ledger.grants)
-            (given,) = ledger.take(some, 1, now)
-            assert not any(keeps(sorted([*before, at]), some, at) for at in range(now, given))
+    for taken in played(Ledger(), steps, [some], most=1):
+        earlier = range(taken.now, taken.at[0])
+        assert not any(keeps(sorted([*taken.before, at]), some, at) for at in earlier)
