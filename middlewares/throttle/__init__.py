@@ -1,1 +1,1 @@
-"""The throttle inside a Scrapy process: which request may leave when."""
+"""The throttle in a process; it travels in the egg, so it imports Scrapy and the standard library only."""

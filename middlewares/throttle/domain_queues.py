@@ -1,7 +1,7 @@
 """Requests that wait for permits: one queue for each domain, with its permits, its demand and its turn.
 
 No IO. No permit is held that no request waits for, none is used after it has expired, and a domain that has to wait
-holds up no other. Part of the worker half: imports Scrapy and the standard library only.
+holds up no other.
 """
 
 from __future__ import annotations

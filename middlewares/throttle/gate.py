@@ -1,7 +1,6 @@
 """The gate of one Scrapy process: it requests permits from the store, and lets requests leave with them.
 
-Each waiting request asks once and is woken; nothing leaves without its permit. Part of the worker half: imports Scrapy
-and the standard library only.
+Each waiting request asks once and is woken; nothing leaves without its permit.
 """
 
 from __future__ import annotations
@@ -73,9 +72,6 @@ class Gate:
     Attributes:
         problem: why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is heeded.
         awake: whether requests may have to wait: the throttle is on, or the store has had a rule.
-        queues: the waiting requests, by domain.
-        capacity: of the downloader.
-        budget: the name of it has to be set before the first page is asked for, if it is to be another one.
     """
 
     _all: ClassVar[WeakKeyDictionary[Crawler, Gate]] = WeakKeyDictionary()

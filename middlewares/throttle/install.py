@@ -1,7 +1,4 @@
-"""Puts the throttle into a Scrapy process: its queue, and its downloader middlewares.
-
-Part of the worker half: imports Scrapy and the standard library only; the gate itself only where the throttle is on.
-"""
+"""Puts the throttle into a Scrapy process; the gate itself is imported only where the throttle is on."""
 
 from __future__ import annotations
 

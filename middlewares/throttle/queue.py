@@ -1,7 +1,6 @@
 """The scheduler's queue of a throttled crawl: it passes over requests that may not leave yet.
 
-A request that waits for its permit waits here, and holds nothing that another one needs. Part of the worker half:
-imports Scrapy and the standard library only.
+A request that waits for its permit waits here, and holds nothing that another one needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The throttle's downloader middlewares: permits of what leaves, the sites' answers, and robots.txt's Crawl-delay.
-
-Part of the worker half: imports Scrapy and the standard library only.
-"""
+"""The throttle's downloader middlewares: permits of what leaves, the sites' answers, and robots.txt's Crawl-delay."""
 
 from __future__ import annotations
 

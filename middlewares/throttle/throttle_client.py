@@ -1,7 +1,4 @@
-"""The store of the throttle: which one a process asks for permits, and all calls to it.
-
-Part of the worker half: imports Scrapy and the standard library only.
-"""
+"""The store of the throttle: which one a process asks for permits, and all calls to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The settings of the throttle as one value, and what a request is charged to: an address, and a budget of pages.
 
-A setting of ours goes before the one of Scrapy Cluster that means the same. Part of the worker half: imports Scrapy and
-the standard library only.
+A setting of ours goes before the one of Scrapy Cluster that means the same.
 """
 
 from __future__ import annotations

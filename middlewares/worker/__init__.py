@@ -1,1 +1,1 @@
-"""The workers: one is sent its batch, the other leases batches; their parts, reports, ledgers and leases."""
+"""The worker; it travels in the egg, so it imports Scrapy and the standard library only."""

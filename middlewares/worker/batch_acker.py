@@ -1,7 +1,6 @@
 """How a leasing worker's batches end and are reported: acked with their part, given back, or lost with their lease.
 
 And how parts leave their node once their batch is done: a frontier may never finish, and its files would grow for ever.
-Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A leasing worker's calls to the store: the next batches, acks, and whether more will come.
-
-Part of the worker half: imports Scrapy and the standard library only.
-"""
+"""A leasing worker's calls to the store: the next batches, acks, and whether more will come."""
 
 from __future__ import annotations
 

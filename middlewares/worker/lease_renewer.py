@@ -1,7 +1,7 @@
 """The leases that a worker holds, renewed by a thread with a connection of its own.
 
 A lease is renewed only while the event loop turns, so that a worker that hangs loses it; after a standstill the store
-is asked before another request leaves. Part of the worker half: imports Scrapy and the standard library only.
+is asked before another request leaves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The work of a job that leases its batches, until none will come: each is acked when its part is whole.
 
 The spider's own start is entered only when that was asked for; a worker that loses its store makes no more requests.
-Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
@@ -81,13 +80,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeasedWork:
-    """The parts of a worker that leases its batches, once its store is open, and what they tell each other.
-
-    Attributes:
-        context: what these parts share.
-        acker: has the batches that are held.
-        feeder: gives the requests.
-    """
+    """The parts of a worker that leases its batches, once its store is open, and what they tell each other."""
 
     def __init__(
         self, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, *,

@@ -1,7 +1,7 @@
 """A worker's own requests: the spider's start, and its login, again whenever the session has expired.
 
 A request whose session has expired waits for the new login and is made again, a few times at most; one expiry means one
-login. Part of the worker half: imports Scrapy and the standard library only.
+login.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ WAY = frozenset(
 
 
 class OwnRequests:
-    """Makes a worker's own requests, and keeps count of its sessions.
-
-    Attributes:
-        session: the number of the session that it is logged in to.
-    """
+    """Makes a worker's own requests, and keeps count of its sessions."""
 
     def __init__(self, context: LeaseContext) -> None:
         self._context, self._tracker, self._crawler = context, context.tracker, context.crawler

@@ -1,7 +1,7 @@
 """From leases to batches, and from batches to requests: each is made as its spider would have made it.
 
 The next batch is leased while requests of the last one are still being made. A request that cannot be made here fails
-alone, with its reason. Part of the worker half: imports Scrapy and the standard library only.
+alone, with its reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .lease_client import is_suspect
 from .work_unit import BatchUnit, count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from scrapy.crawler import Crawler
@@ -201,7 +201,8 @@ class RequestFeeder:
     def _open(self, leased: Leased) -> BatchUnit:
         self._worked, self._pause = time.monotonic(), SOON
         row, job, crawler = leased.batch, self._job, self._context.crawler
-        values, problem = _values(leased, self._context.key)
+        values, problem = readable_values(leased.payload.get, self._context.key)
+        problem = leased.fault or problem
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
@@ -248,10 +249,9 @@ def most_of_a_site(crawler: Crawler) -> int:
     return most if most > 0 else UNLIMITED
 
 
-def _values(leased: Leased, key: bytes | None) -> tuple[list[RequestValue], str]:
-    if leased.fault:
-        return [], leased.fault
+def readable_values(get: Callable[[str], Any], key: bytes | None) -> tuple[list[RequestValue], str]:
+    """The requests that `get` has the settings of, or none and what is wrong with them."""
     try:
-        return decode(leased.payload.get, key=key), ""
+        return decode(get, key=key), ""
     except PayloadError as error:
         return [], str(error)

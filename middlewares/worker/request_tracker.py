@@ -1,8 +1,7 @@
 """Passes each batch's mark from its requests on to all that follows from them, and notes how every one ends.
 
 Whatever Scrapy does with a request of a batch (fetches it, redirects it, filters it, fails it, drops it without a
-word), it counts as open until then and no longer. Items have no mark: theirs is that of the response. Part of the
-worker half: imports Scrapy and the standard library only.
+word), it counts as open until then and no longer. Items have no mark: theirs is that of the response.
 """
 
 from __future__ import annotations

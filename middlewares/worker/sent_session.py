@@ -1,7 +1,6 @@
 """The work of a job that was sent one batch, or the arguments of a whole run: all that the job does belongs to it.
 
-Each request of the batch ends as done, gone, failed or dead, or the report says that it did not end. Part of the worker
-half: imports Scrapy and the standard library only.
+Each request of the batch ends as done, gone, failed or dead, or the report says that it did not end.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from scrapy import Request, signals
 
 from scrapyd_dist.batches import FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.payload import PayloadError, decode
 
 from ..assignment import Assignment, egg_key
 from ..store_access import OutOfReach, reach
@@ -23,7 +21,7 @@ from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock, guard
-from .request_feeder import RequestBuilder
+from .request_feeder import RequestBuilder, readable_values
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, WorkRefused
 
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy.crawler import Crawler
-
-    from scrapyd_dist.payload import RequestValue
 
 logger = logging.getLogger(__name__)
 #: what a batch that was typed by hand is called, which has no report
@@ -46,20 +42,14 @@ def too_late(job: Assignment) -> str:
 
 
 class SentSession:
-    """The requests of the batch, which ends with the process.
-
-    Args:
-        job: None when the batch was typed by hand.
-        folder: for the part; likewise.
-        fail: ends the worker, with a problem and a reason.
-    """
+    """The requests of the batch, which ends with the process; one that was typed by hand has no job and no folder."""
 
     def __init__(
         self, crawler: Crawler, job: Assignment | None, folder: Path | None, fail: Callable[[str, FinishReason], None]
     ) -> None:
         self._crawler, self._job, self._fail = crawler, job or BY_HAND, fail
-        values, refused = ([], "") if self._job.row else _values(crawler)
-        self._refused = refused or throttle_problem(crawler)
+        values, fault = ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
+        self._refused = f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
         part = None if folder is None or self._job.feed else PartFile(folder, self._job.name)
         self._batch = BatchUnit(
             self._job.crawl, self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True
@@ -178,11 +168,3 @@ class SentSession:
         return report_head(
             state, job.crawl, job.version, self._batch.started, batch=job.batch, attempt=job.attempt, **lease
         )
-
-
-def _values(crawler: Crawler) -> tuple[list[RequestValue], str]:
-    """The batch's requests, or none and what is wrong with it."""
-    try:
-        return decode(crawler.settings.get, key=egg_key()), ""
-    except PayloadError as error:
-        return [], f"This batch cannot be crawled: {error}."

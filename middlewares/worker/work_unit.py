@@ -1,7 +1,7 @@
 """The units of a worker's work, and the account of a batch: which requests are done, gone, failed or dead.
 
 A request is open from its start in Scrapy until its page, its failure or its disappearance was noted, and an item until
-it has left the pipelines. Part of the worker half: imports Scrapy and the standard library only.
+it has left the pipelines.
 """
 
 from __future__ import annotations

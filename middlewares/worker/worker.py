@@ -1,7 +1,7 @@
 """The worker: the requests of its batches instead of the spider's own start, and a report of what became of each.
 
 It never starts the index crawl and never distributes again. Its work is a session: a batch that it was sent, or batches
-that it leases. Imports Scrapy and the standard library only, because it travels in the egg.
+that it leases.
 """
 
 from __future__ import annotations
@@ -36,19 +36,12 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """One worker's work, from its first request to its account.
-
-    Attributes:
-        problem: why it cannot be done; empty when it can.
-        tracker: counts the requests; None before the first.
-    """
+    """One worker's work, from its first request to its account."""
 
     @property
-    def problem(self) -> str: ...
-
+    def problem(self) -> str: ...  #: why it cannot be done; empty when it can
     @property
-    def tracker(self) -> RequestTracker | None: ...
-
+    def tracker(self) -> RequestTracker | None: ...  #: None before the first request
     def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]: ...
     def progress(self) -> dict[str, Any]: ...
     def stop(self) -> None: ...
@@ -59,12 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """The spider middleware of a worker.
-
-    Args:
-        crawler: the process.
-        job: what it was told; None when its batch was typed by hand.
-    """
+    """The spider middleware of a worker; it has no job when its batch was typed by hand."""
 
     def __init__(self, crawler: Crawler, job: Assignment | None) -> None:
         self._crawler, self._job, self._settings = crawler, job, SettingReader(crawler.settings)
@@ -103,18 +91,21 @@ class Worker:
             logger.exception("this worker cannot go on")
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
 
+    @property
+    def _tracker(self) -> RequestTracker | None:
+        return None if self._session is None else self._session.tracker
+
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        tracker = self._session.tracker if self._session is not None else None
+        tracker = self._tracker
         async for output in result if tracker is None else tracker.outputs(response, result):
             yield output
 
     def process_spider_exception(
         self, response: Response, exception: Exception, spider: Spider | None = None
     ) -> Iterable[Any] | None:
-        tracker = self._session.tracker if self._session is not None else None
-        return None if tracker is None else tracker.raised(response, exception)
+        return None if self._tracker is None else self._tracker.raised(response, exception)
 
     # signals
 
@@ -123,14 +114,17 @@ class Worker:
         folder = None if job is None else self._find_folder(job)
         if job is not None and folder is None:
             return
-        if folder is not None and (job is None or not job.feed):
+        if job is not None and folder is not None and not job.feed:
             self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
             self._looks = looping_call(self._look_around)
             self._looks.start(LOOK, now=False)
-        self._session = session = self._session_in(folder)
-        self._problem = self._problem or session.problem
+        if job is not None and folder is not None and job.leases:
+            self._session = LeaseSession(self._crawler, job, folder, self._fail)
+        else:
+            self._session = SentSession(self._crawler, job, folder, self._fail)
+        self._problem = self._problem or self._session.problem
         if job is not None and folder is not None:
-            self._report_file = ReportFile(folder, job.name, session.progress)
+            self._report_file = ReportFile(folder, job.name, self._session.progress)
             self._report_file.start()
             remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
 
@@ -142,12 +136,6 @@ class Worker:
         elif job.start_by and time.time() > job.start_by:
             self._problem, self._reason = too_late(job), FinishReason.SUPERSEDED.value
         return folder
-
-    def _session_in(self, folder: Path | None) -> Session:
-        if self._job is not None and self._job.leases:
-            assert folder is not None
-            return LeaseSession(self._crawler, self._job, folder, self._fail)
-        return SentSession(self._crawler, self._job, folder, self._fail)
 
     def _look_around(self) -> None:
         trouble = self._folder.trouble() if self._folder is not None else None

@@ -31,11 +31,7 @@ UNFAIR, SPREAD, BY_DOMAIN = FAIR = SETTINGS["DISTRIBUTED_FAIR"].choices
 
 
 class SeenBefore(Exception):
-    """Some requests are in the frontier already, and nothing was stored.
-
-    Attributes:
-        prints: fingerprints of these requests.
-    """
+    """Some requests, of these fingerprints, are in the frontier already, and nothing was stored."""
 
     def __init__(self, prints: frozenset[bytes]) -> None:
         super().__init__(f"{len(prints)} requests are in the frontier already")

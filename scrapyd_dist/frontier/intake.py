@@ -56,22 +56,15 @@ class FrontierStore(Protocol):
     """What the producers of a frontier need of the store; each verb as `store.Store` has it."""
 
     def add_crawl(self, crawl: Crawl) -> None: ...
-
     def crawl(self, crawl: str) -> Crawl: ...
-
     def own_crawl(self, crawl: str) -> Crawl: ...
-
     def backlog(self, crawl: str) -> Backlog: ...
-
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
-
     def sign_off(self, crawl: str, producer: str) -> None: ...
-
+    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
     def add_batches(
         self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
     ) -> list[Batch]: ...
-
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
 
 
 def open_frontier(
@@ -79,13 +72,8 @@ def open_frontier(
 ) -> Crawl:
     """Return the store's row of the frontier, creating it if it does not exist.
 
-    Args:
-        store: the store of the frontier.
-        name: the frontier's name.
-        project: the project's name on the nodes, for a new frontier.
-        now: seconds since the epoch.
-        standing: a new frontier never finishes by itself.
-        arguments: its rows are spider arguments, not requests.
+    A new frontier gets the `project` that nodes know, never finishes by itself if it is `standing`, and has spider
+    `arguments` as rows, or requests.
 
     Raises:
         ConfigError: the name is invalid or belongs to a crawl, or the frontier holds rows of the other kind.
@@ -149,13 +137,9 @@ def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> li
 
 
 def add_unseen(
-    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T],
-    found: Iterable[FrontierIntake],
-    *,
-    size: int,
-    key: bytes | None,
-    counts: Mapping[str, int] | None = None,
-) -> tuple[T, dict[str, int]]:
+    add: Callable[[Sequence[NewBatch], Mapping[str, int]], T], found: Iterable[FrontierIntake], *,
+    size: int, key: bytes | None, counts: Mapping[str, int] | None = None,
+) -> tuple[T, dict[str, int]]:  # fmt: skip
     """Add the requests that the frontier does not have yet, and count all of them.
 
     Args:
@@ -261,8 +245,6 @@ class FrontierProducer:
             return False
         try:
             os.kill(int(number), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
+        except OSError as error:  # PermissionError: it is another user's
+            return isinstance(error, ProcessLookupError)
         return False

@@ -53,11 +53,7 @@ class SlotRule:
 
     @classmethod
     def parse(cls, text: str, *, by: str = FINGERPRINT) -> SlotRule:
-        """Parse `prefix/number`; a prefix alone means one slot.
-
-        Raises:
-            ConfigError: the text is not of that form.
-        """
+        """Parse `prefix/number`, or raise `ConfigError`; a prefix alone means one slot."""
         prefix, slash, number = text.partition("/")
         if slash and not re.fullmatch(r"[0-9]+", number):
             raise ConfigError(f"{text!r} names no slots: write them as prefix/number, such as pages/4.")
@@ -95,11 +91,7 @@ def slot_of_site(prefix: str, site: str) -> str:
 
 
 def slot_of_spider(spider: str, project: str = "") -> str:
-    """Return the slot for requests of another spider, of this project or another.
-
-    Raises:
-        ConfigError: the names do not make a valid slot name.
-    """
+    """Return the slot for requests of another spider, of this project or another; `ConfigError` if it has no name."""
     return check_slot_name(OTHER_SPIDER + (f"{project}:{spider}" if project else spider))
 
 

@@ -37,11 +37,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
 
 
 def value_of(args: Mapping[str, str]) -> RequestValue:
-    """Return the request value that carries these arguments in a batch.
-
-    Raises:
-        ValueError: an argument has an invalid name, a zero byte, or is too long for a job.
-    """
+    """Return the request value that carries these arguments; `ValueError` if no job can be given them."""
     for name, text in args.items():
         if "=" in name or not name:
             raise ValueError(f"{name!r} cannot be the name of an argument")
@@ -61,11 +57,7 @@ def found(value: RequestValue, priority: int) -> FrontierIntake:
 
 
 def row_in(payload: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the arguments that a batch carries: as JSON text, and as a dict.
-
-    Raises:
-        PayloadError: the payload is not a row of arguments.
-    """
+    """Return the arguments that a batch carries, as JSON text and as a dict, or raise `PayloadError`."""
     (value,) = decode(payload.get)
     return value["url"], value[ARGUMENTS]
 

@@ -145,14 +145,9 @@ class WindowTerms:
         return max(2 * self.window, 2 * self.gap, REMEMBERED)
 
     def is_freed_by(self, returned: int, latest: int, now: int) -> bool:
-        """Return whether the return of a grant lets a far one of its key be had earlier, if it is requested anew.
+        """Return whether a returned grant lets the latest of its key be had earlier, if it is requested anew.
 
         A grant returned before its time is requested again by its own worker, and a short wait is not worth it.
-
-        Args:
-            returned: time of the returned grant.
-            latest: the latest time granted under the key, of those left.
-            now: the present time.
         """
         wait = self.window if self.hits else self.gap
         return wait >= FAR_OFF and returned <= now and latest > now + FAR_OFF
@@ -164,16 +159,11 @@ class WindowTerms:
 
 
 def moments(count: int, start: int, own: Iterable[int], terms: WindowTerms, others: Sequence[int] = ()) -> list[int]:
-    """Return the earliest times for `count` more grants, in order.
+    """Return the earliest times for `count` more grants from `start` on, in order.
 
-    A grant may come before others that were given earlier: what was returned is free for any worker at once.
-
-    Args:
-        count: number of grants.
-        start: the earliest allowed time.
-        own: grants of the key later than `start - terms.reach`, in order.
-        terms: the limits.
-        others: grants of the domain's other keys later than `start - terms.apart`, in order.
+    A grant may come before others that were given earlier: what was returned is free for any worker at once. `own` are
+    the key's grants later than `start - terms.reach`, `others` those of the domain's other keys later than
+    `start - terms.apart`, both in order.
     """
     own, given = list(own), []
     for _ in range(count):

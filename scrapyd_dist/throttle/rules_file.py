@@ -16,7 +16,7 @@ from scrapyd_dist.frontier.slots import is_public_suffix, site_of
 from scrapyd_dist.throttle.permits import ALL, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 #: maximum hits per window
 MOST_HITS = 1_000_000
@@ -75,11 +75,7 @@ def _address(bare: str, text: str) -> str:
 
 
 def check_hits(hits: object) -> int:
-    """Return the number of requests allowed per window.
-
-    Raises:
-        ConfigError: it is not a whole number from 1 to `MOST_HITS`.
-    """
+    """Return the number of requests allowed per window: a whole number from 1 to `MOST_HITS`, else `ConfigError`."""
     if isinstance(hits, bool) or not isinstance(hits, int):
         raise ConfigError(f"hits is {_shown(hits)}, and must be a whole number.")
     if not 1 <= hits <= MOST_HITS:
@@ -88,11 +84,7 @@ def check_hits(hits: object) -> int:
 
 
 def check_window(window: object) -> float:
-    """Return the length of a window in seconds.
-
-    Raises:
-        ConfigError: it is not a number from `SHORTEST_WINDOW` to `LONGEST_WINDOW`.
-    """
+    """Return the length of a window in seconds, from `SHORTEST_WINDOW` to `LONGEST_WINDOW`, else `ConfigError`."""
     seconds = _number("window", window, "seconds")
     if not SHORTEST_WINDOW <= seconds <= LONGEST_WINDOW:
         raise ConfigError(f"window is {seconds:g} s, and must be from {SHORTEST_WINDOW:g} s to 31 days.")
@@ -100,11 +92,7 @@ def check_window(window: object) -> float:
 
 
 def check_scale(scale: object) -> float:
-    """Return the fraction of the hits that may be used.
-
-    Raises:
-        ConfigError: it is not a number from 0 to 1.
-    """
+    """Return the fraction of the hits that may be used, from 0 to 1, else `ConfigError`."""
     part = _number("scale", scale, "a number")
     if not 0 <= part <= 1:
         raise ConfigError(f"scale is {part:g}, and must be from 0 (the domain rests) to 1 (all of its hits).")
@@ -122,7 +110,8 @@ def _shown(value: object) -> str:
 
 
 _TOP = ("domains", "blacklist")
-_LIMIT = ("hits", "window", "scale")
+#: the fields of a limit, each with its check; the scale may be left out
+_LIMIT: Mapping[str, Callable[[object], Any]] = {"hits": check_hits, "window": check_window, "scale": check_scale}
 #: maximum number of mistakes reported per file
 _TOLD = 20
 _STAR = f' A domain that is a star, for all domains, is written with quotes: "{ALL}".'
@@ -145,11 +134,7 @@ class BadRules(ConfigError):
 
 
 def read(data: bytes, name: str) -> dict[str, Rule]:
-    """Parse a rules file; returns domain (or `ALL`) -> rule.
-
-    Args:
-        data: the content of the file.
-        name: the file's name in messages.
+    """Parse a rules file, which is called `name` in messages; returns domain (or `ALL`) -> rule.
 
     Raises:
         BadRules: an entry is invalid or missing.
@@ -174,14 +159,9 @@ def read(data: bytes, name: str) -> dict[str, Rule]:
 
 
 def wanted(said: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Return the rules after applying a file; paused domains stay paused.
+    """Return the rules after what a file has said was applied to those in force; paused domains stay paused.
 
-    Args:
-        said: the rules of the file.
-        now: the rules in force.
-
-    Returns:
-        Domain -> rule for every domain in either of them; `Rule()` for a domain whose rule is removed.
+    A domain whose rule is removed has `Rule()`.
     """
     rules = {**dict.fromkeys(now, Rule()), **said}
     return {domain: replace(rule, paused=domain in now and now[domain].paused) for domain, rule in rules.items()}
@@ -210,7 +190,6 @@ class _RulesReader:
         self.mistakes.append((_line(node), text))
 
     def read(self, root: Any) -> None:
-        """Read the document from its root node."""
         if root is None:
             # An empty file was probably truncated, or is not written yet.
             self.mistakes.append((1, "it is empty; to remove all limits, write `domains: {}`."))
@@ -226,7 +205,7 @@ class _RulesReader:
         if "blacklist" in parts:
             self._blacklist(parts["blacklist"])
 
-    def _parts(self, node: yaml.MappingNode, known: tuple[str, ...], where: str) -> dict[str, Any]:
+    def _parts(self, node: yaml.MappingNode, known: Collection[str], where: str) -> dict[str, Any]:
         """Return the values of a mapping, reporting unknown and repeated keys."""
         found: dict[str, Any] = {}
         for key, value in node.value:
@@ -286,18 +265,14 @@ class _RulesReader:
         if not isinstance(node, yaml.MappingNode):
             self.wrong(node, f"{where}expected hits and window (in seconds), and found {_kind(node)}.")
             return {}
-        parts = self._parts(node, _LIMIT, where)
-        return dict(self._checked(node, parts, where))
-
-    def _checked(self, node: Any, parts: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-        checks = {"hits": check_hits, "window": check_window, "scale": check_scale}
-        for name, check in checks.items():
-            if name not in parts and name == "scale":
-                continue
-            try:
-                yield name, check(_value(parts[name]) if name in parts else None)
-            except ConfigError as error:
-                self.wrong(parts.get(name, node), f"{where}{error}")
+        parts, fields = self._parts(node, _LIMIT, where), {}
+        for name, check in _LIMIT.items():
+            if name in parts or name != "scale":
+                try:
+                    fields[name] = check(_value(parts[name]) if name in parts else None)
+                except ConfigError as error:
+                    self.wrong(parts.get(name, node), f"{where}{error}")
+        return fields
 
 
 def _line(node: Any) -> int:
