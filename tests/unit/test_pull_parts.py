@@ -13,10 +13,8 @@ from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
-from scrapy import Request, Spider
-from scrapy.http import Response
+from scrapy import Spider
 from scrapy.settings import Settings
-from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment, is_producer, is_worker
 from scrapyd_dist.middlewares.engine_compat import spider_method
@@ -25,9 +23,7 @@ from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport, sweep
 from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
 from scrapyd_dist.middlewares.worker.lease_session import introduce
-from scrapyd_dist.middlewares.worker.request_tracker import BatchDupeFilter, use_batch_filter
-from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages, UnitMark, attempt_over, mark_of
-from twisted.python.failure import Failure
+from scrapyd_dist.middlewares.worker.work_unit import BatchUnit, OwnPages, UnitMark
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
@@ -112,19 +108,6 @@ def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure()
     assert pages.failed == "HTTP 500"
 
 
-def test_the_mark_is_found_on_requests_responses_and_failures() -> None:
-    mark = UnitMark("c", 1, 1, 0, 0)
-    request = Request("http://web/", meta={BATCH: mark})
-    failure = Failure(OSError())  # type: ignore[no-untyped-call]  # Twisted has no types
-    assert mark_of(failure) is None
-    failure.request = request  # type: ignore[attr-defined]  # as Scrapy does
-    pages = (request, Response("http://web/", request=request), failure)
-    assert [mark_of(page) for page in pages] == [mark] * 3
-    assert mark_of(Response("http://web/")) is None
-    assert mark_of(Request("http://web/")) is None
-    assert mark_of(None) is None
-
-
 # what it reports
 
 
@@ -157,15 +140,6 @@ def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], B
     final = report.final("finished", "", "", {"a": 1, "b": object()})
     assert final["batches"] == {"acked": 1, "lost": 1, "held": 0}
     assert final["stats"] == {"a": 1}
-
-
-def test_a_part_that_counts_for_nothing_leaves_no_file(tmp_path: Path) -> None:
-    whole, growing = PartFile(tmp_path, "a"), PartFile(tmp_path, "b")
-    whole.close()
-    for part in (whole, growing):
-        part.discard()
-        part.discard()
-    assert list(tmp_path.iterdir()) == []
 
 
 # what it was told
@@ -212,30 +186,6 @@ def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
 
 
 # its filter
-
-
-def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
-    settings = Settings()
-    use_batch_filter(settings)
-    use_batch_filter(settings)  # the add-on may be named, and the middleware as well
-    crawler = get_crawler(Plain, dict(settings.items()))
-    crawler.spider = Plain.from_crawler(crawler)
-    crawler._apply_settings()
-    seen = build_from_crawler(load_object(settings["DUPEFILTER_CLASS"]), crawler)
-    assert isinstance(seen, BatchDupeFilter)
-
-    def of(batch: int) -> Request:
-        return Request("http://web/", meta={BATCH: UnitMark("c", batch, 1, 0, 0)})
-
-    asked = [of(1), of(1), of(2), Request("http://web/"), Request("http://web/")]
-    assert [seen.request_seen(request) for request in asked] == [False, True, False, False, True]
-    crawler.signals.send_catch_log(attempt_over, key=(1, 1))
-    assert [seen.request_seen(request) for request in (of(1), of(2))] == [False, True]
-    seen.close("finished")
-    assert settings["JOBDIR"] is None
-
-
-# news
 
 
 async def test_news_wakes_all_who_wait_and_nobody_later() -> None:

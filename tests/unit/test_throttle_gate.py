@@ -215,15 +215,6 @@ async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> No
         assert [it.pop() for _ in range(20)].count(None) == 6
 
 
-@pytest.mark.parametrize("per_spider", [False, True])
-@pytest.mark.parametrize("per_ip", [False, True])
-async def test_the_four_styles_of_keys(per_spider: bool, per_ip: bool) -> None:
-    async with scene(per_spider=per_spider, per_ip=per_ip, public_ip="10.0.0.1" if per_ip else "") as it:
-        request = Request("http://www.a.co.uk/", meta={"bindaddress": ("127.0.0.2", 0)})
-        wanted = ["s"] * per_spider + ["127.0.0.2"] * per_ip + ["a.co.uk"]
-        assert it.gate._charge(it.gate.queue_key(request)) == "|".join(wanted)
-
-
 async def test_a_permit_is_used_once_next_to_the_downloader() -> None:
     async with scene() as it:
         it.push("a.example")
@@ -413,19 +404,6 @@ async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> Non
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
 
 
-async def test_new_rules_are_heeded_at_the_next_look() -> None:
-    async with scene() as it:
-        it.push(*[SLOW] * 3, FREE, SHUT)
-        await it.said()
-        assert sorted(filter(None, [it.pop(), it.pop(), it.pop()])) == [FREE, SLOW]
-        it.store.version, it.store.next = 2, {}
-        it.store.asked.clear()
-        await it.look()
-        assert [permit.at for permit in it.store.back] == [160.0]
-        assert {ask.domain for asks in it.store.asked for ask in asks} == {SLOW, SHUT}
-        assert it.pop() == SLOW
-
-
 async def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
     """In a broad crawl some site is always slowed down: it costs one question, not one for each domain."""
     async with scene() as it:
@@ -493,24 +471,6 @@ async def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
             it.charging.process_request(request)
 
 
-async def test_what_nobody_waits_for_is_forgotten() -> None:
-    """C5: the memory of many small domains comes back."""
-    async with scene() as it:
-        it.push(*(f"site{number}.example" for number in range(1000)))
-        left = 0
-        while left < 1000:
-            await it.said()
-            while (request := it.queue.pop()) is not None:
-                assert it.charging.process_request(request) is None
-                left += 1
-        await it.turn(60.0)
-        it.gate.queues.sweep(ending=False)
-        assert len(it.queue) == len(it.queue.pqueues) == len(it.queue._lanes) == len(it.gate.queues._queues) == 0
-        assert (
-            len(it.gate.capacity._coming) == len(it.gate.capacity._in_flight) == len(it.gate.queues._alarms._heap) == 0
-        )
-
-
 async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
     """A slow domain, whose next permit was a minute off, loses its limit."""
     async with scene() as it:
@@ -551,28 +511,6 @@ async def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_take
         assert it.pop() is None  # asks now
         await it.said()
         assert it.pop() == FAST
-
-
-async def test_of_many_domains_no_more_is_asked_for_than_can_leave_and_many_are_one_question() -> None:
-    """A broad crawl: permits that lie about while the engine is full would be too old, and cost as much again."""
-    pages = 1000
-    async with scene() as it:
-        active = it.crawler.engine.downloader.active
-        it.push(*(f"site{number}.example" for number in range(pages)))
-        left = 0
-        while left < pages:
-            await it.said()
-            while len(active) < 16 and (request := it.queue.pop()) is not None:
-                assert it.charging.process_request(request) is None
-                active.add(request)
-                left += 1
-            await it.turn(0.01)
-            for _ in range(3):  # answers
-                if active:
-                    active.pop()
-        assert sum(len(asks) for asks in it.store.asked) == pages
-        assert not it.store.back
-        assert len(it.store.asked) < pages / 3
 
 
 async def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:

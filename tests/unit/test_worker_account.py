@@ -33,6 +33,10 @@ def failed(error: Exception) -> Failure:
     return Failure(error)  # type: ignore[no-untyped-call]  # Twisted has no types
 
 
+def http(status: int) -> HttpError:
+    return HttpError(Response("http://web/", status=status))
+
+
 # the account
 
 
@@ -82,24 +86,19 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
-    [(404, "gone"), (410, "gone"), (403, "gone"), (400, "gone"), (408, "failed"), (429, "failed"),
-     (500, "failed"), (301, "failed")],
-)  # fmt: skip
-def test_the_site_says_what_is_gone(status: int, kind: str) -> None:
-    assert judge(failed(HttpError(Response("http://web/", status=status)))) == (kind, f"HTTP {status}")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "judged"),
     [
-        (TimeoutError("too\nlong"), "TimeoutError: too"),
-        (OSError(), "OSError"),
-        (IgnoreRequest("robots"), "IgnoreRequest: robots"),
+        *((http(status), ("gone", f"HTTP {status}")) for status in (404, 410, 403, 400)),
+        *((http(status), ("failed", f"HTTP {status}")) for status in (408, 429, 500, 301)),
+        (TimeoutError("too\nlong"), ("failed", "TimeoutError: too")),
+        (OSError(), ("failed", "OSError")),
+        (IgnoreRequest("robots"), ("failed", "IgnoreRequest: robots")),
     ],
 )
-def test_any_other_error_is_a_failure_in_one_line(error: Exception, reason: str) -> None:
-    assert judge(failed(error)) == ("failed", reason)
+def test_the_site_says_what_is_gone_and_any_other_error_is_a_failure_in_one_line(
+    error: Exception, judged: tuple[str, str]
+) -> None:
+    assert judge(failed(error)) == judged
 
 
 # the middleware
@@ -143,32 +142,27 @@ def account(worker: Worker) -> dict[str, Any]:
     return session_of(worker)._batch.ledger.close()
 
 
-async def _started(worker: Worker) -> list[Request]:
-    async def own() -> AsyncIterator[Request]:
-        pytest.fail("the spider's own start was entered")
-        yield Request("http://own/")
+async def each_of(*outputs: Any) -> AsyncIterator[Any]:
+    for output in outputs:
+        if isinstance(output, Exception):
+            raise output
+        yield output
 
-    return [request async for request in worker.process_start(own())]
+
+def listed(outputs: AsyncIterator[Any]) -> list[Any]:
+    async def collect() -> list[Any]:
+        return [output async for output in outputs]
+
+    found: list[Any] = run(collect())
+    return found
 
 
 def start(worker: Worker) -> list[Request]:
-    found: list[Request] = run(_started(worker))
-    return found
-
-
-async def _through(worker: Worker, response: Response, outputs: list[Any]) -> list[Any]:
-    async def result() -> AsyncIterator[Any]:
-        for output in outputs:
-            if isinstance(output, Exception):
-                raise output
-            yield output
-
-    return [output async for output in worker.process_spider_output(response, result())]
+    return listed(worker.process_start(each_of(AssertionError("the spider's own start was entered"))))
 
 
 def through(worker: Worker, request: Request, *outputs: Any) -> list[Any]:
-    found: list[Any] = run(_through(worker, Response(request.url, request=request), list(outputs)))
-    return found
+    return listed(worker.process_spider_output(Response(request.url, request=request), each_of(*outputs)))
 
 
 def test_the_batch_is_crawled_in_place_of_the_spiders_start() -> None:
@@ -207,56 +201,13 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     assert none.errback
     error = HttpError(Response(URLS[0], status=404))
 
-    async def told() -> list[Any]:
-        assert own.errback
-        return [one async for one in own.errback(failed(error))]
-
-    assert run(told()) == ["handled"]
+    assert listed(own.errback(failed(error))) == ["handled"]
     failure = failed(TimeoutError("slow"))
     assert none.errback(failure) is failure
     worker.process_spider_exception(Response(own.url, request=own), error)
     closed = account(worker)
     assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
-
-
-def test_what_a_page_leads_to_is_crawled_and_is_not_taken_for_the_page() -> None:
-    worker = worker_of()
-    first = start(worker)[0]
-    (more,) = through(worker, first, Request("http://web/more", meta=dict(first.meta)))
-    mark = mark_of(more)
-    assert mark is not None
-    assert (mark.position, mark.source) == (None, 0)
-    with pytest.raises(ValueError, match="deeper"):
-        through(worker, more, ValueError("deeper"))
-    assert account(worker)["done"] == 1
-
-
-def test_links_that_rules_follow_belong_to_the_producer() -> None:
-    worker = worker_of([{"url": URLS[0], "rule": 1}], Ruled)
-    spider = worker._crawler.spider
-    assert isinstance(spider, Ruled)
-    followed = Request("http://web/next", callback=spider._callback, meta={"rule": 0})
-    own = Request("http://web/more", callback=spider.parse_item)
-    assert through(worker, start(worker)[0], followed, own) == [own]
-
-
-def test_a_page_that_is_another_ones_page_is_told() -> None:
-    worker = worker_of()
-    requests = start(worker)
-    session_of(worker).tracker._dropped(requests[1])
-    session_of(worker).tracker._dropped(Request("http://web/more"))
-    assert account(worker)["gone"][0]["reason"] == "the same page as another request of this batch"
-
-
-def test_a_redirect_that_is_filtered_is_told_with_where_it_led(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = worker_of()
-    first = start(worker)[0]
-    monkeypatch.setattr(worker._crawler, "get_downloader_middleware", lambda _: None)
-    tracker = session_of(worker).tracker
-    tracker._scheduled(first)
-    tracker._scheduled(first.replace(url="http://else/", meta={**first.meta, "redirect_urls": [first.url]}))
-    assert "redirected to http://else/" in account(worker)["gone"][0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -299,12 +250,9 @@ def test_a_batch_that_is_none_is_a_problem_in_words_and_no_request_is_made(batch
 # the files, at the end
 
 
-def settings_in(folder: Path) -> dict[str, Any]:
-    return {"LOG_FILE": str(folder / "logs/p/plain/c.b1.a1.log")}
-
-
 def opened(folder: Path, **options: Any) -> Worker:
-    return worker_of(job=options.pop("job", {}), **{**settings_in(folder), **options})
+    log = str(folder / "logs/p/plain/c.b1.a1.log")
+    return worker_of(job=options.pop("job", {}), LOG_FILE=log, **options)
 
 
 def ended(worker: Worker, folder: Path, reason: str = "finished") -> Any:
@@ -331,40 +279,27 @@ def test_a_batch_that_came_too_late_makes_no_request(tmp_path: Path) -> None:
     assert "too late" in refusal(report, 3, feed=False)
 
 
-def test_an_item_without_json_form_fails_its_url_and_the_other_items_stay(tmp_path: Path) -> None:
-    worker = opened(tmp_path)
-    for number, request in enumerate(start(worker)):
-        (item,) = through(worker, request, {"a": object() if number == 1 else number})
-        session_of(worker).tracker._item(item, Response(request.url, request=request))
-    report = ended(worker, tmp_path)
-    assert refusal(report, 3, feed=False) == ""
-    assert [url for url, _ in report.failed] == [URLS[1]]
-    assert "cannot be written as JSON" in report.failed[0][1]
-    assert (report.items, report.done) == (2, 2)
-
-
 def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: Path) -> None:
     worker = opened(tmp_path)
     session_of(worker).tracker._item({"a": object()}, Response("http://web/more", request=Request("http://web/more")))
     assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
 
 
-@pytest.mark.parametrize(("reason", "kind"), [("closespider_itemcount", "gone"), ("closespider_errorcount", "failed")])
-def test_a_batch_that_the_settings_end_is_done_and_lists_what_was_not_made(
-    tmp_path: Path, reason: str, kind: str
+@pytest.mark.parametrize(
+    ("reason", "refused", "kind", "why"),
+    [
+        ("closespider_itemcount", "", "gone", "CLOSESPIDER_ITEMCOUNT"),
+        ("closespider_errorcount", "", "failed", "CLOSESPIDER_ERRORCOUNT"),
+        ("shutdown", "the worker ended early (shutdown)", "unended", "nothing was heard of it"),
+    ],
+)
+def test_a_batch_that_the_settings_end_is_done_and_an_interrupted_one_is_not(
+    tmp_path: Path, reason: str, refused: str, kind: str, why: str
 ) -> None:
-    worker = opened(tmp_path)
-    report = ended(worker, tmp_path, reason)
-    assert refusal(report, 3, feed=False) == ""
+    report = ended(opened(tmp_path), tmp_path, reason)
+    assert refusal(report, 3, feed=False) == refused
     assert [url for url, _ in getattr(report, kind)] == URLS
-    assert reason.upper() in getattr(report, kind)[0][1]
-
-
-def test_an_interrupted_batch_is_not_accepted_and_lists_what_did_not_end(tmp_path: Path) -> None:
-    worker = opened(tmp_path)
-    report = ended(worker, tmp_path, "shutdown")
-    assert "ended early (shutdown)" in refusal(report, 3, feed=False)
-    assert [url for url, _ in report.unended] == URLS
+    assert why in getattr(report, kind)[0][1]
 
 
 def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
