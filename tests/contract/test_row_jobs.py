@@ -6,7 +6,7 @@ On nodes in memory; what a job does with its arguments is seen with real ones.
 import asyncio
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,8 +38,10 @@ def begin(where: Path | str, *words: str) -> None:
         add(store, *words)
 
 
-async def add_later(b: Bench, *words: str) -> None:
-    add(b.store, *words)
+def rows_on(folder: Path, *nodes: ModelNode, most: int = 0, where: str = "") -> AbstractAsyncContextManager[Bench]:
+    """The rows of the frontier as jobs on these nodes, at most so many at one time."""
+    limits = replace(QUICK, max_jobs=most) if most else QUICK
+    return sending(folder, *nodes, limits=limits, producer="", spec=SPEC, where=where)
 
 
 def running(*nodes: ModelNode) -> list[str]:
@@ -59,7 +61,7 @@ def finish(node: ModelNode, word: str) -> None:
 async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c")
-    async with sending(tmp_path, one, limits=replace(QUICK, max_jobs=2), producer="", spec=SPEC) as b:
+    async with rows_on(tmp_path, one, most=2) as b:
         await until(lambda: len(one.jobs) == 2, "two jobs")
         assert running(one) == ["a", "b"]
         job = one.jobs[f"{CRAWL}.b1.a1"]
@@ -67,7 +69,7 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         assert job.told["row"] == '{"word": "a"}'
         finish(one, "a")
         await until(lambda: running(one) == ["b", "c"], "the next one")
-        await add_later(b, "d")
+        add(b.store, "d")
         finish(one, "b")
         finish(one, "c")
         await until(lambda: running(one) == ["d"], "the one that came later")
@@ -83,7 +85,7 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
     one = model("one", slots=1)
     one.edit = lambda report: report.update(problem="its start failed") if report["row"] == '{"word": "bad"}' else None
     begin(tmp_path, "bad", "good")
-    async with sending(tmp_path, one, producer="", spec=SPEC) as b:
+    async with rows_on(tmp_path, one) as b:
         await until(lambda: b.states() == ["dead", "done"], "both have ended")
         assert b.store.batch(CRAWL, 1).reason == "its start failed"
         assert len(b.attempts(1)) == QUICK.max_attempts
@@ -95,7 +97,7 @@ async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_le
 async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_all(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
     begin(tmp_path, *(f"w{number}" for number in range(100)))
-    async with sending(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
+    async with rows_on(tmp_path, one, most=1) as b:
         await until(lambda: running(one), "the first job")
         add(b.store, "urgent", priority=5)
         while running(one) != ["urgent"]:
@@ -108,7 +110,7 @@ async def test_a_row_of_a_higher_priority_waits_for_those_at_hand_and_not_for_al
 async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(tmp_path: Path) -> None:
     one = model("one")
     begin(tmp_path, "a")
-    async with sending(tmp_path, one, producer="", spec=SPEC) as b:
+    async with rows_on(tmp_path, one) as b:
         b.store.register_producer(CRAWL, "me", -1)
         await b.ended()
         assert (b.scheduler.incomplete, b.states(), "me" in b.scheduler.stopped) == (True, ["done"], True)
@@ -138,8 +140,7 @@ async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_o
     models = (model(name, slots=9, quick=False) for name in ("one", "two"))
     nodes = [Working(name=one.name, node=one.node, slots=9, quick=False, counters=counters) for one in models]
     begin(where, *words)
-    limits = replace(QUICK, max_jobs=4)
-    async with sending(tmp_path, *nodes, limits=limits, producer="", spec=SPEC, where=where) as b:
+    async with rows_on(tmp_path, *nodes, most=4, where=where) as b:
         b.store.sign_off(CRAWL, "me")
         await asyncio.wait_for(b.scheduler.ended(), 120)
         assert (b.scheduler.stopped, b.scheduler.counters.done) == ("", 1_000)
@@ -151,8 +152,7 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
     one = model("one", slots=9, quick=False)
     begin(where, *(f"w{number}" for number in range(2_000)))
     read: list[int] = []
-    limits = replace(QUICK, max_jobs=4)
-    async with sending(tmp_path, one, limits=limits, producer="", spec=SPEC, where=where) as b:
+    async with rows_on(tmp_path, one, most=4, where=where) as b:
         read_by = b.scheduler.store.store
         peek = read_by.peek
 
@@ -180,14 +180,13 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
 async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_beside_them(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
-    limits = replace(QUICK, max_jobs=2)
-    async with sending(tmp_path, one, limits=limits, producer="", spec=SPEC) as before:
+    async with rows_on(tmp_path, one, most=2) as before:
         await until(lambda: running(one) == ["a", "b"], "two jobs")
         finish(one, "a")
         await until(lambda: running(one) == ["b", "c"], "the third")
         await until(lambda: before.scheduler.counters.done == 1, "the first is home")
         await before.scheduler.stop("it is stopped")
-    async with sending(tmp_path, one, limits=limits, producer="", spec=SPEC) as after:
+    async with rows_on(tmp_path, one, most=2) as after:
         counters = after.scheduler.counters
         assert (counters.done, counters.sent, sorted(after.scheduler.state.open)[:2]) == (1, 3, [2, 3])
         finish(one, "b")
@@ -203,7 +202,7 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
 async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_nothing(tmp_path: Path) -> None:
     one = model("one", slots=9, quick=False)
     begin(tmp_path, "a", "b", "c", "d")
-    async with sending(tmp_path, one, limits=replace(QUICK, max_jobs=1), producer="", spec=SPEC) as b:
+    async with rows_on(tmp_path, one, most=1) as b:
         await until(lambda: running(one) == ["a"], "the first job")
         b.store.drop_batch(CRAWL, 2, forget=True)
         payload = b.store.payload(CRAWL, 3)

@@ -40,12 +40,13 @@ class Away:
 
 
 class Worker:
-    """The leases of a worker, and what it was told of them."""
+    """The leases of a worker on these batches, and what it was told of them."""
 
-    def __init__(self, store: Any, seconds: float, **options: Any) -> None:
+    def __init__(self, store: Any, seconds: float, batches: tuple[int, ...], **options: Any) -> None:
         self.lost: list[tuple[int, int, LeaseLoss]] = []
         self.leases = LeaseRenewer(store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options)
-        self._clock = options.get("clock")
+        for number in batches:
+            self.leases.hold(number, 1, self.leases._clock())
 
     def _lost(self, held: Any, loss: LeaseLoss) -> None:
         self.lost.append((held.batch, held.attempt, loss))
@@ -54,20 +55,18 @@ class Worker:
         """As `start`, but for the loop, which the test turns."""
         self.leases._thread.start()
 
-    def turn_until(self, condition: Callable[[], object], what: str) -> None:
-        def look() -> object:
+    def renew(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.leases.renew()
             self.leases.turn()
-            return condition()
-
-        wait_for(look, 20, what)
 
 
 @pytest.fixture
 def worker(opened: Callable[[], Store]) -> Iterator[Callable[..., Worker]]:
     made: list[Worker] = []
 
-    def make(seconds: float = SHORT, **options: Any) -> Worker:
-        made.append(Worker(options.pop("store", None) or opened(), seconds, **options))
+    def make(seconds: float = SHORT, *, batches: tuple[int, ...] = (1,), **options: Any) -> Worker:
+        made.append(Worker(options.pop("store", None) or opened(), seconds, batches, **options))
         return made[-1]
 
     yield make
@@ -89,9 +88,13 @@ def out(store: Store) -> Store:
 def test_a_lease_lives_as_long_as_the_loop_turns(out: Store, worker: Callable[..., Worker]) -> None:
     one = worker()
     began = one.leases._clock()
-    one.leases.hold(1, 1, began)
     one.run()
-    one.turn_until(lambda: one.leases._clock() > began + 2 * SHORT, "the time of two leases")
+
+    def passed() -> bool:
+        one.leases.turn()
+        return one.leases._clock() > began + 2 * SHORT
+
+    wait_for(passed, 20, "the time of two leases")
     assert one.leases.holds(1, 1)
     assert one.lost == []
     assert not out.lease("c", 1, 1, "you", 60.0)
@@ -99,7 +102,6 @@ def test_a_lease_lives_as_long_as_the_loop_turns(out: Store, worker: Callable[..
 
 def test_a_loop_that_stands_still_lets_others_have_the_work(out: Store, worker: Callable[..., Worker]) -> None:
     one = worker()
-    one.leases.hold(1, 1, one.leases._clock())
     one.run()
     wait_for(lambda: out.expired("c"), 20, "the lease's end")
     assert out.lease("c", 1, 1, "you", 60.0)
@@ -107,9 +109,8 @@ def test_a_loop_that_stands_still_lets_others_have_the_work(out: Store, worker: 
     assert one.lost == [(1, 1, LeaseLoss.TAKEN)]
 
 
-def test_who_stood_still_and_was_not_replaced_goes_on(out: Store, worker: Callable[..., Worker]) -> None:
+def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(out: Store, worker: Callable[..., Worker]) -> None:
     one = worker()
-    one.leases.hold(1, 1, one.leases._clock())
     one.run()
     wait_for(lambda: out.expired("c"), 20, "the lease's end")
     one.leases.turn()
@@ -117,30 +118,16 @@ def test_who_stood_still_and_was_not_replaced_goes_on(out: Store, worker: Callab
     assert out.expired("c") == []
 
 
-def test_an_attempt_that_was_given_up_is_told_once(out: Store, worker: Callable[..., Worker]) -> None:
-    one = worker(60.0)
-    one.leases.hold(1, 1, one.leases._clock())
-    fail(out)
-    one.leases.renew()
-    one.leases.turn()
-    one.leases.renew()
-    one.leases.turn()
-    assert one.lost == [(1, 1, LeaseLoss.TAKEN)]
-
-
-def test_each_lease_is_lost_alone(store: Store, worker: Callable[..., Worker]) -> None:
+def test_each_lease_is_lost_alone_and_once(store: Store, worker: Callable[..., Worker]) -> None:
     for number in (1, 2, 3):
         seal(store)
         store.open_attempt("c", attempt(batch=number))
         assert store.lease("c", number, 1, "w", 60.0)
-    one = worker(60.0)
-    for number in (1, 2, 3):
-        one.leases.hold(number, 1, one.leases._clock())
+    one = worker(60.0, batches=(1, 2, 3))
     fail(store, batch=2)
     fail(store, batch=3)
     one.leases.release(3, 1)
-    one.leases.renew()
-    one.leases.turn()
+    one.renew(2)
     assert one.lost == [(2, 1, LeaseLoss.TAKEN)]
     assert one.leases.holds(1, 1)
 
@@ -153,44 +140,29 @@ class TestAway:
     def clock(self) -> Clock:
         return Clock()
 
-    def turns(self, one: Worker, clock: Clock, seconds: int) -> None:
-        for _ in range(seconds):
+    @pytest.mark.parametrize("patient", [False, True])
+    def test_is_waited_for_as_long_as_the_lease_lasts_or_for_ever_and_complained_of_once(
+        self, worker: Callable[..., Worker], clock: Clock, caplog: pytest.LogCaptureFixture, *, patient: bool
+    ) -> None:
+        one = worker(60.0, store=Away(), clock=clock, patient=patient)
+        losses = []
+        for _ in range(200):
             clock.now += 1.0
-            one.leases.renew()
-            one.leases.turn()
-
-    def test_is_waited_for_as_long_as_the_lease_lasts(self, worker: Callable[..., Worker], clock: Clock) -> None:
-        one = worker(60.0, store=Away(), clock=clock)
-        one.leases.hold(1, 1, clock.now)
-        self.turns(one, clock, 59)
-        assert one.lost == []
-        self.turns(one, clock, 1)
-        assert one.lost == [(1, 1, LeaseLoss.AWAY)]
-
-    def test_is_no_loss_to_the_patient(self, worker: Callable[..., Worker], clock: Clock) -> None:
-        one = worker(60.0, store=Away(), clock=clock, patient=True)
-        one.leases.hold(1, 1, clock.now)
-        self.turns(one, clock, 200)
-        assert one.lost == []
+            one.renew()
+            losses.append(len(one.lost))
+        assert losses == [0] * (200 if patient else 59) + [1] * (0 if patient else 141)
+        assert one.lost == ([] if patient else [(1, 1, LeaseLoss.AWAY)])
+        assert caplog.text.count("leases cannot be renewed for now") == 1
 
     @pytest.mark.parametrize(("stood", "lost"), [(59.0, []), (61.0, [(1, 1, LeaseLoss.LATE)])])
-    def test_nobody_can_tell_who_stood_still_that_it_was_not_replaced(
+    def test_does_not_say_that_a_worker_which_stood_still_was_not_replaced(
         self, worker: Callable[..., Worker], clock: Clock, stood: float, lost: list[Any]
     ) -> None:
         one = worker(60.0, store=Away(), clock=clock, patient=True)
         one.run()
-        one.leases.hold(1, 1, clock.now)
         clock.now += stood
         one.leases.turn()
         assert one.lost == lost
-
-    def test_is_complained_of_once(
-        self, worker: Callable[..., Worker], clock: Clock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        one = worker(60.0, store=Away(), clock=clock, patient=True)
-        one.leases.hold(1, 1, clock.now)
-        self.turns(one, clock, 10)
-        assert caplog.text.count("leases cannot be renewed for now") == 1
 
 
 def test_a_worker_that_is_stopped_while_it_writes_is_improbable(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
         spider_method(crawler, "B")
 
 
-# its filter
+# news
 
 
 async def test_news_wakes_all_who_wait_and_nobody_later() -> None:

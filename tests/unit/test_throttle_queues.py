@@ -33,14 +33,9 @@ def line(waiting: int = 100, pages: int | None = None) -> DomainQueue:
 
 def test_at_first_two_are_asked_for_since_two_tell_how_far_they_lie_apart() -> None:
     it = line()
-    assert it.missing(0.0, 9) == 2
+    assert [it.missing(0.0, 9), line(1).missing(0.0, 9), line(0).missing(0.0, 9)] == [2, 1, 0]
     it.receive(given(1.0, 1.5), ours, 0.9)
     assert it.spacing == pytest.approx(0.5)
-
-
-def test_no_more_are_asked_for_than_requests_wait() -> None:
-    assert line(1).missing(0.0, 9) == 1
-    assert line(0).missing(0.0, 9) == 0
 
 
 @pytest.mark.parametrize(("spacing", "ahead"), [(1.0, 1), (AHEAD / 4, 5), (AHEAD / 100, MOST_AHEAD), (0.0, MOST_AHEAD)])
@@ -80,17 +75,12 @@ def test_where_nothing_can_leave_nothing_is_taken_ahead() -> None:
     assert not it.cramped
 
 
-def test_what_no_request_waits_for_is_given_up() -> None:
+def test_what_no_request_waits_for_or_new_rules_may_change_is_given_up() -> None:
     it = line(3)
     it.receive(given(1.0, 2.0, 3.0), ours, 0.0)
-    it.waiting = 1
-    assert sorted(permit.at for permit in it.take_surplus()) == [2.0, 3.0]
-
-
-def test_new_rules_take_what_lies_ahead() -> None:
-    it = line()
-    it.receive(given(1.0, 2.0, 3.0), ours, 0.0)
-    assert [permit.at for permit in it.withdraw(1.5)] == [2.0, 3.0]
+    it.waiting = 2
+    assert [permit.at for permit in it.take_surplus()] == [3.0]
+    assert [permit.at for permit in it.withdraw(1.5)] == [2.0]
     assert it.missing(1.5, 9) == 1  # the one that is due is still good, and two are wanted
 
 
@@ -164,74 +154,47 @@ def places(of_engine: int, a_second: int = 0, clock: Clock | None = None) -> Dow
     return it
 
 
-def test_at_first_there_are_as_many_as_the_engine_has_room_for_and_few_at_once() -> None:
-    assert [places(room).quota(0) for room in (-1, 0, 1, 8, 100)] == [0, 0, 1, 8, FEW]
-    assert [places(8).quota(open_now) for open_now in (7, 8, 9)] == [1, 0, 0]
-
-
-def test_as_many_as_leave_in_a_tenth_of_a_second_are_asked_for_ahead() -> None:
-    assert places(0, a_second=300).quota(0) == 30
-    assert places(5, a_second=300).quota(5) == 25
-    assert places(100, a_second=300).quota(0) == 30
+@pytest.mark.parametrize(
+    ("room", "a_second", "open_now", "quota"),
+    [
+        *((room, 0, 0, few) for room, few in ((-1, 0), (0, 0), (1, 1), (8, 8), (100, FEW))),  # as the engine has room
+        *((8, 0, open_now, quota) for open_now, quota in ((7, 1), (8, 0), (9, 0))),
+        (0, 300, 0, 30), (5, 300, 5, 25), (100, 300, 0, 30),  # as many as leave in a tenth of a second
+        (0, 300, 20, TOGETHER), (0, 300, 21, 0),  # a busy engine asks for many at once,
+        (25, 300, 24, 6),  # but not where it would have nothing to do
+        (0, 9, 0, 0), (0, 10, 0, 1),  # where hardly anything leaves, nothing is asked for ahead
+    ],
+)  # fmt: skip
+def test_how_many_permits_are_asked_for(room: int, a_second: int, open_now: int, quota: int) -> None:
+    assert places(room, a_second=a_second).quota(open_now) == quota
 
 
 def test_the_longer_an_answer_takes_the_more_are_asked_for_ahead() -> None:
     """Or a store that is far away would set the pace: each question has to bring more than leave until its answer."""
-    it = places(0, a_second=300)
-    wanted = {0.0: 30, 0.2: 90, 60.0: 330}
-    for seconds, ahead in wanted.items():
-        it.took(seconds)
-        assert it.quota(0) == ahead
-
-
-def test_a_busy_engine_asks_for_many_at_once() -> None:
-    assert [places(0, a_second=300).quota(open_now) for open_now in (20, 21)] == [TOGETHER, 0]
-    assert places(25, a_second=300).quota(24) == 6  # but not where it would have nothing to do
-
-
-def test_where_hardly_anything_leaves_nothing_is_asked_for_ahead() -> None:
-    assert places(0, a_second=9).quota(0) == 0
-    assert places(0, a_second=10).quota(0) == 1
-
-
-def test_what_left_long_ago_counts_no_more() -> None:
     clock = Clock()
     it = places(0, a_second=300, clock=clock)
-    assert it.quota(0) == 30
-    clock.now = 2.0
+    for seconds, ahead in {0.0: 30, 0.2: 90, 60.0: 330}.items():
+        it.took(seconds)
+        assert it.quota(0) == ahead
+    clock.now = 2.0  # what left long ago counts no more
     assert it.quota(0) == 0
 
 
-def test_before_the_first_answer_no_moment_comes() -> None:
-    assert ClockOffset().ours(1.0) == math.inf
-
-
-def test_the_quickest_answer_counts() -> None:
-    moments = ClockOffset()
-    for received, said in ((10.05, 1000.0), (10.51, 1000.5), (11.04, 1001.0)):
-        moments.saw(received, said)
-    assert moments.ours(1002.0) == pytest.approx(12.01)
-    assert moments.stores(12.01) == pytest.approx(1002.0)
-
-
-def test_a_clock_that_was_set_back_makes_nothing_early() -> None:
-    moments = ClockOffset()
-    moments.saw(10.0, 1000.0)
-    moments.saw(11.0, 900.0)
-    assert moments.ours(901.0) == pytest.approx(12.0)
-
-
-def test_a_clock_that_was_set_forward_is_followed_at_once() -> None:
-    moments = ClockOffset()
-    moments.saw(10.0, 1000.0)
-    moments.saw(11.0, 1100.0)
-    assert moments.ours(1101.0) == pytest.approx(12.0)
-
-
-def test_an_old_comparison_is_forgotten() -> None:
-    """Else two clocks that drift apart would be taken for one that was once close."""
-    moments = ClockOffset()
-    moments.saw(10.0, 1000.0)
-    for step in range(1, 4):
-        moments.saw(10.0 + step * 1.1 * FRESH + 0.05, 1000.0 + step * 1.1 * FRESH)
-    assert moments.ours(0.0) == pytest.approx(10.05 - 1000.0)
+@pytest.mark.parametrize(
+    ("seen", "moment", "by_ours"),
+    [
+        ([], 1.0, math.inf),
+        ([(10.05, 1000.0), (10.51, 1000.5), (11.04, 1001.0)], 1002.0, 12.01),
+        ([(10.0, 1000.0), (11.0, 900.0)], 901.0, 12.0),
+        ([(10.0, 1000.0), (11.0, 1100.0)], 1101.0, 12.0),
+        ([(10.0, 1000.0), *((10.05 + at * FRESH, 1000.0 + at * FRESH) for at in (1.1, 2.2, 3.3))], 0.0, 10.05 - 1000.0),
+    ],
+    ids=["before the first answer no moment comes", "the quickest answer counts", "set back, it makes nothing early",
+         "set forward, it is followed at once", "an old comparison is forgotten, as clocks drift apart"],
+)  # fmt: skip
+def test_the_stores_clock(seen: list[tuple[float, float]], moment: float, by_ours: float) -> None:
+    clocks = ClockOffset()
+    for received, said in seen:
+        clocks.saw(received, said)
+    assert clocks.ours(moment) == pytest.approx(by_ours)
+    assert math.isinf(by_ours) or clocks.stores(by_ours) == pytest.approx(moment)
