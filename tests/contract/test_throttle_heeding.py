@@ -1,16 +1,13 @@
 """Rules that come and go in a store, and the queue of a process that has said nothing of the throttle."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rig.gates import FakeCrawler, as_any
 from scrapy import Request
-from scrapy.settings import Settings
-from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue, PickleLifoDiskQueue
 from scrapyd_dist.middlewares.codec import AGAIN
 from scrapyd_dist.middlewares.throttle.gate import Gate
@@ -18,7 +15,6 @@ from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQu
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 from twisted.internet.defer import Deferred
-from w3lib.url import safe_url_string
 
 from scrapyd_dist.store import Store
 from scrapyd_dist.throttle.permits import ALL, Rule
@@ -26,31 +22,16 @@ from scrapyd_dist.throttle.permits import ALL, Rule
 RULED, OTHER = "http://ruled.example/", "http://other.example/"
 
 
-class Crawler:
-    """What gate and queue see of a crawler."""
-
-    def __init__(self) -> None:
-        self.settings, self.signals = Settings({"DISTRIBUTED_ENABLED": False}), SignalManager(self)
-        self.stats, self.spider = SimpleNamespace(inc_value=lambda *_: None), SimpleNamespace(name="s")
-        downloader = SimpleNamespace(
-            slots={}, active=set(), total_concurrency=16, domain_concurrency=8, per_slot_settings={}, _delay=0.0,
-            get_slot_key=lambda request: safe_url_string(request.url).split("/")[2],
-        )  # fmt: skip
-        slot = SimpleNamespace(nextcall=SimpleNamespace(schedule=lambda: None), closing=None, inprogress=set())
-        self.engine = SimpleNamespace(downloader=downloader, _slot=slot)
-
-
 class Scene:
     """A process whose store is this one."""
 
     def __init__(self, store: Store, kind: type[HeedingQueue] = HeedingQueue, folder: str = "") -> None:
-        self.store, self.crawler = store, Crawler()
-        known: Any = self.crawler
-        self.gate = Gate(known, ThrottleOptions(heeds=True))
-        Gate._all[known] = self.gate
+        self.crawler = as_any(FakeCrawler())
+        self.gate = Gate(self.crawler, ThrottleOptions(heeds=True))
+        Gate._all[self.crawler] = self.gate
         self.gate.open(store)
         lasting: Any = PickleLifoDiskQueue if folder else LifoMemoryQueue
-        self.queue = kind(known, lasting, folder, start_queue_cls=None if folder else FifoMemoryQueue)
+        self.queue = kind(self.crawler, lasting, folder, start_queue_cls=None if folder else FifoMemoryQueue)
 
     async def look(self) -> None:
         """Until the gate knows the rules as they are now."""
@@ -75,89 +56,63 @@ class Scene:
             self.queue.push(Request(url))
 
 
-@pytest.fixture
-def turn() -> Callable[[Coroutine[Any, Any, None]], None]:
-    def run(test: Coroutine[Any, Any, None]) -> None:
-        async def in_time() -> None:
-            await asyncio.wait_for(test, 30)
+@pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])
+async def test_a_rule_that_comes_is_heeded_and_asks_nothing_for_others(kind: type[HeedingQueue], store: Store) -> None:
+    it = Scene(store, kind)
+    it.push(RULED + "1", RULED + "2", RULED + "3", OTHER + "1")
+    await it.look()
+    assert not it.gate.awake
+    first = it.queue.pop()
+    assert first is not None
+    store.change_rules({"ruled.example": Rule(paused=True)})
+    await it.look()
+    assert it.gate.awake
+    left = await it.popped(until=4 - 1 - (2 if first.url.startswith(RULED) else 3))
+    assert all(url.startswith(OTHER) for url in left)
+    await asyncio.sleep(0.05)
+    assert it.queue.pop() is None
+    assert len(it.queue) == 3 - first.url.startswith(RULED)
+    assert [state.domain for state in store.domain_states()] == []
+    store.change_rules({"ruled.example": None})
+    await it.look()
+    rest = await it.popped(until=len(it.queue))
+    assert {first.url, *left, *rest} == {RULED + "1", RULED + "2", RULED + "3", OTHER + "1"}
 
-        with ThreadPoolExecutor(1) as pool:  # the tests' own thread has a loop already
-            pool.submit(lambda: asyncio.run(in_time())).result()
 
-    return run
+async def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filter(store: Store) -> None:
+    it = Scene(store)
+    waiting, other, asking = Request(RULED), Request(OTHER), Request(RULED + "page")
+    pairs: list[tuple[Request, Deferred[Any]]] = [(waiting, Deferred()), (other, Deferred())]
+    came: list[Request] = []
+    for _, answer in pairs:
+        answer.addCallback(came.append)
+    slot: Any = SimpleNamespace(
+        queue=list(pairs), active=set(), delay=0.0, concurrency=8, free_transfer_slots=lambda: 8
+    )
+    it.crawler.engine.downloader.slots["ruled.example"] = slot
+    it.crawler.engine._slot.inprogress.add(asking)
+    await it.look()
+    store.change_rules({ALL: Rule(hits=1, window=60.0), "other.example": Rule(paused=True)})
+    store.change_rules({ALL: None, "other.example": None, "ruled.example": Rule(paused=True)})
+    await it.look()
+    assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [(RULED, False, True)]
+    assert slot.queue == [pairs[1]]
+    charging = PermitMiddleware(it.gate)
+    back = charging.process_request(asking)
+    assert isinstance(back, Request)
+    assert (back.url, back.dont_filter) == (RULED + "page", True)
 
 
 @pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])
-def test_a_rule_that_comes_is_heeded_and_asks_nothing_for_others(
-    kind: type[HeedingQueue], store: Store, turn: Callable[[Coroutine[Any, Any, None]], None]
+async def test_files_of_a_woken_queue_are_those_of_scrapys_own(
+    kind: type[HeedingQueue], store: Store, tmp_path: Path
 ) -> None:
-    async def test() -> None:
-        it = Scene(store, kind)
-        it.push(RULED + "1", RULED + "2", RULED + "3", OTHER + "1")
-        await it.look()
-        assert not it.gate.awake
-        first = it.queue.pop()
-        assert first is not None
-        store.change_rules({"ruled.example": Rule(paused=True)})
-        await it.look()
-        assert it.gate.awake
-        left = await it.popped(until=4 - 1 - (2 if first.url.startswith(RULED) else 3))
-        assert all(url.startswith(OTHER) for url in left)
-        await asyncio.sleep(0.05)
-        assert it.queue.pop() is None
-        assert len(it.queue) == 3 - first.url.startswith(RULED)
-        assert [state.domain for state in store.domain_states()] == []
-        store.change_rules({"ruled.example": None})
-        await it.look()
-        rest = await it.popped(until=len(it.queue))
-        assert {first.url, *left, *rest} == {RULED + "1", RULED + "2", RULED + "3", OTHER + "1"}
-
-    turn(test())
-
-
-def test_what_was_in_the_downloader_goes_back_and_keeps_its_duplicate_filter(
-    store: Store, turn: Callable[[Coroutine[Any, Any, None]], None]
-) -> None:
-    async def test() -> None:
-        it = Scene(store)
-        waiting, other, asking = Request(RULED), Request(OTHER), Request(RULED + "page")
-        pairs: list[tuple[Request, Deferred[Any]]] = [(waiting, Deferred()), (other, Deferred())]
-        came: list[Request] = []
-        for _, answer in pairs:
-            answer.addCallback(came.append)
-        slot: Any = SimpleNamespace(
-            queue=list(pairs), active=set(), delay=0.0, concurrency=8, free_transfer_slots=lambda: 8
-        )
-        it.crawler.engine.downloader.slots["ruled.example"] = slot
-        it.crawler.engine._slot.inprogress.add(asking)
-        await it.look()
-        store.change_rules({ALL: Rule(hits=1, window=60.0), "other.example": Rule(paused=True)})
-        store.change_rules({ALL: None, "other.example": None, "ruled.example": Rule(paused=True)})
-        await it.look()
-        assert [(request.url, request.meta[AGAIN], request.dont_filter) for request in came] == [(RULED, False, True)]
-        assert slot.queue == [pairs[1]]
-        charging = PermitMiddleware(it.gate)
-        back = charging.process_request(asking)
-        assert isinstance(back, Request)
-        assert (back.url, back.dont_filter) == (RULED + "page", True)
-
-    turn(test())
-
-
-@pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])
-def test_files_of_a_queue_that_was_woken_are_those_of_scrapys_own(
-    kind: type[HeedingQueue], store: Store, tmp_path: Path, turn: Callable[[Coroutine[Any, Any, None]], None]
-) -> None:
-    async def test() -> None:
-        it = Scene(store, kind, str(tmp_path / "jobs"))
-        it.push(RULED + "1", RULED + "2")
-        store.change_rules({ALL: Rule(paused=True)})
-        await it.look()
-        it.push(RULED + "3")
-        state = it.queue.close()
-        crawler: Any = Crawler()
-        again = kind.own(crawler, PickleLifoDiskQueue, str(tmp_path / "jobs"), state)
-        assert len(again) == 3
-        assert {again.pop().url for _ in range(3)} == {RULED + "1", RULED + "2", RULED + "3"}
-
-    turn(test())
+    it = Scene(store, kind, str(tmp_path / "jobs"))
+    it.push(RULED + "1", RULED + "2")
+    store.change_rules({ALL: Rule(paused=True)})
+    await it.look()
+    it.push(RULED + "3")
+    state = it.queue.close()
+    again = kind.own(as_any(FakeCrawler()), PickleLifoDiskQueue, str(tmp_path / "jobs"), state)
+    assert len(again) == 3
+    assert {again.pop().url for _ in range(3)} == {RULED + "1", RULED + "2", RULED + "3"}

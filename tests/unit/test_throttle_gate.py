@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
+from rig.gates import FakeCrawler, as_any
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
-from scrapy.settings import Settings
-from scrapy.signalmanager import SignalManager
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle import gate, throttle_client
@@ -44,14 +42,12 @@ class FakeStore:
     """Gives permits at even distances, and keeps what was said."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.version, self.away, self.looks = 1, False, 0
+        self.clock, self.version, self.away, self.closed = clock, 1, False, False
         self.changed = frozenset({ALL})  #: since the version before
         self.asked: list[list[PermitRequest]] = []
         self.back: list[Permit] = []
         self.news: list[SiteNews] = []
         self.next: dict[str, float] = {}
-        self.closed = False
 
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
         if self.away:
@@ -77,7 +73,6 @@ class FakeStore:
         if self.away:
             raise StoreError("it is away.")
         self.news += news
-        self.looks += 1
         return DomainLook(version=self.version, changed=self._since(known))
 
     def _since(self, known: int | None) -> frozenset[str]:
@@ -85,37 +80,6 @@ class FakeStore:
 
     def close(self) -> None:
         self.closed = True
-
-
-class FakeCrawler:
-    """What the gate and the queue see of a crawler."""
-
-    def __init__(self) -> None:
-        self.settings, self.signals = (
-            Settings({"DISTRIBUTED_ENABLED": False, "DISTRIBUTED_CRAWL": "c"}),
-            SignalManager(self),
-        )
-        self.counts: dict[str, float] = {}
-        self.stats = SimpleNamespace(inc_value=self._count)
-        self.spider = SimpleNamespace(name="s")
-        downloader = SimpleNamespace(
-            slots={}, active=set(), total_concurrency=16, domain_concurrency=8, per_slot_settings={}, _delay=0.0,
-            get_slot_key=lambda request: urlsplit(request.url).hostname or "",
-        )  # fmt: skip
-        self.woken = 0
-        nextcall = SimpleNamespace(schedule=self._wake)
-        self.engine = SimpleNamespace(downloader=downloader, _slot=SimpleNamespace(nextcall=nextcall, closing=None))
-
-    def _count(self, name: str, number: float = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + number
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-
-def as_any(fake: object) -> Any:
-    """For where the real thing is meant."""
-    return fake
 
 
 class Scene:
@@ -215,28 +179,21 @@ async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> No
         assert [it.pop() for _ in range(20)].count(None) == 6
 
 
-async def test_a_permit_is_used_once_next_to_the_downloader() -> None:
+@pytest.mark.parametrize("is_used", [True, False])
+async def test_a_permit_is_used_once_next_to_the_downloader_or_handed_back_once(*, is_used: bool) -> None:
+    """An answer from nearer than the site costs nothing."""
     async with scene() as it:
         it.push("a.example")
         await it.said()
         request = it.popped()
         assert request.meta[PERMIT][:2] == ("a.example", 100.0)
-        assert it.charging.process_request(request) is None
-        it.charging.process_exception(request, OSError())
-        await it.said()
-        assert it.store.back == []
-        assert it.crawler.counts["distributed/throttle/permits"] == 1
-
-
-async def test_an_answer_from_nearer_than_the_site_costs_nothing() -> None:
-    async with scene() as it:
-        it.push("a.example")
-        await it.said()
-        request = it.popped()
+        if is_used:
+            assert it.charging.process_request(request) is None
         it.charging.process_exception(request, IgnoreRequest())
         it.charging.process_exception(request, IgnoreRequest())
         await it.said()
-        assert [permit.at for permit in it.store.back] == [100.0]
+        assert [permit.at for permit in it.store.back] == ([] if is_used else [100.0])
+        assert it.crawler.counts.get("distributed/throttle/permits", 0) == is_used
 
 
 async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then() -> None:
@@ -322,19 +279,14 @@ async def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
         it.gate.queues.sweep(ending=True)
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await waiting
-
-
-async def test_a_crawl_that_ends_does_not_wait_for_places_either() -> None:
-    """Many wait for a place beside the queues, as media pipelines ask for files."""
-    async with scene() as it:
-        it.busy(FAST)
+        it.busy(FAST)  # nor for places beside the queues, as media pipelines ask for files
         waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{FAST}/"), page=False))
         await asyncio.sleep(0)
         assert not waiting.done()
         it.crawler.engine._slot.closing = object()
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await asyncio.wait_for(waiting, 10)
-        assert it.store.asked == []
+        assert FAST not in {ask.domain for asks in it.store.asked for ask in asks}
 
 
 @pytest.mark.parametrize("part", ["of", "join", "part"])
