@@ -300,16 +300,22 @@ class DomainQueues:
         """Whether a request of this slot could leave at once; without a limit, that is left to the downloader."""
         return queue.standing is not DomainStatus.LIMITED or self._capacity.free(slot) > 0
 
-    def join(self, queue: DomainQueue, guest: Waiter) -> None:
-        """A request waits outside the scheduler."""
-        queue.guests.append(guest)
-        self.settle(queue)
+    async def permit(self, key: QueueKey, since: float) -> TimedPermit | None:
+        """A permit for a request that waits outside the scheduler; None where it needs none.
 
-    def part(self, queue: DomainQueue, guest: Waiter) -> None:
-        """It waits no more."""
-        if guest in queue.guests:
-            queue.guests.remove(guest)
-        self.settle(queue)
+        Raises:
+            PagesUsedUp: its budget is.
+            IgnoreRequest: the domain stays blocked or paused, or the crawl ends.
+        """
+        queue, guest = self.of(key), Waiter(asyncio.get_running_loop().create_future(), since)
+        queue.guests.append(guest)
+        try:
+            self.settle(queue)
+            return await guest.answer
+        finally:
+            if guest in queue.guests:
+                queue.guests.remove(guest)
+            self.settle(queue)
 
     # permits to request
 

@@ -21,7 +21,7 @@ from scrapyd_dist.throttle.permits import ALL, PermitRequest
 
 from ..codec import PERMIT, PagesUsedUp
 from ..engine_compat import close_spider
-from .domain_queues import DomainQueues, DomainStatus, QueueKey, Waiter
+from .domain_queues import DomainQueues, DomainStatus, QueueKey
 from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, sent_back
 from .throttle_client import (
     ClockOffset,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.throttle.permits import Permit, SiteNews, TakenPermits
 
     from .domain_queues import DomainQueue
-    from .downloader_capacity import TimedPermit
     from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
@@ -293,19 +292,15 @@ class Gate:
         return InFlightPermit(key, held.permit.at, FREE)
 
     async def wait(self, request: Request, *, page: bool) -> InFlightPermit:
-        """Wait for a permit outside the scheduler; `page`: it is one, and counts as one.
+        """Wait for a permit outside the scheduler, as `DomainQueues.permit`; `page`: it is one, and counts as one.
 
         First for a place in the downloader: with a permit, but without a place, it would leave long after its moment.
-
-        Raises:
-            PagesUsedUp: its budget is.
-            IgnoreRequest: the domain stays blocked or paused, or the crawl ends.
         """
         kind = self.queue_key(request, page=page)
         slot, since = self._crawler.engine.downloader.get_slot_key(request), self._clock()
         await self.capacity.place(slot)
         try:
-            held = await self._permit_of(kind, since)
+            held = await self.queues.permit(kind, since)
         finally:  # whatever has become of it: others wait for the place
             self.capacity.unplace(slot)
             self.count("waited", self._clock() - since)
@@ -313,14 +308,6 @@ class Gate:
             return InFlightPermit(self._charge(kind), self.now(), FREE)
         self.count("permits")
         return InFlightPermit(held.permit.key, held.permit.at, FREE)
-
-    async def _permit_of(self, kind: QueueKey, since: float) -> TimedPermit | None:
-        queue, guest = self.queues.of(kind), Waiter(asyncio.get_running_loop().create_future(), since)
-        try:
-            self.queues.join(queue, guest)
-            return await guest.answer
-        finally:
-            self.queues.part(queue, guest)
 
     def tell(self, news: SiteNews) -> None:
         """Tell all workers what a site has said: a refusal at once, all else within a second."""

@@ -131,10 +131,8 @@ def find_for(crawler: Crawler) -> PermitStore:
         if where and not is_url(where) and not Path(where).exists():
             return PermitStore()
         return PermitStore(store=_open(settings))
-    except OutOfReach as error:
-        return PermitStore(why=str(error), lasting=error.lasting)
-    except ConfigError as error:
-        return PermitStore(why=str(error), lasting=True)
+    except (OutOfReach, ConfigError) as error:
+        return PermitStore(why=str(error), lasting=getattr(error, "lasting", True))
     except Exception as error:  # noqa: BLE001 - whatever it is, a process that asked for nothing goes on without it
         return PermitStore(why=f"{type(error).__name__}: {error}")
 
@@ -259,9 +257,8 @@ class ThrottleClient:
 
     def hand_back(self, permits: Sequence[Permit]) -> None:
         """Return these permits soon."""
-        if permits:
-            self._back.extend(permits)
-            self.begin()
+        self._back.extend(permits)
+        self.begin()
 
     def tell(self, news: SiteNews, *, at_once: bool) -> None:
         """Tell a site's news at once, or with the next look at the rules' version."""

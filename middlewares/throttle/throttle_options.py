@@ -233,10 +233,6 @@ class Egress:
         """The address of all other requests, as far as it is known now."""
         return self._bound or self._public
 
-    def address(self, request: Request) -> str:
-        """Where a request leaves from; "" where addresses make no difference. Never waits."""
-        return (self.own(request) or self.machine) if self._options.per_ip else ""
-
     def _keep_asking(self) -> None:
         while not self._closed.is_set():
             self._ask()

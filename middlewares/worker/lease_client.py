@@ -50,21 +50,17 @@ class Notifier:
     """Wakes all waiting tasks, each time."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._event = asyncio.Event()
 
     def tell(self) -> None:
         """Something has changed."""
-        waiting, self._waiting = self._waiting, set()
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+        self._event.set()
+        self._event.clear()
 
     async def wait(self, timeout: float | None = None) -> None:
         """Until something has changed, or until `timeout` seconds have passed."""
-        one = asyncio.get_running_loop().create_future()
-        self._waiting.add(one)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(one, timeout)
+            await asyncio.wait_for(self._event.wait(), timeout)
 
 
 def is_suspect(leased: Leased) -> bool:

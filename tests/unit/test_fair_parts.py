@@ -15,9 +15,8 @@ from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, 
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotCount, check_slot_name
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotCount
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.slots import SITE, SlotRule, slot_of_site
 from scrapyd_dist.scheduling import batcher
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, SlotBatcher, portions
 from scrapyd_dist.scheduling.buffers import buffer_for
@@ -34,36 +33,6 @@ def sites(cut: BatchDraft | list[FrontierIntake]) -> str:
 
 
 # a slot for each site
-
-
-@pytest.mark.parametrize(
-    ("url", "slot"),
-    [
-        ("http://www.example.co.uk/a", "p-example.co.uk"),
-        ("https://EXAMPLE.co.uk:8443/b", "p-example.co.uk"),
-        ("http://127.0.0.2:80/", "p-127.0.0.2"),
-        ("http://localhost/", "p-localhost"),
-        ("http://[::1]:8000/", "p-::1"),
-        ("http://my_shop.example/", "p-my_shop.example"),
-        ("data:,hello", "p--"),
-    ],
-)
-def test_each_site_has_a_slot_that_is_called_like_it(url: str, slot: str) -> None:
-    assert SlotRule(prefix="p-", by=SITE).of(url, b"whatever") == slot
-
-
-@given(site=st.text(max_size=120), prefix=st.sampled_from(["", "p", "p" * 60]))
-def test_any_site_has_a_name_that_a_slot_can_have(site: str, prefix: str) -> None:
-    name = slot_of_site(prefix, site)
-    check_slot_name(name)
-    assert name.startswith(prefix)
-    assert not name.startswith("@")
-    assert name == slot_of_site(prefix, site)
-
-
-def test_long_and_strange_names_of_sites_are_told_apart() -> None:
-    names = [slot_of_site("", site) for site in ("@a.com", "a.com", "x" * 100, "x" * 101, "bücher", "büchex")]
-    assert len(set(names)) == 6
 
 
 def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does() -> None:

@@ -5,9 +5,20 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.slots import MOST, SlotRule, site_of, slot_of_spider, spider_of_slot
+from scrapyd_dist.frontier.backlog import check_slot_name
+from scrapyd_dist.frontier.slots import (
+    MOST,
+    SITE,
+    SlotRule,
+    site_of,
+    slot_of_site,
+    slot_of_spider,
+    spider_of_slot,
+)
 
 
 def prints(count: int) -> list[bytes]:
@@ -58,11 +69,27 @@ def test_by_domain_one_site_is_in_one_slot_whatever_its_hosts() -> None:
         ("http://co.uk/", "co.uk"),
         ("http://EXAMPLE.COM/", "example.com"),
         ("data:,x", ""),
+        ("http://my_shop.example/", "my_shop.example"),
         ("http://[bad/", ""),
     ],
 )
-def test_the_site_of_a_url_is_found_without_the_net(url: str, site: str) -> None:
+def test_the_site_of_a_url_is_found_without_the_net_and_may_have_a_slot(url: str, site: str) -> None:
     assert site_of(url) == site
+    assert SlotRule(prefix="p-", by=SITE).of(url, b"whatever") == f"p-{site or '-'}"
+
+
+@given(site=st.text(max_size=120), prefix=st.sampled_from(["", "p", "p" * 60]))
+def test_any_site_has_a_name_that_a_slot_can_have(site: str, prefix: str) -> None:
+    name = slot_of_site(prefix, site)
+    check_slot_name(name)
+    assert name.startswith(prefix)
+    assert not name.startswith("@")
+    assert name == slot_of_site(prefix, site)
+
+
+def test_long_and_strange_names_of_sites_are_told_apart() -> None:
+    names = [slot_of_site("", site) for site in ("@a.com", "a.com", "x" * 100, "x" * 101, "bücher", "büchex")]
+    assert len(set(names)) == 6
 
 
 @pytest.mark.parametrize(
@@ -88,11 +115,8 @@ def test_bad_families_are_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("project", "spider"), [("", "login"), ("other", "login"), ("other", "example.com")])
 def test_slots_of_other_spiders_tell_whose_they_are(project: str, spider: str) -> None:
-    assert spider_of_slot(slot_of_spider(spider, project)) == (project, spider)
-
-
-def test_ordinary_slots_are_nobody_elses() -> None:
     assert spider_of_slot("p0") == ("", "")
+    assert spider_of_slot(slot_of_spider(spider, project)) == (project, spider)
 
 
 def test_a_spider_whose_name_cannot_be_a_slots_is_refused() -> None:

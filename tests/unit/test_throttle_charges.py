@@ -99,35 +99,39 @@ def egress(
 
 
 def of(found: Egress, **meta: Any) -> str:
-    return found.address(Request("http://shop.example/", meta=meta))
+    return found.own(Request("http://shop.example/", meta=meta)) or found.machine
 
 
-def test_where_addresses_make_no_difference_there_are_none() -> None:
-    assert of(egress(per_ip=False, public_ip="203.0.113.7"), bindaddress="127.0.0.2") == ""
+PUBLIC = "203.0.113.7"
 
 
-@pytest.mark.parametrize("bind", ["127.0.0.2", ("127.0.0.2", 0)])
-def test_what_a_request_is_bound_to_goes_before_what_the_process_is(bind: Any) -> None:
-    assert of(egress(public_ip="203.0.113.7"), bindaddress=bind) == "127.0.0.2"
-    assert of(egress(bind=bind)) == "127.0.0.2"
-    assert of(egress(bind=bind), bindaddress="::0:1") == "::1"
+@pytest.mark.parametrize(
+    ("bind", "meta", "address"),
+    [
+        (None, {"bindaddress": "127.0.0.2"}, "127.0.0.2"),
+        (None, {"bindaddress": ("127.0.0.2", 0)}, "127.0.0.2"),
+        ("127.0.0.2", {}, "127.0.0.2"),
+        (("127.0.0.2", 0), {}, "127.0.0.2"),
+        ("127.0.0.2", {"bindaddress": "::0:1"}, "::1"),
+        (None, {"proxy": "http://user:secret@Proxy.Example:8080", "bindaddress": "127.0.0.2"}, "proxy.example"),
+        (None, {"proxy": "10.0.0.1:3128"}, "10.0.0.1"),
+        (None, {"proxy": "http://[::0:2]:3128"}, "::2"),
+        # What the environment names is the way of the page that tells the address, too.
+        (None, {"proxy": "http://10.0.0.1:3128", "_scheme_proxy": True}, PUBLIC),
+        (None, {}, PUBLIC),
+    ],
+)
+def test_a_site_sees_the_proxy_or_what_a_request_is_bound_to_or_the_process(
+    bind: Any, meta: dict[str, Any], address: str
+) -> None:
+    assert of(egress(bind=bind, public_ip=PUBLIC), **meta) == address
 
 
 def test_what_is_a_requests_own_is_told_apart_from_what_all_others_share() -> None:
-    found = egress(public_ip="203.0.113.7")
     request = Request("http://shop.example/", meta={"bindaddress": ("127.0.0.2", 0)})
-    assert (found.own(request), found.machine) == ("127.0.0.2", "203.0.113.7")
-    assert found.own(request.replace(meta={})) == ""
+    found = egress(public_ip=PUBLIC)
+    assert (found.own(request), found.machine, found.own(request.replace(meta={}))) == ("127.0.0.2", PUBLIC, "")
     assert egress(per_ip=False).own(request) == ""
-
-
-def test_a_site_sees_the_proxy() -> None:
-    found = egress(public_ip="203.0.113.7")
-    assert of(found, proxy="http://user:secret@Proxy.Example:8080", bindaddress="127.0.0.2") == "proxy.example"
-    assert of(found, proxy="10.0.0.1:3128") == "10.0.0.1"
-    assert of(found, proxy="http://[::0:2]:3128") == "::2"
-    # What the environment names is the way of the page that tells the address, too.
-    assert of(found, proxy="http://10.0.0.1:3128", _scheme_proxy=True) == "203.0.113.7"
 
 
 def test_an_address_that_is_given_is_known_at_once() -> None:

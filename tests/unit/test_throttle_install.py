@@ -16,19 +16,13 @@ from scrapyd_dist.middlewares.throttle.throttle_options import options_of
 from scrapyd_dist.payload import START_URLS
 
 QUEUE = "SCHEDULER_PRIORITY_QUEUE"
+JOB = '{"crawl": "c", "batch": 1, "attempt": 1}'
 
 
 def settings(**values: Any) -> Settings:
     made = Settings({"TWISTED_REACTOR_ENABLED": False, "DISTRIBUTED_THROTTLE": True, **values}, priority="project")
     put_in(made)
     return made
-
-
-def problem(**values: Any) -> str:
-    crawler: Any = SimpleNamespace(settings=settings(**values))
-    store, why = open_for(crawler)
-    assert store is None
-    return why
 
 
 def test_the_usual_queue_is_one_whose_place_it_can_take() -> None:
@@ -43,45 +37,36 @@ def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
     assert orders[PermitMiddleware] == PERMIT_ORDER == max(orders.values())
     put_in(made)
     assert made[QUEUE] is ThrottledQueue
-
-
-def test_where_it_is_off_nothing_is_put_in() -> None:
-    made = settings(DISTRIBUTED_THROTTLE=False)
-    assert not options_of(made).on
-    assert made[QUEUE] == Settings()[QUEUE]
-    assert not made["DOWNLOADER_MIDDLEWARES"]
-
-
-def test_settings_that_make_no_sense_do_not_turn_it_off() -> None:
-    assert options_of(settings(DISTRIBUTED_THROTTLE_HITS="many")).on
-    assert "DISTRIBUTED_THROTTLE_HITS is 'many'" in problem(DISTRIBUTED_THROTTLE_HITS="many")
+    off = settings(DISTRIBUTED_THROTTLE=False)
+    assert (off[QUEUE], options_of(off).on) == (Settings()[QUEUE], False)
+    assert not off["DOWNLOADER_MIDDLEWARES"]
 
 
 @pytest.mark.parametrize(
     ("values", "named"),
     [
+        ({"DISTRIBUTED_THROTTLE_HITS": "many"}, "DISTRIBUTED_THROTTLE_HITS is 'many'"),
         ({QUEUE: ScrapyPriorityQueue}, QUEUE),
         ({"CONCURRENT_REQUESTS_PER_IP": "2"}, "CONCURRENT_REQUESTS_PER_IP"),
         ({"DISTRIBUTED_STORE": "cassandra://there"}, "cassandra"),
+        ({}, "Nothing says where the store of the throttle is"),  # one of its own would be a limit of its own
+        (
+            {START_URLS: "", "DISTRIBUTED_JOB": '{"crawl": "c", "batch": 1, "attempt": 1}'},
+            "its job was told of no store",
+        ),
     ],
 )
-def test_what_it_cannot_do_is_one_sentence(values: dict[str, Any], named: str) -> None:
-    assert named in problem(**values)
-
-
-def test_without_a_project_or_an_address_there_is_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of its own would be a limit of its own."""
+def test_what_it_cannot_do_is_one_sentence_and_does_not_turn_it_off(
+    values: dict[str, Any], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SDIST_STORE", raising=False)
-    assert "Nothing says where the store of the throttle is" in problem()
+    crawler: Any = SimpleNamespace(settings=settings(**values))
+    store, why = open_for(crawler)
+    assert store is None
+    assert named in why
+    assert options_of(crawler.settings).on
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_worker_that_was_told_of_no_store_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SDIST_STORE", raising=False)
-    job = '{"crawl": "c", "batch": 1, "attempt": 1}'
-    why = problem(**{START_URLS: "", "DISTRIBUTED_JOB": job})
-    assert "its job was told of no store" in why
 
 
 def test_where_nothing_was_said_scrapys_own_queue_is_there_until_there_is_a_rule() -> None:

@@ -46,31 +46,28 @@ class StubGate:
 
 
 def answered(
-    gate: StubGate, status: int = 200, *, flags: list[str] | None = None, meta: dict[str, Any] | None = None
-) -> None:
-    watch = PermitMiddleware(cast("Gate", gate))
+    status: int = 200, *, flags: list[str] | None = None, meta: dict[str, Any] | None = None
+) -> list[SiteNews]:
+    """What the store is told of such an answer."""
+    gate = StubGate()
     request = Request("http://a.shop.co.uk/1", meta=meta)
     header = {"Retry-After": "7"} if status == 503 else {}
     response = Response(request.url, status=status, headers=header, flags=flags)
-    assert watch.process_response(request, response) is response
+    assert PermitMiddleware(cast("Gate", gate)).process_response(request, response) is response
+    return gate.told
 
 
 def test_a_refusal_is_told_with_the_moment_of_its_permit_and_the_rest_that_was_asked_for() -> None:
-    gate = StubGate()
-    answered(gate, 429, meta={PERMIT: InFlightPermit("shop.co.uk", 5.0, 1)})
-    answered(gate, 503, meta={"download_latency": 2.0})  # of a domain without a limit there is no permit
-    assert gate.told == [
-        SiteNews(domain="shop.co.uk", refused_at=5.0),
-        SiteNews(domain="shop.co.uk", refused_at=NOW - 2.0, retry_after=7.0),
-    ]
+    permit = InFlightPermit("shop.co.uk", 5.0, 1)
+    assert answered(429, meta={PERMIT: permit}) == [SiteNews(domain="shop.co.uk", refused_at=5.0)]
+    # Of a domain without a limit there is no permit.
+    refused = SiteNews(domain="shop.co.uk", refused_at=NOW - 2.0, retry_after=7.0)
+    assert answered(503, meta={"download_latency": 2.0}) == [refused]
 
 
 def test_good_answers_other_errors_and_the_cache_say_nothing() -> None:
-    gate = StubGate()
-    for status in (200, 404, 500):
-        answered(gate, status)
-    answered(gate, 429, flags=["cached"])
-    assert gate.told == []
+    assert [answered(status) for status in (200, 404, 500)] == [[]] * 3
+    assert answered(429, flags=["cached"]) == []
 
 
 @pytest.mark.parametrize(
@@ -86,45 +83,50 @@ def test_the_rest_that_a_header_asks_for(header: bytes | None, seconds: float | 
     assert retry_after(header, NOW) == seconds
 
 
-class TestLatencies:
-    def latencies(self) -> tuple[Latencies, list[SiteNews], list[float]]:
-        told: list[SiteNews] = []
-        clock = [100.0]
+class Latency:
+    """Latencies of a clock that the test turns, and what was told."""
+
+    def __init__(self) -> None:
+        self.told: list[SiteNews] = []
+        self.time = 100.0
         options = ThrottleOptions(on=True, concurrency=2.0, longest_delay=30.0)
-        return Latencies(options, told.append, lambda: clock[0]), told, clock
+        self.latencies = Latencies(options, self.told.append, lambda: self.time)
 
-    def news(self, latency: float, *, answered: bool = True) -> SiteNews:
-        return SiteNews(domain="d", latency=latency, concurrency=2.0, answered=answered, longest_delay=30.0)
+    def add(self, *latencies: float, good: bool = True, domain: str = "d", after: float = 0.0) -> None:
+        for latency in latencies:
+            self.time += after
+            self.latencies.add(domain, latency, good=good)
 
-    def test_the_first_answer_is_told_at_once_and_then_a_mean_once_a_second(self) -> None:
-        latencies, told, clock = self.latencies()
-        latencies.add("d", 0.5, good=True)
-        assert told == [self.news(0.5)]
-        for latency in (1.0, 2.0):
-            clock[0] += 0.4
-            latencies.add("d", latency, good=True)
-        assert len(told) == 1
-        clock[0] += 0.2
-        latencies.add("d", 6.0, good=True)
-        assert told[1:] == [self.news(3.0)]
 
-    def test_quick_errors_do_not_make_a_site_look_quick(self) -> None:
-        latencies, told, clock = self.latencies()
-        latencies.add("d", 0.5, good=False)
-        assert told == [self.news(0.5, answered=False)]
-        for latency, good in ((0.1, False), (4.0, True)):
-            latencies.add("d", latency, good=good)
-        clock[0] += 1.0
-        latencies.add("d", 0.1, good=False)
-        assert told[1:] == [self.news(4.0)]
+def mean(latency: float, *, answered: bool = True) -> SiteNews:
+    return SiteNews(domain="d", latency=latency, concurrency=2.0, answered=answered, longest_delay=30.0)
 
-    def test_domains_that_are_done_are_forgotten(self) -> None:
-        latencies, told, clock = self.latencies()
-        for number in range(3 * REMEMBERED):
-            clock[0] += 0.01
-            latencies.add(str(number), 0.1, good=True)
-        assert len(told) == 3 * REMEMBERED
-        assert len(latencies._answers) <= REMEMBERED
+
+def test_the_first_answer_is_told_at_once_and_then_a_mean_once_a_second() -> None:
+    it = Latency()
+    it.add(0.5)
+    it.add(1.0, 2.0, after=0.4)
+    assert it.told == [mean(0.5)]
+    it.add(6.0, after=0.2)
+    assert it.told[1:] == [mean(3.0)]
+
+
+def test_quick_errors_do_not_make_a_site_look_quick() -> None:
+    it = Latency()
+    it.add(0.5, good=False)
+    assert it.told == [mean(0.5, answered=False)]
+    it.add(0.1, good=False)
+    it.add(4.0)
+    it.add(0.1, good=False, after=1.0)
+    assert it.told[1:] == [mean(4.0)]
+
+
+def test_domains_that_are_done_are_forgotten() -> None:
+    it = Latency()
+    for number in range(3 * REMEMBERED):
+        it.add(0.1, domain=str(number), after=0.01)
+    assert len(it.told) == 3 * REMEMBERED
+    assert len(it.latencies._answers) <= REMEMBERED
 
 
 def robots(
@@ -139,33 +141,23 @@ def robots(
 BODY = b"\xef\xbb\xbfUser-agent: mybot\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 0.5\n\xff"
 
 
-def test_the_delay_for_our_user_agent_is_told() -> None:
+@pytest.mark.parametrize(
+    ("body", "given", "delays"),
+    [
+        (BODY, {}, [0.5]),
+        (BODY, {"agent": "mybot"}, [3.0]),
+        (BODY, {"url": "http://cdn.example/bots", "redirect_urls": ["http://shop.co.uk/robots.txt"]}, [0.5]),
+        (BODY, {"status": 503}, []),
+        (BODY, {"url": "http://b.shop.co.uk/page/robots.txt"}, []),
+        (b"User-agent: *\nDisallow: /x", {}, [0.0]),  # it may have asked for one before
+        (BODY, {"status": 404}, [0.0]),
+    ],
+    ids=["any agent", "its own", "of the domain before redirects", "an error", "another page", "none", "gone"],
+)
+def test_the_delay_of_a_robots_txt_is_told(body: bytes, given: dict[str, Any], delays: list[float]) -> None:
     gate = StubGate()
-    robots(gate, BODY)
-    robots(gate, BODY, agent="mybot")
-    assert gate.told == [
-        SiteNews(domain="shop.co.uk", crawl_delay=0.5), SiteNews(domain="shop.co.uk", crawl_delay=3.0),
-    ]  # fmt: skip
-
-
-def test_a_delay_is_of_the_domain_that_was_asked_before_redirects() -> None:
-    gate = StubGate()
-    robots(gate, BODY, "http://cdn.example/bots", redirect_urls=["http://shop.co.uk/robots.txt"])
-    assert gate.told == [SiteNews(domain="shop.co.uk", crawl_delay=0.5)]
-
-
-def test_what_is_no_robots_txt_says_nothing() -> None:
-    gate = StubGate()
-    robots(gate, BODY, status=503)
-    robots(gate, BODY, "http://b.shop.co.uk/page/robots.txt")
-    assert gate.told == []
-
-
-def test_a_robots_txt_without_a_delay_says_so_as_it_may_have_had_one() -> None:
-    gate = StubGate()
-    robots(gate, b"User-agent: *\nDisallow: /x")
-    robots(gate, BODY, status=404)
-    assert gate.told == [SiteNews(domain="shop.co.uk", crawl_delay=0.0)] * 2
+    robots(gate, body, **given)
+    assert gate.told == [SiteNews(domain="shop.co.uk", crawl_delay=delay) for delay in delays]
 
 
 def test_the_longest_delay_of_a_domains_hosts_is_told_again_while_it_is_crawled() -> None:

@@ -97,15 +97,14 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(text: str, co
         read(text, "csv", column)
 
 
-def test_an_empty_list_has_no_rows() -> None:
-    assert [read("", kind) for kind in ("urls", "jsonl")] == [[], []]
-
-
 def test_only_a_csv_has_columns_and_other_formats_are_none() -> None:
+    assert [read("", kind) for kind in ("urls", "jsonl")] == [[], []]
     with pytest.raises(ConfigError, match="Only a CSV"):
         read("", "urls", "url")
     with pytest.raises(ConfigError, match="'xml'"):
         read("", "xml")
+    with pytest.raises(ConfigError, match="CSV"):
+        arguments("http://a/", "urls")
 
 
 NAMES = {"a.txt": "urls", "a": "urls", "a.JL": "jsonl", "x/a.csv": "csv", "a.tsv": "csv", "-": "urls"}
@@ -166,8 +165,3 @@ def test_json_lines_are_arguments_where_all_values_are_texts_or_numbers() -> Non
     (huge,) = arguments('{"x": "' + "y" * 140_000 + '"}', "jsonl")
     assert isinstance(huge, BadWorklistRow)
     assert "longer than a job can be given" in huge.reason
-
-
-def test_a_list_of_urls_has_no_arguments() -> None:
-    with pytest.raises(ConfigError, match="CSV"):
-        arguments("http://a/", "urls")
