@@ -56,7 +56,7 @@ class OwnRequests:
                     self._crawler.engine.crawl(self._tracker.watched(output, own))
         except Exception as error:
             logger.exception("the worker's own requests could not be made")
-            own.failed = f"{type(error).__name__}: {error}"
+            own.ledger.failed = f"{type(error).__name__}: {error}"
         own.making = False
         while not own.over:
             await self._context.notifier.wait()
@@ -65,7 +65,7 @@ class OwnRequests:
         counts = finds.take_counts()
         if finds.found or counts:
             count_found(self._crawler, await client.add(finds.found, counts))
-        return own.failed
+        return own.ledger.failed
 
     @property
     def busy(self) -> bool:

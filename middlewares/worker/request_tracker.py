@@ -178,11 +178,11 @@ class RequestTracker:
             output = failure if errback is None else errback(failure)
         except Exception as error:
             if not self._expired(error, begun, mark, failure):
-                begun.missed(mark, *judge(failure))
+                begun.ledger.missed(mark.position, *judge(failure))
                 self._ended(begun, mark)
                 raise
             return None
-        begun.missed(mark, *judge(failure))
+        begun.ledger.missed(mark.position, *judge(failure))
         if output is None or isinstance(output, Failure):
             self._ended(begun, mark)
             return output
@@ -214,18 +214,18 @@ class RequestTracker:
                     yield output
             return
         begun.begin_again(mark)
-        begun.page()
+        begun.ledger.pages += 1
         self._in_output.add(mark)
         try:
             async for output in result:
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
-            begun.missed(mark, "failed", _in_callback(error))
+            begun.ledger.missed(mark.position, "failed", _in_callback(error))
             raise
         else:
             if mark not in self._repeated:
-                begun.done(mark)
+                begun.ledger.done(mark.position)
         finally:
             self._repeated.discard(mark)
             self._in_output.discard(mark)
@@ -239,7 +239,7 @@ class RequestTracker:
         if self._expired(error, begun, mark, response):
             return ()
         if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
-            begun.missed(mark, "failed", _in_callback(error))
+            begun.ledger.missed(mark.position, "failed", _in_callback(error))
         self._ended(begun, mark)
         return None
 
@@ -271,13 +271,13 @@ class RequestTracker:
         if begun is None or mark is None:
             return
         if "redirect_urls" in request.meta:
-            begun.redirected(mark, request.url)
+            begun.ledger.redirected(mark.position, request.url)
         # Scrapy filters a request that leaves the site without a word: no signal, no failure.
         if self._is_offsite(request):
+            why = "it leads to another site than those of the spider's allowed_domains"
             if "redirect_urls" in request.meta:
-                begun.missed(mark, "gone", f"redirected to {request.url}, which was filtered")
-            else:
-                begun.missed(mark, "gone", "it leads to another site than those of the spider's allowed_domains")
+                why = f"redirected to {request.url}, which was filtered"
+            begun.ledger.missed(mark.position, "gone", why)
             self._ended(begun, mark)
 
     def _is_offsite(self, request: Request) -> bool:
@@ -290,7 +290,7 @@ class RequestTracker:
     def _dropped(self, request: Request) -> None:
         begun, mark = self._of(request)
         if begun is not None and mark is not None:
-            begun.missed(mark, "gone", SAME_PAGE)
+            begun.ledger.missed(mark.position, "gone", SAME_PAGE)
             self._ended(begun, mark)
 
     def _item(self, item: Any, response: Response | None) -> None:

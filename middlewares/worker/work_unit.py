@@ -35,7 +35,10 @@ NOT_NOW = frozenset({408, 429})
 
 
 class RequestLedger:
-    """What became of each request of the batch; `again`: some were made in an earlier batch, and failed there."""
+    """What became of each request of a unit; `again`: some were made in an earlier batch, and failed there.
+
+    Requests that are none of the unit's own, as they only followed from those, have no index, and no place here.
+    """
 
     def __init__(self, urls: list[str], *, again: bool = False) -> None:
         self._urls, self._again = urls, again
@@ -45,18 +48,25 @@ class RequestLedger:
         self._missed: dict[int, tuple[str, str]] = {}
         self._redirected: dict[int, str] = {}
         self.pages = self.items = 0
+        self.failed = ""  #: why the first that gave no result did not, whatever it was
         self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
 
-    def done(self, index: int) -> None:
-        if index not in self._missed:
+    def done(self, index: int | None) -> None:
+        """Its callback has run to the end."""
+        if index is not None and index not in self._missed:
             self._done.add(index)
 
-    def missed(self, index: int, kind: str, reason: str) -> None:
-        self._done.discard(index)
-        self._missed.setdefault(index, (kind, reason))
+    def missed(self, index: int | None, kind: str, reason: str) -> None:
+        """It gave no result."""
+        self.failed = self.failed or reason
+        if index is not None:
+            self._done.discard(index)
+            self._missed.setdefault(index, (kind, reason))
 
-    def redirected(self, index: int, url: str) -> None:
-        self._redirected[index] = url
+    def redirected(self, index: int | None, url: str) -> None:
+        """It goes on elsewhere."""
+        if index is not None:
+            self._redirected[index] = url
 
     def item(self, index: int | None) -> None:
         """One more item was written; it came of this request, or of one that followed from it."""
@@ -174,9 +184,10 @@ def mark_of(page: Any) -> UnitMark | None:
 class WorkUnit:
     """Requests that belong together, with all that follows from them."""
 
-    def __init__(self, crawl: str, batch: int, attempt: int, finds: FoundRequests | None) -> None:
-        self.crawl = crawl
-        self.key = (batch, attempt)
+    def __init__(
+        self, crawl: str, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger
+    ) -> None:
+        self.crawl, self.key, self.ledger = crawl, (batch, attempt), ledger
         self.finds = finds  #: target requests that it led to; None where they are crawled here
         self.making = False  #: more of its requests are about to be made
         self.touched = False  #: a request of it may have left this process
@@ -226,33 +237,17 @@ class WorkUnit:
     def over(self) -> bool:
         return not self.busy
 
-    def done(self, mark: UnitMark) -> None:
-        """Its callback has run to the end."""
-
-    def missed(self, mark: UnitMark, kind: str, reason: str) -> None:
-        """It gave no result."""
-
-    def redirected(self, mark: UnitMark, url: str) -> None:
-        """It goes on elsewhere."""
-
-    def page(self) -> None:
-        """A response has come."""
-
 
 class OwnPages(WorkUnit):
     """Pages that the worker asks for on its own account: the spider's start requests, or a login."""
 
     def __init__(self, crawl: str, number: int, finds: FoundRequests) -> None:
-        super().__init__(crawl, 0, number, finds)
+        super().__init__(crawl, 0, number, finds, RequestLedger([]))
         self.making = True
-        self.failed = ""  #: why the first of them that failed did
 
     @property
     def over(self) -> bool:
         return not self.making and super().over
-
-    def missed(self, mark: UnitMark, kind: str, reason: str) -> None:
-        self.failed = self.failed or reason
 
 
 class BatchUnit(WorkUnit):
@@ -271,11 +266,11 @@ class BatchUnit(WorkUnit):
         self, crawl: str, batch: int, attempt: int, values: list[RequestValue], part: PartFile | None, *,
         finds: FoundRequests | None = None, slot: str = "", size: int | None = None, row: str = "", sent: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(crawl, batch, attempt, finds)
+        again = any(REPLACES in value for value in values)
+        ledger = RequestLedger([row] if row else [value["url"] for value in values], again=again)
+        super().__init__(crawl, batch, attempt, finds, ledger)
         self.values, self.part, self.slot, self.row, self.sent = values, part, slot, row, sent
         self._size = len(values) if size is None else size
-        again = any(REPLACES in value for value in values)
-        self.ledger = RequestLedger([row] if row else [value["url"] for value in values], again=again)
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet
         self.problem = ""  #: what makes its result useless
         self.started = time.time()
@@ -289,21 +284,6 @@ class BatchUnit(WorkUnit):
     def over(self) -> bool:
         return not self.todo and super().over
 
-    def done(self, mark: UnitMark) -> None:
-        if mark.position is not None:
-            self.ledger.done(mark.position)
-
-    def missed(self, mark: UnitMark, kind: str, reason: str) -> None:
-        if mark.position is not None:
-            self.ledger.missed(mark.position, kind, reason)
-
-    def redirected(self, mark: UnitMark, url: str) -> None:
-        if mark.position is not None:
-            self.ledger.redirected(mark.position, url)
-
-    def page(self) -> None:
-        self.ledger.pages += 1
-
     def item(self, item: Any, mark: UnitMark) -> None:
         """Write an item to the part; one that has no JSON form is lost, and the report says so."""
         try:
@@ -312,7 +292,7 @@ class BatchUnit(WorkUnit):
         except (TypeError, ValueError) as error:
             reason = f"its item cannot be written as JSON: {type(error).__name__}: {str(error)[:200]}"
             logger.error(reason)  # noqa: TRY400 - it says all
-            self.missed(mark, "failed", reason)
+            self.ledger.missed(mark.position, "failed", reason)
             if mark.position is None:
                 self.problem = self.problem or f"An item was lost: {reason}."
         else:

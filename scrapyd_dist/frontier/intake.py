@@ -107,14 +107,6 @@ def _checked(row: Crawl, *, arguments: bool) -> Crawl:
     return row
 
 
-def distinct(found: Iterable[FrontierIntake]) -> list[FrontierIntake]:
-    """Return the first request of each fingerprint, in order."""
-    first: dict[bytes, FrontierIntake] = {}
-    for one in found:
-        first.setdefault(one.fingerprint, one)
-    return list(first.values())
-
-
 def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> list[NewBatch]:
     """Pack requests into batches of one slot and priority, at most `size` requests each, fewer if they encode large.
 
@@ -153,7 +145,10 @@ def add_unseen(
         The result of `add`, and the counts that it stored, including `sealed` and `duplicate`.
     """
     every = list(found)
-    left = distinct(every)
+    first: dict[bytes, FrontierIntake] = {}
+    for one in every:
+        first.setdefault(one.fingerprint, one)
+    left = list(first.values())
     while True:
         told = dict(counts or {})
         told["sealed"] = told.get("sealed", 0) + len(left)

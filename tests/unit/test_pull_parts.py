@@ -102,10 +102,9 @@ def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure()
     assert not pages.over
     pages.making = False
     assert pages.over
-    mark = pages.begin()
-    pages.missed(mark, "failed", "HTTP 500")
-    pages.missed(mark, "gone", "HTTP 404")
-    assert pages.failed == "HTTP 500"
+    pages.ledger.missed(None, "failed", "HTTP 500")
+    pages.ledger.missed(None, "gone", "HTTP 404")
+    assert pages.ledger.failed == "HTTP 500"
 
 
 # what it reports
@@ -117,7 +116,7 @@ def test_the_report_of_an_attempt_is_one_that_a_coordinator_accepts(leased: Call
         batch.todo.popleft()
         mark = batch.begin(index)
         batch.item({"n": index}, mark)
-        batch.done(mark)
+        batch.ledger.done(mark.position)
     part = batch.close_part()
     stats = {"downloader/response_status_count/200": 2, "retry/count": 1, "item_scraped_count": 2}
     told = read_report(json.dumps(report.of_batch(batch, part, "finished", stats)).encode())
