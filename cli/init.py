@@ -207,7 +207,12 @@ def _wanted(
             )
         addresses, names = _asked(taken)
     new, there = sort_out(named(addresses, names, taken), found.targets)
-    chosen = _name_of_project(found, project) if new else None
+    chosen = project if project != found.project else None  # where [deploy] says it, a new section need not
+    if new and project is None and not found.project:
+        try:
+            chosen = project_name(found, found.targets, None)
+        except ConfigError as error:
+            complain(f"{error} The sections are written without a line `project = NAME`.")
     return [replace(one, project=chosen) for one in new], there
 
 
@@ -234,17 +239,6 @@ def _asked(taken: Sequence[str]) -> tuple[list[str], list[str]]:
 def _answer(question: str) -> str:
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
-
-
-def _name_of_project(found: ProjectConfig, chosen: str | None) -> str | None:
-    """What `project` has to say in a new section; None where [deploy] says it, or it cannot be told."""
-    if chosen is not None or found.project:
-        return chosen if chosen != found.project else None
-    try:
-        return project_name(found, found.targets, None)
-    except ConfigError as error:
-        complain(f"{error} The sections are written without a line `project = NAME`.")
-        return None
 
 
 def _replace(place: Path, content: bytes) -> None:

@@ -25,7 +25,13 @@ _CODE = re.compile(r"^ *(\d+)  ", re.MULTILINE)
 
 def pages() -> dict[str, str]:
     """File name -> text, for each command and for the list of them."""
-    return {"README.md": _contents(), **{f"{name}.md": page(name) for name in COMMANDS}}
+    parts = [_NOTE, "# The commands of sdist"]
+    for panel, group in groupby(COMMANDS.items(), key=lambda row: row[1].panel):
+        rows = [f"| [`sdist {name}`]({name}.md) | {entry.summary} |" for name, entry in group]
+        parts.append("\n".join([f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]))
+    codes = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
+    parts.append("\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]))
+    return {"README.md": "\n\n".join(parts) + "\n", **{f"{name}.md": page(name) for name in COMMANDS}}
 
 
 def page(name: str) -> str:
@@ -36,16 +42,6 @@ def page(name: str) -> str:
     text = _EXAMPLES.sub(lambda found: "Example:\n\n" + indent(found[1].replace("Example: ", ""), "    "), text + "\n")
     text = _CODES.sub(lambda found: "Exit codes:\n\n" + _CODE.sub(r"* `\1`: ", found[1]), text).replace("\\[", "[")
     return f"{_NOTE}\n\n{text.strip()}\n\n[All commands](README.md) · [what they are for](../commands.md)\n"
-
-
-def _contents() -> str:
-    parts = [_NOTE, "# The commands of sdist"]
-    for panel, group in groupby(COMMANDS.items(), key=lambda row: row[1].panel):
-        rows = [f"| [`sdist {name}`]({name}.md) | {entry.summary} |" for name, entry in group]
-        parts.append("\n".join([f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]))
-    codes = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
-    parts.append("\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]))
-    return "\n\n".join(parts) + "\n"
 
 
 def settings_page(text: str) -> str:

@@ -57,7 +57,7 @@ MUTANTS = [
      "unit/test_cli_items.py::test_a_crawls_items_are_its_own_and_those_of_accepted_attempts"),
     ("a secret is masked by the name of its setting",
      "return MASK if _SECRET_NAME.search(name) else masked_text(str(value))", "return masked_text(str(value))",
-     "unit/test_cli_masking.py::test_secrets_are_replaced"),
+     "unit/test_cli_sections.py::test_secrets_are_replaced"),
     ("a row with a foreign signature leads to nothing",
      'if hmac.compare_digest(_made(self._key, plain, about).encode(), made.encode("utf-8", "replace")):', "if True:",
      "contract/test_store_foreign.py::test_what_another_key_has_signed_is_shown_and_not_believed"),

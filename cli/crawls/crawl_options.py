@@ -6,6 +6,7 @@ The rule it keeps: an option that is left out sets nothing, so that settings.py 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 from urllib.parse import urlsplit
@@ -36,8 +37,7 @@ class CrawlOrder:
     version: str | None = None  #: of the code, where it is not to be the working tree's
 
 
-def _option(panel: str, help_: str, *names: str, **more: Any) -> Any:
-    return in_panel(panel, help_, *names, show_default=False, **more)
+_option = partial(in_panel, show_default=False)
 
 
 def _setting(name: str, *names: str, **more: Any) -> Any:

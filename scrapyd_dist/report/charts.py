@@ -201,6 +201,7 @@ def burn_up(data: BurnUp) -> LineChart:
         band, goal = path(corners) + "z", path([(0.0, float(forecast.requests)), (last, float(forecast.requests))])
     said = ", ".join(f"{value:,.0f} {'sent to nodes' if name == 'sent' else name}" for name, value in ends.items())
     step = max(1, (len(data.at) - 1) // 20)
+    gaps = [_piece(a, b, last, "idle", f"no process worked on it for {span(b - a)}") for a, b in data.gaps]
     shown = sorted({*range(0, len(data.at), step), len(data.at) - 1})
     return LineChart(
         label=f"Requests found, sent to nodes and ended, over time. After {span(at)}: {said}."
@@ -212,10 +213,7 @@ def burn_up(data: BurnUp) -> LineChart:
         legend=[(f"line-{name}", f"{name} {amount(value)}") for name, value in ends.items()],
         lines=[("line-found", line(data.found)), ("line-sent", line(data.sent)), ("line-ended", line(data.done))],
         area=line(data.done) + f"L{percent(at, last):g} 100L{percent(data.at[0], last):g} 100z",
-        gaps=[
-            _piece(begin, end, last, "idle", f"no process worked on it for {span(end - begin)}")
-            for begin, end in data.gaps
-        ],
+        gaps=gaps,
         band=band,
         goal=goal,
         may_end=may_end,
@@ -244,14 +242,18 @@ def heat(data: Heat) -> RowChart:
         busy = [value for value in cells if value]
         mean = round(sum(busy) / len(busy), 1) if busy else 0.0
         table.append((node, int(pages), mean, max(busy, default=0.0), round(len(busy) * data.step)))
-    shades_ = [(f"h{shade}", "") for shade in range(1, SHADES)]
+    between = [(f"h{shade}", "") for shade in range(1, SHADES)]
     return RowChart(
         label=f"Pages per minute of each node over time. {len(data.nodes)} nodes, up to {amount(data.most)} pages per "
         f"minute in {span(data.step)}. The fewest pages in all: {slowest[1]} with {slowest[0]:,.0f}.",
         headings=("node", "pages", "per minute while it worked", "at most", "seconds at work"),
         table=table,
         times=_times(columns * data.step),
-        legend=[("h0", "0"), *shades_, (f"h{SHADES}", f"{amount(data.most)} pages/min")],
+        legend=[
+            ("h0", "0"),
+            *((f"h{shade}", "") for shade in range(1, SHADES)),
+            (f"h{SHADES}", f"{amount(data.most)} pages/min"),
+        ],
         rows=rows,
         height=24 if len(data.nodes) <= 12 else 15,
         step=100 / columns,
@@ -274,9 +276,7 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
         for bar in some if named else _joined(some, seconds):
             title = f"{bar.name} on {lanes[bar.lane]}: {outcome}, {span(bar.end - bar.begin)}" if named else ""
             pieces[bar.lane].append(_piece(bar.begin, bar.end, seconds, outcome, title))
-    groups = [
-        (node, [pieces[i] for i, _ in rows]) for node, rows in groupby(enumerate(lanes), key=lambda lane: lane[1])
-    ]
+    groups = {node: [pieces[i] for i, _ in rows] for node, rows in groupby(enumerate(lanes), key=lambda lane: lane[1])}
     counts = {node: Counter[str]() for node in data.lanes}
     for bar in data.bars:
         counts[data.lanes[bar.lane]][bar.outcome] += 1
@@ -288,10 +288,7 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
         table=[(node, *(count[outcome] for outcome in _OUTCOMES)) for node, count in counts.items()],
         times=_times(seconds),
         legend=[(outcome, outcome) for outcome in _OUTCOMES if total[outcome]],
-        rows=[
-            NodeRow(name, node, rows)
-            for name, (node, rows) in zip(short_names([node for node, _ in groups]), groups, strict=True)
-        ],
+        rows=[NodeRow(name, node, groups[node]) for name, node in zip(short_names([*groups]), groups, strict=True)],
         height=16 if len(lanes) <= 24 else 10 if len(lanes) <= 60 else 5,
     )
 
@@ -375,20 +372,14 @@ def status_codes(data: Sequence[Statuses]) -> RowChart:
                 lane.append(_piece(begin, begin + count, most, _STATUS_KINDS[group], title))
             begin += count
         rows.append(NodeRow(name, one.node, [lane], amount(begin), f"{one.retry_rate:.1%}"))
-    codes = sorted({code for one in data for code in one.codes})
+    codes, table = sorted({code for one in data for code in one.codes}), []
+    for one in data:
+        counts = [one.codes.get(code, 0) for code in codes]
+        table.append((one.node, *counts, one.groups["no answer"], one.retried, f"{one.retry_rate:.1%}"))
     return RowChart(
         label="HTTP status codes by node. " + ", ".join(f"{group}: {n:,}" for group, n in sums.items() if n) + ".",
         headings=("node", *codes, "no answer", "retries", "of all requests"),
-        table=[
-            (
-                one.node,
-                *(one.codes.get(code, 0) for code in codes),
-                one.groups["no answer"],
-                one.retried,
-                f"{one.retry_rate:.1%}",
-            )
-            for one in data
-        ],
+        table=table,
         legend=[*((_STATUS_KINDS[group], group) for group, n in sums.items() if n), ("", "retried")],
         rows=rows,
         height=20 if len(drawn) <= 12 else 12,

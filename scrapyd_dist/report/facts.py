@@ -47,10 +47,6 @@ class Facts:
     runs: Sequence[Crawl] = ()  #: crawls of the same spider up to this one, oldest first
 
     @property
-    def begun(self) -> float:
-        return self.crawl.created
-
-    @property
     def state(self) -> str:
         """The crawl's state, or `died` if its process is gone before the end."""
         return self.crawl.state.value if self.crawl.state.ended or self.lives else "died"
@@ -59,22 +55,18 @@ class Facts:
     def until(self) -> float:
         """The last moment that is known of, in seconds since the epoch."""
         if self.lives:
-            return max(self.now, self.begun)
-        known = [self.begun, self.crawl.ended or self.crawl.beat or 0.0, *(at for at, _ in self.samples[-1:])]
+            return max(self.now, self.crawl.created)
+        known = [self.crawl.created, self.crawl.ended or self.crawl.beat or 0.0, *(at for at, _ in self.samples[-1:])]
         return max([*known, *(attempt.ended_at or 0.0 for attempt in self.attempts)])
 
     @property
     def span(self) -> float:
         """Seconds from the beginning to the last moment that is known of."""
-        return max(self.until - self.begun, 0.001)
+        return max(self.until - self.crawl.created, 0.001)
 
 
 def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
-    """Read a crawl from the store.
-
-    Raises:
-        NothingMatched: there is no crawl of that id.
-    """
+    """Read a crawl from the store; NothingMatched if there is none of that id."""
     row = store.crawl(crawl)
     same = [one for one in store.crawls() if (one.spider, one.project) == (row.spider, row.project)]
     before = [one for one in same if one.id == crawl or (one.created <= row.created and has_items(one))]

@@ -168,17 +168,23 @@ class Series:
 
 def series(facts: Facts) -> Series:
     """Return all series of a crawl."""
-    walks = _walks(facts)
-    accepted = (one for one in facts.attempts if one.state is AttemptState.ACCEPTED)
-    jobs = ((f"batch {one.batch} on {one.node}", span_of(one, facts.until)) for one in accepted)
+    walks: dict[str, list[float]] = {}  # pages, requests found, start and last activity, as the last sample says
+    for _, values in facts.samples:
+        for name, row in (values.get("shards") or {}).items():
+            if isinstance(row, list) and len(row) == 4:
+                walks[f"shard {name}"] = [number(value) for value in row]
+    times = {name: round(max(0.0, end - begin), 2) for name, (_, _, begin, end) in walks.items() if begin}
+    jobs = [
+        (f"batch {one.batch} on {one.node}", span_of(one, facts.until))
+        for one in facts.attempts
+        if one.state is AttemptState.ACCEPTED
+    ]
     return Series(
         burn_up=burn_up(facts),
         heat=heat(facts),
         jobs=gantt(facts),
         shard_sizes=spread((name, found) for name, (_, found, _, _) in walks.items()),
-        shard_times=spread(
-            (name, round(max(0.0, end - begun), 2)) for name, (_, _, begun, end) in walks.items() if begun
-        ),
+        shard_times=spread(times.items()),
         job_times=spread((name, round(end - begin, 2)) for name, (begin, end) in jobs),
         statuses=statuses(facts),
         runs=runs(facts),
@@ -190,7 +196,7 @@ def document(facts: Facts) -> dict[str, Any]:
     """Return the report as JSON."""
     return {
         "crawl": facts.crawl.id,
-        "begun": facts.begun,
+        "begun": facts.crawl.created,
         "as_of": facts.until,
         "state": facts.state,
         "summary": _without_passwords(told(facts.crawl)),
@@ -214,7 +220,7 @@ def burn_up(facts: Facts) -> BurnUp | None:
     """Return None for fewer than two samples."""
     if len(facts.samples) < 2:
         return None
-    at = [max(0.0, when - facts.begun) for when, _ in facts.samples]
+    at = [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
     lines = {name: _rising(values.get(name) for _, values in facts.samples) for name in ("found", "sent", "done")}
     last = len(at) - 1
     kept = sorted({round(i * last / (POINTS - 1)) for i in range(POINTS)}) if last >= POINTS else range(last + 1)
@@ -271,7 +277,7 @@ def _rate(at: Sequence[float], done: Sequence[float], part: float) -> float:
 def heat(facts: Facts) -> Heat | None:
     """Return None if no sample tells of a node's pages. Of too many nodes, those with the fewest pages are kept."""
     names = sorted({name for _, values in facts.samples for name in values.get("nodes") or ()}, key=natural)
-    at = [max(0.0, when - facts.begun) for when, _ in facts.samples]
+    at = [max(0.0, when - facts.crawl.created) for when, _ in facts.samples]
     if len(at) < 2 or not names or at[-1] <= 0:
         return None
     step = at[-1] / max(1, min(COLUMNS, int(at[-1] // 2) or 1))
@@ -326,10 +332,10 @@ def span_of(attempt: Attempt, until: float) -> tuple[float, float]:
 
 def gantt(facts: Facts) -> Gantt | None:
     """Return None if no job was sent. Each job is on the first free lane of its node."""
-    jobs: list[tuple[tuple[tuple[int, str], ...], str, float, float, Attempt]] = []
+    jobs = []
     for attempt in facts.attempts:
         if attempt.state in OUTCOMES:
-            begin, end = (max(0.0, when - facts.begun) for when in span_of(attempt, facts.until))
+            begin, end = (max(0.0, when - facts.crawl.created) for when in span_of(attempt, facts.until))
             jobs.append((natural(attempt.node), attempt.node, begin, end, attempt))
     lanes, bars, free, first = list[str](), list[Bar](), list[float](), 0
     for _, node, begin, end, attempt in sorted(jobs, key=lambda row: row[:4]):
@@ -352,16 +358,6 @@ def spread(pairs: Iterable[tuple[str, float]]) -> Spread | None:
         return None
     names, values = zip(*rows, strict=True)
     return Spread(names=names, values=values, median=median(values))
-
-
-def _walks(facts: Facts) -> dict[str, list[float]]:
-    """Shard -> pages, requests found, start and last activity, as the last sample of it says."""
-    walks: dict[str, list[float]] = {}
-    for _, values in facts.samples:
-        for name, row in (values.get("shards") or {}).items():
-            if isinstance(row, list) and len(row) == 4:
-                walks[f"shard {name}"] = [number(value) for value in row]
-    return walks
 
 
 def statuses(facts: Facts) -> tuple[Statuses, ...]:

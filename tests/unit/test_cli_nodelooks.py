@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from scrapyd_dist.cli.context import quick_project
-from scrapyd_dist.cli.node_status import IdleWatch, NodeStatus, exit_code_of, newest_of
+from scrapyd_dist.cli.node_status import IdleWatch, NodeStatus, newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 
 from scrapyd_dist.config import ProjectConfig
@@ -55,16 +55,6 @@ def test_a_row_has_no_password() -> None:
     assert "hush" not in str(found)
     assert (found["state"], found["draining"]) == ("down", "1970-01-01T00:00:00+00:00")
     assert found["reason"].startswith("connection refused")
-
-
-def test_exit_codes() -> None:
-    down, refused, wedged = seen(error=ConnectionRefused.at("x")), seen(error=AuthRefused.at("x")), seen()
-    wedged.wedged = True
-    assert exit_code_of([seen()]) == 0
-    assert exit_code_of([seen(), wedged]) == 3
-    assert exit_code_of([seen(), down]) == 3
-    assert exit_code_of([down, down]) == 5
-    assert exit_code_of([down, refused]) == 6
 
 
 def test_a_clock_is_told_of_when_it_is_wrong() -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
+from scrapyd_dist.cli.node_status import NodeStatus, exit_code_of
 from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
 
@@ -23,6 +24,7 @@ from scrapyd_dist.errors import (
     NoReply,
     NothingMatched,
 )  # fmt: skip
+from scrapyd_dist.nodes import Node
 
 PLAN: dict[str, Any] = {
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
@@ -86,6 +88,11 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
 )
 def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError], code: int) -> None:
     assert context.exit_code(total, errors) == code
+
+
+def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
+    nodes = [NodeStatus(node=Node.parse("web1"), wedged=True), NodeStatus(node=Node.parse("web2"))]
+    assert (exit_code_of(nodes), exit_code_of(nodes[1:])) == (3, 0)
 
 
 @pytest.mark.parametrize(("text", "value"), [(None, None), ("90", 90), ("1.5", 1.5), ("30m", 1800), ("2h", 7200)])
