@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -150,8 +149,7 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
     return said
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigFiles:
+class ConfigFiles(NamedTuple):
     """The configuration files of a project, each by itself, in the order in which they are read."""
 
     root: Path
@@ -160,7 +158,7 @@ class ConfigFiles:
     @classmethod
     def of(cls, root: Path) -> ConfigFiles:
         files = [file for file in [*shared_files(), root / "scrapy.cfg"] if file.is_file()]
-        return cls(root=root, parsers=tuple((file, read_files([file])) for file in files))
+        return cls(root, tuple((file, read_files([file])) for file in files))
 
     def origin(self, section: str, key: str) -> str:
         """The file whose word counts, its section, and the environment variables in its value; empty if none has it."""

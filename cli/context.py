@@ -304,7 +304,6 @@ class Context:
 
     @cached_property
     def sender(self) -> Sender:
-        """The sender for calls to nodes."""
         from scrapyd_dist.transports.requests import RequestsTransport
 
         return RequestsTransport()

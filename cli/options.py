@@ -75,7 +75,6 @@ def spiders() -> Candidates:
 
 
 def one_of(*words: str) -> Callable[[], list[str]]:
-    """Completes these words."""
     return lambda: list(words)
 
 
@@ -142,7 +141,6 @@ CONNECT_TIMEOUT = 4.0
 
 
 def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:
-    """An option in a panel of the help."""
     return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
 
 

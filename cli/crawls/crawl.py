@@ -33,7 +33,6 @@ _FIRST = 4
 
 
 def show(plan: Mapping[str, Any]) -> None:
-    """Print the plan."""
     size = plan["bytes_per_batch"]
     about = f"about {size['bytes']:,} bytes each on the way ({size['form']}, {size['per_url']} bytes per URL)"
     put(f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this command.")
@@ -203,5 +202,6 @@ def crawls(context: Context, output: Output = Output()) -> None:
         started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         batches = "/".join(f"{wording.number(row.summary, 'batches', one):,}" for one in ("done", "total"))
         items = wording.number(row.summary, "items")
-        cells.append((row.id, row.spider, watcher.shown_state(row), started, batches, items, row.exit_code))
+        state = "died" if watcher.alive_state(row) == "died" else wording.state_of(told(row))
+        cells.append((row.id, row.spider, state, started, batches, items, row.exit_code))
     output.table(document, ("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)

@@ -74,12 +74,7 @@ class Heeding:
         return ""
 
     def document(self) -> dict[str, Any]:
-        return {
-            "crawl": self.crawl,
-            "heeded": not self.problem,
-            "reason": self.reason,
-            "nodes": dict(self.nodes),
-        }
+        return {"crawl": self.crawl, "heeded": not self.problem, "reason": self.reason, "nodes": dict(self.nodes)}
 
 
 def heedings(store: Store) -> list[Heeding]:
@@ -113,7 +108,6 @@ class Changed:
         }
 
     def after(self, domain: str) -> Rule:
-        """The rule of a domain as it is now."""
         changed = self.changes.get(domain) if domain in self.changes else self.before.get(domain)
         return changed or Rule()
 

@@ -155,11 +155,9 @@ class WatchOptions:
 
     @property
     def silent(self) -> bool:
-        """Whether no progress is shown."""
         return self.quiet or self.no_progress
 
     def view(self, root: Path, crawl: str) -> View:
-        """What shows the progress."""
         if self.verbose:
             return LogView(crawl_folder(root, crawl) / "producer.log")
         if self.silent:
@@ -273,12 +271,6 @@ def misses_of(root: Path, crawl: str) -> Iterator[dict[str, Any]]:
 def alive_state(row: Crawl) -> str:
     """The state of a crawl in a word; `died` when no process stands behind it any more.
 
-    A paused crawl keeps its state here, which scripts read; `wording.state_of` says `paused`.
+    A paused crawl keeps its state here, which scripts read; people see `wording.state_of`.
     """
     return row.state.value if row.state.ended or lives(row) else "died"
-
-
-def shown_state(row: Crawl) -> str:
-    """The same for people: `paused` of one that rests."""
-    state = alive_state(row)
-    return wording.state_of(told(row)) if state == row.state.value else state

@@ -92,7 +92,6 @@ class ConsumeOptions:
     quiet: Quiet = False
 
     def scaling(self) -> ScalingPolicy:
-        """How many workers there may be, and where."""
         return ScalingPolicy(
             most=self.max_running,
             per_slot=self.per_slot,
@@ -180,7 +179,6 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
 def _manage(
     root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
 ) -> int:
-    """Run the manager in this process; its exit code."""
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
 
     for text in wanted.label or ():

@@ -157,7 +157,6 @@ def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
 
 
 def slot_document(count: SlotCount) -> dict[str, Any]:
-    """A slot in JSON."""
     return {"slot": count.slot, "requests": by_kind(count.requests), "batches": by_kind(count.batches)}
 
 

@@ -249,11 +249,7 @@ def heat(data: Heat) -> RowChart:
         headings=("node", "pages", "per minute while it worked", "at most", "seconds at work"),
         table=table,
         times=_times(columns * data.step),
-        legend=[
-            ("h0", "0"),
-            *((f"h{shade}", "") for shade in range(1, SHADES)),
-            (f"h{SHADES}", f"{amount(data.most)} pages/min"),
-        ],
+        legend=[("h0", "0"), *between, (f"h{SHADES}", f"{amount(data.most)} pages/min")],
         rows=rows,
         height=24 if len(data.nodes) <= 12 else 15,
         step=100 / columns,
@@ -266,7 +262,7 @@ def _shade(value: float, most: float) -> int:
 
 
 def jobs(data: Gantt, seconds: float) -> RowChart:
-    """Each job on a lane of its node; `seconds` is the length of the axis."""
+    """Each job on a lane of its node; seconds: the length of the axis."""
     lanes = data.lanes[:LANES]
     bars = [bar for bar in data.bars if bar.lane < len(lanes)]
     named = len(bars) <= NAMED

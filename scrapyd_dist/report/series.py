@@ -167,7 +167,6 @@ class Series:
 
 
 def series(facts: Facts) -> Series:
-    """Return all series of a crawl."""
     walks: dict[str, list[float]] = {}  # pages, requests found, start and last activity, as the last sample says
     for _, values in facts.samples:
         for name, row in (values.get("shards") or {}).items():
@@ -193,7 +192,6 @@ def series(facts: Facts) -> Series:
 
 
 def document(facts: Facts) -> dict[str, Any]:
-    """Return the report as JSON."""
     return {
         "crawl": facts.crawl.id,
         "begun": facts.crawl.created,
