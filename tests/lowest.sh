@@ -25,8 +25,7 @@ if [ $# -eq 0 ]; then
         tests/acceptance/test_book_ways.py tests/acceptance/test_fair.py \
         tests/acceptance/test_feed_urls.py tests/acceptance/test_requests_travel.py tests/acceptance/test_account.py \
         tests/acceptance/test_shards.py tests/acceptance/test_passed_on.py tests/acceptance/test_bad_input.py \
-        tests/acceptance/test_cli_deploy.py tests/acceptance/test_cli_deploy_all.py \
-        tests/acceptance/test_deploy_stopped.py tests/acceptance/test_cli_operate.py tests/acceptance/test_mixed_fleet.py \
+        tests/acceptance/test_cli_deploy.py tests/acceptance/test_cli_operate.py tests/acceptance/test_mixed_fleet.py \
         tests/acceptance/test_pull.py tests/acceptance/test_other_projects.py tests/acceptance/test_throttle.py \
         tests/acceptance/test_throttle_live.py tests/acceptance/test_throttle_nodes.py tests/acceptance/test_cli_throttle.py
 fi

@@ -1,6 +1,6 @@
 """Addresses of every kind work, and one that cannot be used is one clear line, whatever the command."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +26,8 @@ TARGETS: dict[str, tuple[str, str, int]] = {
 }  # fmt: skip
 COMMANDS = [
     ("jobs",), ("logs",), ("grep", "x"), ("schedule", "easy"), ("cancel", "--all", "-y"), ("nodes",), ("rollback",),
-    ("prune", "--keep", "1", "-y"), ("versions", "--check"), ("stats", "x"),
+    ("prune", "--keep", "1", "-y"), ("versions", "--check"), ("stats", "x"), ("spiders",),
+    ("deploy-all", "--retries", "0"),
 ]  # fmt: skip
 
 
@@ -48,65 +49,47 @@ def html() -> Iterator[int]:
         yield server.port
 
 
-@pytest.fixture
-def assert_clear_line(project: MakeProject, node: ScrapydNode, self_signed: int, html: int) -> Callable[..., None]:
-    """`assert_clear_line(run, target, *command)`: what the command says of a project with this target alone."""
-
-    def check(run: RunCommand, target: str, *command: str) -> None:
-        section, said, code = TARGETS[target]
-        extra = section.format(url=node.url, tls=self_signed, html=html) + "[deploy]\nproject = properties\n"
-        done = run(project(settings={**QUICK, "START_URL": "http://127.0.0.1:1/"}, extra=extra), *command)
-        told = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
-        assert (done.code, len(told)) == (code, 1), done.out + done.err
-        assert said in done.err
-        assert ".." not in done.err.replace("...", "")
-        assert not any(word in done.out + done.err for word in ("wrong-one", "hush", "Traceback"))
-
-    return check
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_address_that_cannot_be_used_is_one_clear_line(
-    assert_clear_line: Callable[..., None], run_sdist_here: RunCommand, command: tuple[str, ...], target: str
-) -> None:
-    assert_clear_line(run_sdist_here, target, *command)
-
-
-@pytest.mark.black_box
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_crawl_has_the_same_line(assert_clear_line: Callable[..., None], run_cli: RunCommand, target: str) -> None:
-    assert_clear_line(run_cli, target, "crawl", "easy", "-q")
-
-
-@pytest.mark.black_box
-@pytest.mark.parametrize("kind", ["IPv6", "base path", "base path without a slash", "name with spaces"])
-def test_addresses_of_every_kind_from_end_to_end(
-    kind: str, run_cli: RunCommand, project: MakeProject, site: StartSite,
-    scrapyd_node: Callable[..., ScrapydNode]
+    run_sdist_here: RunCommand, project: MakeProject, node: ScrapydNode, self_signed: int, html: int,
+    command: tuple[str, ...], target: str
 ) -> None:  # fmt: skip
-    options = {"bind_address": "::1"} if kind == "IPv6" else {}
-    here, pages = scrapyd_node(username="me", password="hush", **options), site(30)
-    with closing(Front(here, base="/api/scrapyd")) as front:
-        url = {
-            "IPv6": here.url,
-            "base path": front.url,
-            "base path without a slash": front.url.rstrip("/"),
-            "name with spaces": here.url,
-        }[kind]
-        name = "my own node" if "spaces" in kind else "web"
-        made = project(settings={**QUICK, "START_URL": pages.start_url}, extra=f"[deploy:{name}]\nurl = {url}\n{LOGIN}")
-        assert run_cli(made, "deploy", name).code == 0
-        crawl = run_cli(made, "crawl", "easy", "-o", "items.jl", "--json")
-        assert crawl.code == 0, crawl.err
+    section, said, code = TARGETS[target]
+    extra = section.format(url=node.url, tls=self_signed, html=html) + "[deploy]\nproject = properties\n"
+    done = run_sdist_here(project(settings=QUICK, extra=extra), *command)
+    told = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
+    assert (done.code, len(told)) == (code, 1), done.out + done.err
+    assert said in done.err
+    assert ".." not in done.err.replace("...", "")
+    assert not any(word in done.out + done.err for word in ("wrong-one", "hush", "Traceback"))
+
+
+@pytest.mark.black_box
+def test_addresses_of_every_kind_from_end_to_end(
+    run_cli: RunCommand, project: MakeProject, site: StartSite, fleet: StartFleet
+) -> None:
+    login = {"username": "me", "password": "hush"}
+    six, based, bare, spaced = nodes = [*fleet(1, bind_address="::1", **login), *fleet(3, **login)]
+    with closing(Front(based, base="/api/scrapyd")) as front, closing(Front(bare, base="/api")) as other:
+        urls = {"six": six.url, "based": front.url, "no-slash": other.url.rstrip("/"), "my own node": spaced.url}
+        sections = "".join(f"[deploy:{name}]\nurl = {url}\n{LOGIN}" for name, url in urls.items())
+        pages = site(30)
+        made = project(settings={**QUICK, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 5}, extra=sections)
+        assert run_cli(made, "deploy", *urls).code == 0
+        crawl = run_cli(made, "crawl", "easy", "-o", "items.jl", "--json", code=0)
         assert pages.differences(made.items("items.jl")) == {}
-        (row,) = run_cli(made, "schedule", "easy", "--on", name, "-s", "CLOSESPIDER_ITEMCOUNT=3", "--json").json()[
+        assert {row["name"] for row in crawl.json()["nodes"] if row["jobs"]} == urls.keys()
+        rows = run_cli(made, "schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3", "--json").json()[
             "jobs"
         ]
-        here.wait_idle()
-        found = next(job for job in run_cli(made, "jobs", "--json").json()["jobs"] if job["job"] == row["job"])
-        assert (found["node"], found["reason"]) == (name, "closespider_itemcount")
-        lines = run_cli(made, "logs", row["job"], "-n", "2").out.splitlines()
-        assert all(line.startswith(name) for line in lines)
-        assert "Spider closed" in lines[-1]
-        assert run_cli(made, "nodes", "--json").json()["nodes"][0]["name"] == name
+        for real in nodes:
+            real.wait_idle()
+        found = {row["job"]: row for row in run_cli(made, "jobs", "--json").json()["jobs"]}
+        assert {row["node"] for row in rows} == urls.keys()
+        for row in rows:
+            assert found[row["job"]]["reason"] == "closespider_itemcount"
+            lines = run_cli(made, "logs", row["job"], "-n", "2").out.splitlines()
+            assert all(line.startswith(row["node"]) for line in lines)
+            assert "Spider closed" in lines[-1]
+        assert {row["name"] for row in run_cli(made, "nodes", "--json").json()["nodes"]} == urls.keys()

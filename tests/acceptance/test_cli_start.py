@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rig.commands import Result, run_here
 from rig.fixtures import MakeProject, RunCommand
 from rig.processes import private_environment
 from scrapyd_dist.cli.commands import walk
@@ -17,56 +18,61 @@ from scrapyd_dist import __version__
 COMMANDS = [path.split() for path, command in walk() if "Example: " in command.help]
 
 
+Outside = Callable[..., Result]
+
+
 @pytest.fixture
-def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`sdist` in a folder without a project."""
+def empty(tmp_path: Path) -> Path:
+    """A folder without a project."""
     folder = tmp_path / "outside"
     folder.mkdir()
+    return folder
 
-    def run(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, *options, "-m", "scrapyd_dist", *arguments]
-        environment = private_environment(folder)
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+
+@pytest.fixture
+def outside(empty: Path) -> Outside:
+    """`sdist` there, as a process."""
+
+    def run(*arguments: str, options: tuple[str, ...] = ()) -> Result:
+        done = subprocess.run(
+            [sys.executable, *options, "-m", "scrapyd_dist", *arguments],
+            cwd=empty, env=private_environment(empty), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return Result(done.returncode, done.stdout, done.stderr)
 
     return run
 
 
 @pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"]])
-def test_help_imports_no_network_library(
-    outside: Callable[..., subprocess.CompletedProcess[str]], command: list[str]
-) -> None:
+def test_help_imports_no_network_library(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help", options=("-X", "importtime"))
-    assert done.returncode == 0
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert done.code == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.err.splitlines() if "|" in line}
     assert "scrapyd_dist" in imported
     heavy = {"scrapy", "twisted", "requests", "treq", "cryptography", "redis", "sqlite3", "asyncio"}
     assert not imported & heavy
 
 
 @pytest.mark.parametrize("command", [["crawl"], ["nodes", "up"], ["items", "pull"], ["deploy"]], ids=" ".join)
-def test_a_command_explains_itself_with_an_example(
-    outside: Callable[..., subprocess.CompletedProcess[str]], command: list[str]
-) -> None:
+def test_a_command_explains_itself_with_an_example(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help")
-    assert done.returncode == 0
-    assert f"Example: sdist {' '.join(command)}" in done.stdout
-    assert re.search(r"Exit codes: *\n +0  all good", done.stdout)
-    assert re.search(r"--help +-h", done.stdout)
-    assert "\x1b" not in done.stdout
-    assert done.stderr == ""
+    assert done.code == 0
+    assert f"Example: sdist {' '.join(command)}" in done.out
+    assert re.search(r"Exit codes: *\n +0  all good", done.out)
+    assert re.search(r"--help +-h", done.out)
+    assert "\x1b" not in done.out
+    assert done.err == ""
 
 
-def test_help_lists_every_command(outside: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    listed = re.findall(r"^│ ([a-z][a-z-]*)  ", outside("--help").stdout, re.MULTILINE)
+def test_help_lists_every_command(outside: Outside) -> None:
+    listed = re.findall(r"^│ ([a-z][a-z-]*)  ", outside("--help").out, re.MULTILINE)
     assert sorted(listed) == sorted({command[0] for command in COMMANDS})
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["version"]])
-def test_version(outside: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str]) -> None:
+def test_version(outside: Outside, arguments: list[str]) -> None:
     done = outside(*arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"scrapyd-dist {__version__}\n", "")
+    assert (done.code, done.out, done.err) == (0, f"scrapyd-dist {__version__}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -85,15 +91,13 @@ def test_version(outside: Callable[..., subprocess.CompletedProcess[str]], argum
         (["demo", "--nodes", "0"], "--nodes"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(
-    outside: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str], said: str
-) -> None:
-    done = outside(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("sdist: ")
-    assert done.stderr.count("\n") == 1
-    assert said in done.stderr
-    assert "--help" in done.stderr
+def test_wrong_usage_is_one_line_and_exit_2(empty: Path, arguments: list[str], said: str) -> None:
+    done = run_here(arguments, cwd=empty, home=empty)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("sdist: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+    assert "--help" in done.err
 
 
 @pytest.mark.parametrize(
@@ -106,13 +110,11 @@ def test_wrong_usage_is_one_line_and_exit_2(
      ["items", "pull", "x"], ["items", "merge", "x", "-o", "x.jl"], ["items", "tail"], ["metrics"]],
     ids=" ".join,
 )  # fmt: skip
-def test_outside_of_a_project_every_command_says_so(
-    outside: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, arguments: list[str]
-) -> None:
-    done = outside(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "There is no scrapy.cfg in" in done.stderr
-    assert list((tmp_path / "outside").iterdir()) == []
+def test_outside_of_a_project_every_command_says_so(empty: Path, tmp_path: Path, arguments: list[str]) -> None:
+    done = run_here(arguments, cwd=empty, home=tmp_path / "home")
+    assert (done.code, done.out) == (2, "")
+    assert "There is no scrapy.cfg in" in done.err
+    assert list(empty.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -135,13 +137,15 @@ def test_outside_of_a_project_every_command_says_so(
         (["deploy-all", "--use-setup-py"], 2, "sdist nodes up"),
         (["versions"], 2, "sdist nodes up"),
         (["prune", "--keep", "0"], 2, "--keep"),
+        (["init"], 2, "--node"),
+        (["init", "--node", "me:hush@web1"], 2, "password"),
     ],
 )
 def test_what_cannot_be_done_is_one_paragraph(
-    run_cli: RunCommand, project: MakeProject, arguments: list[str], code: int, said: str
+    run_sdist_here: RunCommand, project: MakeProject, arguments: list[str], code: int, said: str
 ) -> None:
     made = project()
-    done = run_cli(made, *arguments)
+    done = run_sdist_here(made, *arguments)
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("sdist: ")
     assert done.err.count("\n") == 1
@@ -152,8 +156,7 @@ def test_what_cannot_be_done_is_one_paragraph(
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(run_cli: RunCommand, project: MakeProject) -> None:
     for arguments in (["--debug", "status"], ["status", "--debug"]):
-        done = run_cli(project(), *arguments)
-        assert done.code == 4
+        done = run_cli(project(), *arguments, code=4)
         assert "Traceback" in done.err
 
 

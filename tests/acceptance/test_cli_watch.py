@@ -103,19 +103,23 @@ def terminal(made: Project, producer: subprocess.Popen[str]) -> Iterator[Termina
         yield opened
 
 
-def test_the_first_ctrl_c_leaves_the_crawl_running(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
-    terminal.interrupt()
-    terminal.wait_text("Come back with: sdist watch c")
-    assert terminal.process.wait(20) == 130
-    assert producer.poll() is None
-
-
-def test_the_second_one_asks_and_no_leaves_it_running(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
-    terminal.interrupt()
-    terminal.wait_text("Press Ctrl-C again")
-    terminal.interrupt()
-    terminal.wait_text("Stop the crawl c? [y/N]")
-    terminal.type("\n")
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("Come back with: sdist watch c",),
+        ("Press Ctrl-C again", "Stop the crawl c? [y/N]"),
+        ("Press Ctrl-C again", "Stop the crawl c? [y/N]", ""),
+    ],
+    ids=["once", "twice, and no", "thrice"],
+)
+def test_ctrl_c_leaves_the_crawl_running(
+    terminal: Terminal, producer: subprocess.Popen[str], said: tuple[str, ...]
+) -> None:
+    for text in said:
+        terminal.interrupt()
+        terminal.wait_text(text)
+    if len(said) == 2:
+        terminal.type("\n")
     assert terminal.process.wait(20) == 130
     assert producer.poll() is None
 
@@ -130,14 +134,6 @@ def test_yes_stops_the_crawl_in_good_order(terminal: Terminal, producer: subproc
     assert terminal.process.wait(20) == 130
     assert "Go on with: sdist resume c" in terminal.seen()
     assert producer.wait(20) == 0
-
-
-def test_a_third_one_leaves_it_running(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
-    for text in ("Press Ctrl-C again", "Stop the crawl c? [y/N]", ""):
-        terminal.interrupt()
-        terminal.wait_text(text)
-    assert terminal.process.wait(20) == 130
-    assert producer.poll() is None
 
 
 def test_without_a_terminal_ctrl_c_leaves_at_once(
@@ -168,8 +164,7 @@ def test_status_and_list_of_a_crawl_whose_process_died(
     assert run_cli(made, "status", "c", "--json").json()["state"] == "died"
     assert "sdist resume c" in run_cli(made, "status").out
     assert [row["state"] for row in run_cli(made, "crawls", "--json").json()["crawls"]] == ["died"]
-    watched = run_cli(made, "watch", "c")
-    assert watched.code == 1
+    watched = run_cli(made, "watch", "c", code=1)
     assert "sdist resume c" in watched.err
 
 

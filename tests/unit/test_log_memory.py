@@ -1,4 +1,4 @@
-"""Reading a log takes the same memory for any size; `test_big_logs.py` has 256 MB on a real node."""
+"""Reading a log takes the same memory for any size, in each way in which commands read one."""
 
 import re
 import tracemalloc
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.jobs.logs import Search
 
-from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, survey
+from scrapyd_dist.joblogs.log_reads import BLOCK, LogTap, look, survey
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import Reply
@@ -62,13 +62,19 @@ def a_search(sender: Endless) -> None:
     assert [hit for _, hit in group] == [True, False, False]
 
 
+def the_newest(sender: Endless) -> None:
+    excerpt = look(sender, NODE, "logs/x", timeout=1)
+    assert excerpt is not None
+    assert excerpt.facts.levels["DEBUG"] > 0
+
+
 def the_whole(sender: Endless) -> None:
     facts = survey(sender, NODE, "logs/x")
     assert facts is not None
     assert facts.levels["DEBUG"] == (sender.size - len(NEEDLE)) // len(LINE)
 
 
-@pytest.mark.parametrize("read", [the_last_errors, a_search, the_whole])
+@pytest.mark.parametrize("read", [the_last_errors, a_search, the_newest, the_whole])
 def test_a_log_six_times_as_long_takes_no_more(read: Callable[[Endless], None]) -> None:
     peaks = []
     for size in (2 * BLOCK, 12 * BLOCK):
