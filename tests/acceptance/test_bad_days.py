@@ -3,6 +3,8 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.bad_days import (
@@ -11,27 +13,34 @@ from rig.bad_days import (
     attempts,
     begin,
     busy_workers,
+    running_on,
     wait_accepted,
     wait_running,
 )
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
-from rig.fixtures import MakeProject, StartCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Attempt, AttemptState
 
-pytestmark = pytest.mark.black_box
+BeginCrawl = Callable[..., tuple[Project, Command]]
 
-BOTH_WAYS = pytest.mark.parametrize("way", ["scrapy", "sdist"])
+pytestmark = pytest.mark.black_box
 
 
 @pytest.fixture
-def begun(start_scrapy: StartCommand, start_cli: StartCommand) -> Callable[..., Command]:
-    """`begun(way, project, site)`: a crawl that runs."""
-    return lambda way, project, site: begin(way, project, site, scrapy=start_scrapy, cli=start_cli)
+def begun(project: MakeProject, start_scrapy: StartCommand, start_cli: StartCommand) -> BeginCrawl:
+    """`begun(nodes, site, …)`: a crawl that runs, and its project."""
+
+    def start(nodes: list[ScrapydNode], pages: SiteProcess, **settings: Any) -> tuple[Project, Command]:
+        it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, **settings})
+        return it, begin("scrapy", it, pages, scrapy=start_scrapy, cli=start_cli)
+
+    return start
 
 
 def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[int, ...] = ()) -> None:
@@ -49,14 +58,11 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
     assert summary["batches"]["dead"] == 0
 
 
-def test_one_node_away_one_killed_one_worker_killed(
-    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
-) -> None:
+def test_one_node_away_one_killed_one_worker_killed(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
     nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100, offsite=2, duplicates=3)
     pages.behave({pages.site.detail_path(555): "gone"})
     nodes[0].kill()
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun("scrapy", it, pages)
+    it, command = begun(nodes, pages)
     wait_accepted(it, node="node2")
     nodes[1].kill()
     victim, job = wait_for(lambda: list(busy_workers(nodes[2]).items()), 60, "a busy worker on node3")[0]
@@ -69,27 +75,11 @@ def test_one_node_away_one_killed_one_worker_killed(
     assert states == {"node1": "down", "node2": "down", "node3": "up"}
 
 
-def test_a_whole_machine_dies(project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand) -> None:
-    nodes, pages = fleet(2), site(500, "--latency=0.3", per_page=100)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun("sdist", it, pages)
-    wait_accepted(it, node="node1")
-    wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
-    nodes[0].kill()
-    nodes[0].kill_jobs()
-    assert_whole(command.wait(180), it, pages)
-    lost = attempts(it, AttemptState.FAILED)
-    assert lost
-    assert {attempt.node for attempt in lost} == {"node1"}
-
-
-@BOTH_WAYS
 def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
-    way: str, project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
+    fleet: StartFleet, site: StartSite, begun: BeginCrawl
 ) -> None:
     nodes, pages = fleet(2, jobs_to_keep="1000"), site(900, "--latency=0.4", per_page=100)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun(way, it, pages)
+    it, command = begun(nodes, pages)
     wait_accepted(it)
     held = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
     nodes[0].pause()
@@ -111,28 +101,9 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     assert after, "it got no more work after it came back"
 
 
-def test_a_daemon_hangs_while_its_workers_go_on(
-    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
-) -> None:
-    nodes, pages = fleet(2), site(500, "--latency=0.2", per_page=100)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_NODE_TIMEOUT": 60})
-    command = begun("scrapy", it, pages)
-    wait_running(it, "node1")
-    nodes[0].pause()
-    wait_for(lambda: "work goes elsewhere" in command.err, 60, "the silence noticed")
-    wait_for(lambda: not nodes[0].job_pids(), 60, "its workers at their end")
-    nodes[0].go_on()
-    assert_whole(command.wait(180), it, pages)
-    assert failed(it) == [], "work was thrown away though the node came back in time"
-    assert set(pages.item_hits().values()) == {1}
-
-
-def test_a_node_is_restarted_while_its_jobs_run(
-    project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand
-) -> None:
+def test_a_node_is_restarted_while_its_jobs_run(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
     nodes, pages = fleet(1), site(200, "--latency=0.3", per_page=100)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_NODE_TIMEOUT": 30})
-    command = begun("scrapy", it, pages)
+    it, command = begun(nodes, pages, DISTRIBUTED_NODE_TIMEOUT=30)
     orphans = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker")
     nodes[0].restart()
     assert_whole(command.wait(120), it, pages)
@@ -141,10 +112,9 @@ def test_a_node_is_restarted_while_its_jobs_run(
     assert set(pages.item_hits().values()) == {1}
 
 
-def test_a_node_comes_back_empty(project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand) -> None:
+def test_a_node_comes_back_empty(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
     nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun("scrapy", it, pages)
+    it, command = begun(nodes, pages)
     wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
     nodes[0].kill()
     old = nodes[0].kill_jobs()
@@ -163,3 +133,61 @@ def failed(project: Project) -> list[Attempt]:
 
 def failed_jobs(project: Project) -> set[str]:
     return {attempt.job for attempt in failed(project)}
+
+
+# the fleet changes
+
+
+def state_of(project: Project, node: str) -> str:
+    """What the crawl's summary calls the node now; nothing when it does not know it."""
+    return next((row["state"] for row in last_crawl(project).summary.get("nodes", ()) if row["name"] == node), "")
+
+
+def posted_to(project: Project, node: str) -> int:
+    return sum(attempt.node == node for attempt in attempts(project))
+
+
+def assert_done(done: Result, project: Project, site: SiteProcess) -> None:
+    assert done.code == 0, done.err
+    assert_exact(project, site)
+    assert {attempt.state.value for attempt in attempts(project)} == {"accepted"}, "an attempt was cut off"
+    assert site.item_hits().total() == site.site.items, "a page was fetched twice"
+
+
+def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
+    fleet: StartFleet, site: StartSite, begun: BeginCrawl, run_cli: RunCommand
+) -> None:
+    first, second = fleet(1)[0], fleet(1, username="me", password="hush/42:@")[0]
+    pages = site(240, "--latency=0.2", per_page=60)
+    it, command = begun([first], pages, DISTRIBUTED_BATCH_SIZE=20)
+    wait_running(it, first.name)
+    it.targets([first, second])
+    wait_accepted(it, node=second.name)
+    drained = run_cli(it, "nodes", "drain", first.name, "--no-wait")
+    assert drained.code in {0, 3}, drained.err
+    wait_for(lambda: state_of(it, first.name) == "draining", 20, "the crawl knows of the drain")
+    before = posted_to(it, first.name)
+    assert_done(command.wait(180), it, pages)
+    assert posted_to(it, first.name) == before
+    assert "hush" not in f"{command.out}{command.err}{drained.out}{drained.err}"
+
+
+def test_nodes_of_a_file_join_leave_and_come_back(
+    fleet: StartFleet, site: StartSite, begun: BeginCrawl, tmp_path: Path
+) -> None:
+    one, two = fleet(2)
+    pages = site(500, "--latency=0.3", per_page=100)
+    listed = tmp_path / "nodes.txt"
+    listed.write_text(f"{one.url} name=one\n")
+    it, command = begun([], pages, DISTRIBUTED_BATCH_SIZE=25, DISTRIBUTED_NODES=[f"file:{listed}"])
+    wait_running(it, "one")
+    listed.write_text(f"{one.url} name=one\n{two.url} name=two slots=1\n")
+    wait_accepted(it, node="two")
+    listed.write_text(f"{two.url} name=two slots=1\n")
+    wait_for(lambda: state_of(it, "one") == "left", 20, "it is known to have left")
+    before = posted_to(it, "one")
+    wait_for(lambda: not running_on(it, "one"), 60, "its jobs have ended")
+    assert posted_to(it, "one") == before
+    listed.write_text(f"{one.url} name=one\n{two.url} name=two slots=1\n")
+    wait_for(lambda: posted_to(it, "one") > before, 60, "it gets work again")
+    assert_done(command.wait(180), it, pages)

@@ -1,27 +1,31 @@
-"""Fair work over many sites: real workers, and what the sites see of them (B1, B3, B4, B5, B6)."""
+"""Fair work over many sites: real workers, on nodes and without, and what the sites see of them."""
 
+import json
+import os
+import re
 import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from rig.bad_days import IMPATIENT, wait_accepted
 from rig.commands import Command
-from rig.crawls import ADDON, QUICK, last_crawl, said
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.crawls import ADDON, QUICK, crawls, last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
+from rig.nodes import ScrapydNode
 from rig.projects import Project
-from rig.pullers import CRAWL, Frontier
+from rig.pullers import CRAWL, Frontier, values_of
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, SPREAD
 from scrapyd_dist.frontier.slots import SITE, SlotRule
-from scrapyd_dist.store import open_store
 
 pytestmark = pytest.mark.black_box
 #: a site for each address of loopback, on one server
@@ -89,11 +93,16 @@ def longest_gap(times: list[float]) -> float:
 
 
 def times_of(host: int, site: SiteProcess) -> list[float]:
-    return [hit["time"] for hit in site.log() if hit["host"].startswith(f"127.0.0.{host}:")]
+    return [hit["time"] for hit in site.log() if host_number(hit) == host]
+
+
+def host_number(hit: dict[str, Any]) -> int:
+    """The last byte of the address that was asked."""
+    return int(hit["host"].partition(":")[0].rpartition(".")[2])
 
 
 def hosts_hit(site: SiteProcess) -> list[int]:
-    return [int(hit["host"].partition(":")[0].rpartition(".")[2]) for hit in site.log()]
+    return list(map(host_number, site.log()))
 
 
 @pytest.mark.parametrize("queue_of_scrapy", ["ScrapyPriorityQueue", "DownloaderAwarePriorityQueue"])
@@ -174,21 +183,183 @@ def test_by_domain_no_site_sees_two_workers_at_one_time_and_a_killed_one_costs_n
     assert Counter(item["url"] for item in queue.items) == Counter(added), queue.log(1)
 
 
-def test_a_fair_crawl_of_many_sites_has_every_page_once(
-    place: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand
-) -> None:
-    """Each site has its slot, and batches of it are small."""
-    web = site(12, HOST, "--latency=0.05")
-    hosts = [host_of(number, web) for number in range(2, 12)]
-    settings = {name: value for name, value in QUICK.items() if name != "DISTRIBUTED_BATCH_SIZE"}
-    it = place(fleet(1), **settings, ADDONS=ADDON, DISTRIBUTED_SEEDS=True, CONCURRENT_REQUESTS_PER_DOMAIN=4)
-    words = ["crawl", "broad", "-a", "pages=12", "-a", f"hosts={','.join(hosts)}", "--callback", "parse_page"]
-    done = run_cli(it, *words, "--pull", "--fair", "spread", "--workers", "2", "-o", "items.jl")
-    assert done.code == 0, said(done)
-    urls = [url for number in range(2, 12) for url in pages_of(number, web, range(12))]
+# on real nodes
+
+#: finds its pages host by host, the slow host's first, or one of each host in turn; each request tells its job
+FINDING = """
+    import json
+    import scrapy
+
+
+    class Named:
+        def process_request(self, request, spider):
+            request.headers["X-Job"] = getattr(spider, "_job", "none")
+
+
+    class Broad(scrapy.Spider):
+        name = "broad"
+
+        async def start(self):
+            yield scrapy.Request(self.site + "/echo", self.find)
+
+        def find(self, response):
+            for url in json.loads(self.urls):
+                yield scrapy.Request(url, self.parse_page)
+
+        def parse_page(self, response):
+            yield {"url": response.url}
+"""
+#: pages of each host, as many as a batch has
+EACH = 12
+HOSTS = (2, 3, 4, 5)
+
+
+@pytest.fixture
+def web(site: StartSite) -> SiteProcess:
+    """A host for each address, each with pages of its own; the first one is slow."""
+    there = site(EACH * (max(HOSTS) + 1), HOST, "--log-headers", "--latency=0.1")
+    there.behave({there.site.detail_path(number): "slow:0.5" for number in _numbers(HOSTS[0])})
+    return there
+
+
+@pytest.fixture
+def named(project: MakeProject, pair: list[ScrapydNode]) -> Callable[..., Project]:
+    own = {"ADDONS": ADDON, "DOWNLOADER_MIDDLEWARES": {"small.spiders.broad.Named": 1}}
+    return lambda **settings: project(spiders={"broad": FINDING}, nodes=pair, settings={**own, **settings})
+
+
+def _numbers(host: int) -> range:
+    return range(host * EACH, (host + 1) * EACH)
+
+
+def _pages(web: SiteProcess, host: int) -> list[str]:
+    return pages_of(host, web, _numbers(host))
+
+
+def _by_job(web: SiteProcess) -> dict[str, list[int]]:
+    """Job -> the hosts that it asked, in the order in which the site was asked."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for hit in web.log():
+        if hit["target"] == "/echo":  # where the pages are found
+            continue
+        found[hit["headers"]["x-job"]].append(host_number(hit))
+    return dict(found)
+
+
+def _words(web: SiteProcess, urls: list[str], fair: str) -> list[str]:
+    given = ["-a", f"site={web.url}", "-a", f"urls={json.dumps(urls)}"]
+    return ["crawl", "broad", *given, "--callback", "parse_page", "-o", "items.jl", "--fair", fair]
+
+
+@pytest.mark.parametrize("fair", ["spread", "by-domain"])
+def test_fair_batches_that_are_sent(fair: str, named: MakeProject, web: SiteProcess, run_cli: RunCommand) -> None:
+    """spread: none sits on the slow site, whose pages are found first; by-domain: a site comes in one batch.
+
+    For by-domain the pages are found in turn, so that each batch would have some of every site.
+    """
+    of_hosts = [_pages(web, host) for host in HOSTS]
+    urls = [url for some in (of_hosts if fair == "spread" else zip(*of_hosts, strict=True)) for url in some]
+    it = named(**QUICK)
+    run_cli(it, *_words(web, urls, fair), "--batch-size", EACH, code=0)
     assert Counter(item["url"] for item in it.items("items.jl")) == Counter(urls)
-    row = last_crawl(it)
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
-        slots = store.slots(row.id)
-    assert {one.slot: one.requests["done"] for one in slots} == {f"127.0.0.{number}": 12 for number in range(2, 12)}
-    assert all(one.batches["done"] >= 2 for one in slots)
+    summary = last_crawl(it).summary
+    assert (summary["batches"]["total"], summary["batches"]["done"]) == (len(HOSTS), len(HOSTS))
+    assert all(node["jobs"] for node in summary["nodes"]), summary["nodes"]
+    jobs = _by_job(web)
+    if fair == "by-domain":
+        assert sorted(jobs.values()) == [[host] * EACH for host in HOSTS], jobs
+        return
+    assert [Counter(hosts) for hosts in jobs.values()] == [Counter(dict.fromkeys(HOSTS, EACH // len(HOSTS)))] * 4, jobs
+    # Two that are under way at once may arrive the other way round; in blocks, the last host would be missing.
+    assert [set(hosts[: 2 * len(HOSTS)]) for hosts in jobs.values()] == [set(HOSTS)] * 4, jobs
+
+
+def test_when_all_of_a_fair_crawl_is_killed_it_goes_on_and_nothing_that_was_queued_is_lost(
+    named: MakeProject, pair: list[ScrapydNode], web: SiteProcess, start_cli: StartCommand, run_cli: RunCommand
+) -> None:
+    """B6: kill -9 for the producer and all workers, with whatever lay in their queues."""
+    it = named(**{**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 3, "CONCURRENT_REQUESTS_PER_DOMAIN": 1})
+    urls = [url for host in HOSTS for url in _pages(web, host)]
+    start_cli(it, *_words(web, urls, "spread"), "--pull", "--workers", 2)
+    wait_accepted(it, 2)
+    row = crawls(it)[0]
+    assert row.pid
+    os.kill(row.pid, signal.SIGKILL)
+    assert [job for node in pair for job in node.kill_jobs().values()]
+    assert len(web.log()) < len(urls)
+    run_cli(it, "resume", row.id, "--json", timeout=180, code=0)
+    assert Counter(item["url"] for item in it.items("items.jl")) == Counter(urls)
+
+
+# slow items
+
+#: one item for each page, which are stored one at a time
+LARGE = """
+    import asyncio
+    import scrapy
+
+
+    class Slow:
+        def __init__(self):
+            self.turn = asyncio.Lock()
+
+        async def process_item(self, item, spider=None):  # Scrapy 2.13 names it, later ones do not
+            async with self.turn:
+                await asyncio.sleep(0.02)
+            with open("stored", "ab") as file:
+                file.write(b".")
+            return item
+
+
+    class Large(scrapy.Spider):
+        name = "large"
+
+        def parse_page(self, response):
+            yield {"url": response.url}
+"""
+#: pages, and bytes of each
+PAGES, BYTES = 300, 400_000
+AT_ONCE = 8
+LATENCY = 0.1  #: seconds for which each request is under way at least
+#: bytes of pages whose items are not stored yet, from which on Scrapy downloads nothing more
+SCRAPY_HOLDS = 5_000_000
+
+
+def test_slow_items_hold_the_downloads_back_and_memory_stays_as_it_is(
+    project: MakeProject, site: StartSite, frontier: Any, start_scrapy: StartCommand
+) -> None:
+    """B8: the worker has all requests at once, and pages come faster than their items go."""
+    web = site(PAGES, HOST, f"--latency={LATENCY}")
+    web.behave({"/properties/*": "says:" + "x" * BYTES})
+    settings = {"CONCURRENT_REQUESTS": AT_ONCE, "ITEM_PIPELINES": {"small.spiders.large.Slow": 1}}
+    queue = frontier(project(spiders={"large": LARGE}, settings=settings), "large")
+    pages = {2: pages_of(2, web, range(PAGES // 2)), 3: pages_of(3, web, range(PAGES // 2, PAGES))}
+    for host, urls in pages.items():
+        queue.add(values_of(urls, callback="parse_page"), size=len(urls), slot=f"site{host}")
+    worker = start_scrapy(queue.project, *queue.arguments(1, fair=SPREAD))
+    ahead, memory = [], []
+    for number in range(PAGES // 6, PAGES, PAGES // 6):
+        stored = wait_for(partial(_stored, queue.project, number), 90, f"{number} items")
+        ahead.append(len(web.log()) - stored)
+        memory.append(_resident(worker))
+    wait_for(lambda: queue.acked() == 2, 60, "the end of both batches")
+    queue.accept()
+    assert worker.wait(60).code == 0
+    assert Counter(item["url"] for item in queue.items) == Counter(pages[2] + pages[3]), queue.log(1)
+    times = [hit["time"] for hit in web.log()]
+    assert max(sum(first <= time < first + LATENCY for time in times) for first in times) <= AT_ONCE
+    assert max(ahead) * BYTES < 2 * SCRAPY_HOLDS, ahead
+    assert max(memory) - memory[0] < 4 * SCRAPY_HOLDS, memory
+
+
+def _stored(project: Project, least: int) -> int:
+    """Items that are stored, once there are so many."""
+    size = (project.path / "stored").stat().st_size
+    return size if size >= least else 0
+
+
+def _resident(process: Command) -> int:
+    """Bytes of memory that a process has."""
+    found = re.search(r"VmRSS:\s+([0-9]+) kB", Path(f"/proc/{process.pid}/status").read_text("ascii"))
+    assert found
+    return int(found[1]) * 1024

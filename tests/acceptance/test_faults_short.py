@@ -18,8 +18,6 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
 @pytest.mark.parametrize(
     ("name", "redis", "mode"),
     [
-        ("a worker killed", False, "push"),
-        ("a worker killed", False, "pull"),
         ("a worker killed", False, "auto"),
         ("the producer killed", True, "auto"),
         ("Redis killed, restarted with its file", True, "auto"),

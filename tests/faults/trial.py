@@ -2,16 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from rig.bad_days import ITEMS
+from rig.bad_days import IMPATIENT, ITEMS, arguments
 from rig.commands import SDIST, Command, Result
-from rig.crawls import ADDON
 from rig.nodes import Nodes, ScrapydNode
 from rig.projects import Project
 from rig.proxy import Proxy
@@ -26,17 +25,7 @@ from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store, open_store
 
 #: trouble is noticed within seconds, and a job lasts long enough to be hurt
-SETTINGS: Mapping[str, Any] = {
-    "ADDONS": ADDON,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
-    "RETRY_TIMES": 1,
-    "DISTRIBUTED_BATCH_SIZE": 40,
-    "DISTRIBUTED_POLL_INTERVAL": 0.3,
-    "DISTRIBUTED_REQUEST_TIMEOUT": 4,
-    "DISTRIBUTED_NODE_TIMEOUT": 4,
-    "DISTRIBUTED_FLEET_TIMEOUT": 8,
-    "DISTRIBUTED_MIN_FREE": 1,
-}
+SETTINGS: Mapping[str, Any] = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 40, "DISTRIBUTED_FLEET_TIMEOUT": 8}
 #: each worker tells the site which job it is, for the site's log of requests
 NAMED = """
 import sys
@@ -53,17 +42,12 @@ class Trial:
     """See the module. `begin`, break something, `finish`, then look.
 
     Args:
-        folder: an empty folder of its own.
-        node_python: the interpreter of the nodes.
         seed: of the dice that choose moments and victims.
         redis: whether the store is a Redis server instead of a file.
         proxied: whether each node is reached through a proxy that can spoil exchanges.
         node_env: environment variables of single nodes, by their place.
-        settings: of the project, besides those above.
-        items: detail pages of the site.
-        latency: seconds that the site takes for a page.
         mode: how batches reach the nodes; `auto`: the workers of the second node do not reach the store.
-        patience: seconds for one command.
+        latency, patience: seconds for a page, and for one command.
     """
 
     def __init__(
@@ -74,8 +58,7 @@ class Trial:
         self.dice = Random(seed)
         self._patience = patience
         self._stack = ExitStack()
-        self._folder = folder
-        self.redis: RedisServer | None = self._start_redis() if redis else None
+        self.redis = self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
         site = Site(items=items, per_page=20)
         self.site = self._stack.enter_context(
             closing(SiteProcess(folder / "site", site, f"--latency={latency}", "--log-headers"))
@@ -91,11 +74,6 @@ class Trial:
         self._proxied = proxied
         self.command: Command | None = None
         self.resumes = 0
-
-    def _start_redis(self) -> RedisServer:
-        from rig.redis import RedisServer
-
-        return self._stack.enter_context(closing(RedisServer(self._folder / "redis")))
 
     def close(self) -> None:
         """Stop everything."""
@@ -118,20 +96,7 @@ class Trial:
         self._project.settings(**self._settings)
         with (self._project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)
-        pages = self.site.site.pages
-        self.command = self.cli(
-            "crawl",
-            "easy",
-            "--index",
-            self.site.template,
-            "--pages",
-            str(pages),
-            "--shards",
-            "4",
-            "-o",
-            ITEMS,
-            "--json",
-        )
+        self.command = self.cli(*arguments("sdist", self.site))
         wait_for(self.crawls, 60, "the crawl in the store")
 
     def cli(self, *arguments: str) -> Command:
@@ -145,17 +110,12 @@ class Trial:
         """The crawl's store."""
         return open_store(self.redis.url if self.redis else self._project.path / ".sdist" / "store.db")
 
-    def look(self, question: Callable[[Store], Any]) -> Any:
-        """Ask the store something."""
-        with closing(self.store()) as store:
-            return question(store)
-
     def crawls(self) -> list[Crawl]:
         """The crawls in the store; none while there is no store."""
         if not self.redis and not (self._project.path / ".sdist" / "store.db").exists():
             return []
-        found: list[Crawl] = self.look(lambda store: store.crawls())
-        return found
+        with closing(self.store()) as store:
+            return store.crawls()
 
     @property
     def row(self) -> Crawl:
@@ -164,12 +124,13 @@ class Trial:
 
     def attempts(self) -> list[Attempt]:
         """All attempts of the crawl."""
-        found: list[Attempt] = self.look(lambda store: store.attempts(self.row.id))
-        return found
+        with closing(self.store()) as store:
+            return store.attempts(self.row.id)
 
     def targets(self, batch: int) -> frozenset[str]:
         """The pages of a batch, as the site's log names them."""
-        settings = self.look(lambda store: store.payload(self.row.id, batch))
+        with closing(self.store()) as store:
+            settings = store.payload(self.row.id, batch)
         values = decode(settings.get, key=state_key(self._project.path / ".sdist"))
         return frozenset(urlsplit(value["url"]).path for value in values)
 

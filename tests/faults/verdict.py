@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from faults.trial import Trial
+from rig.crawls import assert_balanced
 
 from scrapyd_dist.batches import Attempt
 
@@ -97,12 +98,9 @@ def double_sent(attempts: Sequence[Attempt], fetches: Mapping[str, tuple[float, 
 
 
 def balanced(summary: Mapping[str, Any]) -> bool:
-    """Whether every URL that was found is accounted for, to the unit."""
-    sorted_in = sum(summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed"))
-    batches = summary["batches"]
-    return bool(
-        summary["state"] == "finished"
-        and summary["urls_found"] == sorted_in
-        and batches["done"] + batches["dead"] == batches["total"]
-        and summary["requests"]["done"] + summary["dead_urls"] == summary["sealed"]
-    )
+    """Whether every URL that was found is accounted for, to the unit, of a crawl that has finished."""
+    try:
+        assert_balanced(summary)
+    except AssertionError:
+        return False
+    return bool(summary["state"] == "finished")
