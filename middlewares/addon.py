@@ -46,9 +46,11 @@ _LOGGERS = ("", "scrapy")
 
 
 def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
-    """Give a process the profile that its settings ask for; without a crawler only the settings.
+    """Give a process the profile that its settings ask for.
 
-    Called before the crawl's components are made.
+    Args:
+        settings: as an add-on gets them, before the crawl's components are made.
+        crawler: whose process it is; without one only the settings are given.
     """
     profile = settings.get(SETTING, USUAL)
     for name, value in PROFILE_SETTINGS.get(profile, {}).items():
@@ -102,9 +104,8 @@ class Addon:
             _pin_queue(settings)
         put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
-            if not looks_only():
-                for warning in complaints(settings):
-                    logger.warning("%s", warning)
+            for warning in () if looks_only() else complaints(settings):
+                logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
@@ -118,7 +119,7 @@ class Addon:
 
         put_aside(settings)
         if not is_filler(settings):  # whose own items go to its own feeds
-            from .producer.item_exporters import take_outputs
+            from .producer.producer import take_outputs
 
             crawler = self._crawler
             take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
@@ -129,7 +130,11 @@ class Distributed:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
-        """The worker's or the producer's middleware; NotConfigured if this process is neither."""
+        """The worker's or the producer's middleware.
+
+        Raises:
+            NotConfigured: this process is neither.
+        """
         if crawler.get_addon(Addon) is None:
             if is_worker(crawler.settings) or is_producer(crawler.settings):
                 apply_late(crawler)

@@ -88,7 +88,10 @@ def egg_key() -> bytes | None:
 
 
 def crawl_key(told: Mapping[str, Any]) -> bytes | None:
-    """The key of the crawl that a job works for: its egg's own, or, for a crawl of another project, the sealed one.
+    """The key of the crawl that a job works for: its egg's own, or the one that was sealed for it.
+
+    Args:
+        told: what the job was told; with `foreign` it works for a crawl of another project.
 
     Raises:
         SealError: it was sealed for other code than this.

@@ -1,6 +1,6 @@
 """From a spider's target request to one that can go into a frontier: offsite, seen before, can it travel, which slot.
 
-The rule it keeps: every request that was found ends in the account, and one for another spider that none can take
+The rule it keeps: every request that was found ends in the account, and one for another spider that nobody can take
 becomes a miss, with the reason. Part of the worker half: imports Scrapy and the standard library only.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
@@ -51,8 +51,8 @@ def count_found(crawler: Crawler, counts: Mapping[str, int]) -> None:
             crawler.stats.inc_value(f"distributed/requests_{stat}", number)
 
 
-class FrontierFeed:
-    """Sorts found requests for one process, and keeps the account of them."""
+class RequestClassifier:
+    """Judges one found request at a time; what a whole process needs for it."""
 
     def __init__(
         self,
@@ -60,21 +60,22 @@ class FrontierFeed:
         spider: Spider,
         *,
         key: bytes | None,
-        stay: str = "local",
         slotting: SlotRouting | None = None,
         salt: str = "",
     ) -> None:
-        """Start an account.
+        """A judge for one process.
 
         Args:
             crawler: its fingerprinter and its offsite middleware judge.
             spider: whose requests they are.
             key: the key that the nodes have, for what must be hidden.
-            stay: DISTRIBUTED_UNSENDABLE: whether a request that cannot travel is crawled here, or refused.
             slotting: where requests go; None when batches are sent to nodes, and there are no slots.
             salt: makes requests with dont_filter differ from those that other processes found.
         """
-        self._crawler, self._spider, self._key, self._slotting = crawler, spider, key, slotting
+        self._crawler = crawler
+        self._spider = spider
+        self._key = key
+        self._slotting = slotting
         self._placing = SlotPlacement(
             lambda request: crawler.request_fingerprinter.fingerprint(request),  # noqa: PLW0108 - it is not there yet
             slotting,
@@ -82,7 +83,75 @@ class FrontierFeed:
         )
         self._offsite: OffsiteMiddleware | None = None
         self._offsite_known = False
-        self._stay = Disposition.REFUSED if stay == "refuse" else Disposition.LOCAL
+
+    def addressee(self, request: Request) -> Addressee | None:
+        """The other spider that this request is for.
+
+        Raises:
+            Undeliverable: there is none such.
+        """
+        if self._slotting is not None:
+            return self._slotting.addressee(request, callback_name(request, self._spider))
+        said = request.meta.get(MARK)
+        if said and said is not True:
+            meant = Addressee.read(said)
+            whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
+            raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
+        return None
+
+    def is_offsite(self, request: Request) -> bool:
+        """Whether Scrapy would filter it. One for another spider is judged there."""
+        if not self._offsite_known:
+            self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
+            self._offsite_known = True
+        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
+            return False
+        return not self._offsite.should_follow(request, self._spider)
+
+    def place(self, request: Request, to: Addressee | None, where: int) -> tuple[str, bytes]:
+        """Its slot, and what makes it known again.
+
+        Raises:
+            CannotTravel: what its meta asks for cannot be.
+        """
+        return self._placing.place(request, callback_name(request, self._spider), to, where)
+
+    def found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
+        """The request as it goes to the fleet.
+
+        Raises:
+            CannotTravel: it cannot.
+        """
+        value = self._value(request, to)
+        if self._slotting is not None:
+            value |= pack_attributes(self._spider, self._slotting.attributes)
+        hidden = None if self._key else hidden_by(value)
+        if hidden:
+            raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
+        if len(str(value)) > LARGE:
+            self._check_size(value)
+        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+
+    def _value(self, request: Request, to: Addressee | None) -> RequestValue:
+        if to is None:
+            return to_value(request, self._spider)
+        named = request.callback is not None or rule_of(request, self._spider) is not None
+        sent = callback_name(request, self._spider) if named else None
+        return to_value_for_other(request, self._spider, to.callback or sent)
+
+    def _check_size(self, value: RequestValue) -> None:
+        try:
+            fit([value], key=self._key)
+        except TooLarge as error:
+            raise CannotTravel(f"it is too large for a job's settings ({error})") from error
+
+
+class FrontierFeed:
+    """Takes found requests in, and keeps the account of them."""
+
+    def __init__(self, sorter: RequestClassifier, *, stay: Disposition = Disposition.LOCAL) -> None:
+        self._sorter = sorter
+        self._stay = stay  #: the fate of a request that cannot travel
         self.counts: Counter[str] = Counter()  #: since they were last written down; SEALED is counted with its batch
         self.reasons: Counter[str] = Counter()  #: why requests stayed
         self.undelivered: Counter[str] = Counter()  #: why those for other spiders go nowhere
@@ -105,16 +174,16 @@ class FrontierFeed:
             return self._fate(self._stay), None
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
-        to = self._addressee(request)
-        if to is None and self._is_offsite(request):
+        to = self._sorter.addressee(request)
+        if to is None and self._sorter.is_offsite(request):
             return self._fate(Disposition.OFFSITE), None
         try:
-            slot, fingerprint = self._placing.place(request, callback_name(request, self._spider), to, where)
+            slot, fingerprint = self._sorter.place(request, to, where)
             known = self._is_known(fingerprint)
             if known is None:
-                return Disposition.SEALED, self._found(request, to, slot, fingerprint)
+                return Disposition.SEALED, self._sorter.found(request, to, slot, fingerprint)
         except CannotTravel as why:
-            if to is not None:  # nothing here could do with it what the other spider would
+            if to is not None:  # nobody here could do with it what the other spider would
                 raise Undeliverable(f"it is for the spider {to.spider}, and {why}") from why
             raise
         # What was sealed before is in the account already.
@@ -124,55 +193,13 @@ class FrontierFeed:
         self.counts[fate.value] += 1
         return fate
 
-    def _addressee(self, request: Request) -> Addressee | None:
-        """The other spider that this request is for; Undeliverable if there is none such."""
-        if self._slotting is not None:
-            return self._slotting.addressee(request, callback_name(request, self._spider))
-        said = request.meta.get(MARK)
-        if said and said is not True:
-            meant = Addressee.read(said)
-            whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
-            raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
-        return None
-
-    def _is_offsite(self, request: Request) -> bool:
-        """Whether Scrapy would filter it. One for another spider is judged there."""
-        if not self._offsite_known:
-            self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
-            self._offsite_known = True
-        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
-            return False
-        return not self._offsite.should_follow(request, self._spider)
-
-    def _found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
-        """The request as it goes to the fleet; CannotTravel if it cannot."""
-        value = self._value(request, to)
-        if self._slotting is not None:
-            value |= pack_attributes(self._spider, self._slotting.attributes)
-        hidden = None if self._key else hidden_by(value)
-        if hidden:
-            raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
-        if len(str(value)) > LARGE:
-            try:
-                fit([value], key=self._key)
-            except TooLarge as error:
-                raise CannotTravel(f"it is too large for a job's settings ({error})") from error
-        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
-
-    def _value(self, request: Request, to: Addressee | None) -> RequestValue:
-        if to is None:
-            return to_value(request, self._spider)
-        named = request.callback is not None or rule_of(request, self._spider) is not None
-        sent = callback_name(request, self._spider) if named else None
-        return to_value_for_other(request, self._spider, to.callback or sent)
-
     def take_counts(self) -> dict[str, int]:
         """The account since the last call."""
         counts, self.counts = dict(self.counts), Counter()
         return counts
 
     def take_misses(self) -> list[Miss]:
-        """Requests for other spiders that none can take, since the last call."""
+        """Requests for other spiders that nobody can take, since the last call."""
         misses, self._misses = self._misses, []
         return misses
 
@@ -180,8 +207,8 @@ class FrontierFeed:
 class FoundRequests(FrontierFeed):
     """The target requests that one leased batch led to, until they go into the frontier with its ack."""
 
-    def __init__(self, crawler: Crawler, spider: Spider, **options: Any) -> None:
-        super().__init__(crawler, spider, **options)
+    def __init__(self, sorter: RequestClassifier, *, stay: Disposition = Disposition.LOCAL) -> None:
+        super().__init__(sorter, stay=stay)
         self.found: list[FrontierIntake] = []
         self._prints: set[bytes] = set()
 

@@ -41,10 +41,12 @@ class CrawlCode:
 
     version: str | None = None  #: its name on the nodes; None: by content, or a new one
     egg: Egg | None = None  #: None: that of the working tree
-    files: ProjectFiles | None = None  #: the project in that egg, and the key with which its workers read
+    key: bytes | None = None  #: with which that egg's workers read
+    settings_module: str = ""  #: of that egg
+    files: ProjectFiles | None = None  #: the project in that egg
     before: str | None = None  #: the version that the crawl has run so far
     new: bool = False  #: today's was asked for in place of that
-    note: str = ""  #: a remark on it
+    note: str = ""  #: what is to be said of it
 
     def folder(self, crawl: Path) -> Path | None:
         """Where a producer of this crawl finds the project; None: in the working tree."""
@@ -56,7 +58,13 @@ TODAYS = CrawlCode()
 
 
 def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
-    """The code that a crawl has to run, from its row and its folder; `root` is the project's, `store` the address.
+    """The code that a crawl has to run.
+
+    Args:
+        row: the crawl.
+        crawl: its folder.
+        root: the project's folder.
+        store: the store's address.
 
     Raises:
         ConfigError: it is neither kept nor in the working tree.
@@ -92,7 +100,15 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
         if before is not None
         else f"This crawl runs {version}, as asked; the working tree has other code."
     )
-    return CrawlCode(version=name, egg=egg, files=kept, before=before, note=note)
+    return CrawlCode(
+        version=name,
+        egg=egg,
+        key=kept.key,
+        settings_module=kept.settings_module,
+        files=kept,
+        before=before,
+        note=note,
+    )
 
 
 def _of_tree(root: Path, store: str) -> str | None:
@@ -142,7 +158,7 @@ def import_code(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
             shutil.rmtree(growing, ignore_errors=True)
     places = {"", str(root), str(root.resolve())}
     sys.path[:] = [str(folder), *(place for place in sys.path if place not in places), str(root)]
-    os.environ["SCRAPY_SETTINGS_MODULE"] = code.files.settings_module
+    os.environ["SCRAPY_SETTINGS_MODULE"] = code.settings_module
     return code
 
 

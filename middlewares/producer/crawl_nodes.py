@@ -83,7 +83,9 @@ class NodeSources:
         options = self._options
         if options.nodes:
             return tuple(node for entry in options.nodes for node in self._of_entry(entry))
-        return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts) or self._targets()
+        if options.hosts:
+            return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts)
+        return self._targets()
 
     def _targets(self) -> tuple[Node, ...]:
         if self._project.config is None:
@@ -113,7 +115,7 @@ class NodeSources:
         return self._list(f"the addresses of {node.host}", (node.url, self._turn()), lambda: config.addresses_of(node))
 
     def _turn(self) -> int:
-        """A value that changes when commands and names are to be asked again."""
+        """What changes when commands and names are to be asked again."""
         return int(time.monotonic() // self._options.nodes_every)
 
     def _list(self, name: str, stamp: object, read: Callable[[], tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -139,10 +141,16 @@ def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tupl
     """The nodes of a list: sections as in scrapy.cfg, or one node per line.
 
     A line is the name of a target of scrapy.cfg, or an address; behind it there may be `name=…` and `slots=…`, and
-    behind a # anything. Relative paths in sections start from `root`.
+    behind a # anything.
+
+    Args:
+        text: the list.
+        where: what to call it in an error.
+        targets: those of scrapy.cfg.
+        root: the folder that relative paths in sections start from.
 
     Raises:
-        ConfigError: a line makes no sense; the text names the list as `where`, and quotes nothing but a name.
+        ConfigError: a line makes no sense; the text quotes nothing but a name.
     """
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     if any(line.startswith("[") and line.endswith("]") for line in lines):
@@ -183,7 +191,7 @@ def _of_text(text: str, targets: Iterable[Node]) -> Node:
 
 
 def _stamp(path: Path) -> object:
-    """A value that changes with the file."""
+    """What is another one when the file has changed."""
     try:
         status = path.stat()
     except OSError:
@@ -239,7 +247,7 @@ class CrawlNodes:
     async def prepare(cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS) -> CrawlNodes:
         """Find the nodes, and bring them the code, of which `code` is settled; DistError if nothing can be started."""
         sources = NodeSources(request)
-        nodes = await in_thread(partial(sources.read, await repository.thread(repository.thread.store.nodes)))
+        nodes = await in_thread(partial(sources.read, await repository.nodes()))
         prepared = await in_thread(partial(prepare, request, nodes, code=code))
         ways, members = Ways(request.store, prepared.key), members_of(prepared)
         await in_thread(partial(note_unreached, request.options, members, ways))

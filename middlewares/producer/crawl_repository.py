@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Attempt, Batch, Shard
     from scrapyd_dist.frontier.backlog import NewBatch
+    from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.scheduling.batcher import BatchDraft
 
     from .crawl_code import CrawlCode
@@ -92,9 +93,13 @@ def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
 
 
 class CrawlRepository:
-    """One crawl's row (as it is when this process takes it up), shards, batches, counts and misses.
+    """One crawl's row, shards, batches, counts and misses.
 
-    `counted` is called with the account of found requests, part by part, when the store has it.
+    Args:
+        thread: the store.
+        row: the crawl's, as it is when this process takes it up.
+        request: what the crawl is to be.
+        counted: is called with the account of found requests, part by part, when the store has it.
     """
 
     def __init__(
@@ -148,13 +153,18 @@ class CrawlRepository:
         await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
 
     async def code(self) -> CrawlCode:
-        """The code that this crawl has to run; ConfigError if it is gone."""
+        """The code that this crawl has to run.
+
+        Raises:
+            ConfigError: it is gone.
+        """
         return await self.thread(code_of, self.row, self.folder, self._project.root, self._where)
 
     async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
         """Keep what the crawl runs now, for the process that goes on with it.
 
-        Returns what is to be written down with the crawl's new state: its version, and those that it ran before.
+        Returns:
+            What is to be written down with the crawl's new state: its version, and those that it ran before.
         """
         await self.thread(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
         before = self.row.version
@@ -181,6 +191,10 @@ class CrawlRepository:
         """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
         return Counter(miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch)
 
+    async def nodes(self) -> list[NodeRecord]:
+        """What is remembered of nodes."""
+        return await self.thread(self._db.nodes)
+
     async def fingerprints(self) -> FingerprintSet:
         """What an earlier process sealed."""
         return await self.thread(lambda: FingerprintSet(self._db.fingerprints(self.id)))
@@ -192,6 +206,10 @@ class CrawlRepository:
         over = (crawl for crawl in crawls if crawl.state is CrawlState.FINISHED and crawl.kind != "frontier")
         done = (crawl for crawl in over if crawl.id != self.id)
         return tuple(home_of(crawl.id, crawl.created) for crawl in done)[:COLLECTED]
+
+    async def all_crawls(self) -> list[Crawl]:
+        """The crawls of this store, newest first."""
+        return await self.thread(self._db.crawls)
 
     async def accepted(self) -> list[Attempt]:
         """What an earlier process had accepted."""

@@ -101,7 +101,7 @@ class CrawlRun(Lifecycle):
     # the clock
 
     async def tick(self) -> None:
-        """Cut the batches that are due, write the status down, and obey the users' commands."""
+        """Cut what is due, write down how the crawl stands, and do what users ask for."""
         if self._done:
             return
         self.seal(*self.parts.capture.due())
@@ -166,7 +166,7 @@ class CrawlRun(Lifecycle):
                 await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
         if not self._closing:
-            close_spider(self._crawler, FinishReason.FINISHED)
+            self._close_spider()
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
@@ -230,7 +230,7 @@ class CrawlRun(Lifecycle):
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
-        """Warnings of what was left out on request."""
+        """Warn of what was left out on request."""
         warnings = []
         if self._enough == FinishReason.LIMITED.value:
             warnings.append(
@@ -301,3 +301,11 @@ class CrawlRun(Lifecycle):
             self._reporter.warn(*wrong)
             with suppress(StoreError):  # the crawl itself has ended well
                 await self._repository.amend(self._reporter.summary(state))
+
+    def _close_spider(self) -> None:
+        engine, spider = self._crawler.engine, self._crawler.spider
+        assert spider
+        if hasattr(engine, "close_spider_async"):
+            self.tasks.start("close spider", partial(engine.close_spider_async, reason="finished"))
+        else:  # Scrapy 2.13
+            engine.close_spider(spider, "finished")

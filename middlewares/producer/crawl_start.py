@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress.completion_policy import CompletionPolicy
 from scrapyd_dist.settings import complaints
 
 from ..classifier import count_found
 from ..targets import find_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
-from .completion_hooks import CompletionPolicy, read_wishes, refusal, tell_of_end
+from .completion_hooks import read_wishes, refusal, tell_of_end
 from .crawl_code import runs_here
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread

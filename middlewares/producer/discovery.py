@@ -13,8 +13,8 @@ from scrapyd_dist.items.delivery import OWN, own_parts
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 
-from ..classifier import Disposition, FrontierFeed
-from ..slot_routing import SlotRouting
+from ..classifier import Disposition, FrontierFeed, RequestClassifier
+from ..slot_routing import SlotHome, SlotRouting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -49,7 +49,8 @@ class Capture(FrontierFeed):
         slotting: SlotRouting | None = None,
         salt: str = "",
     ) -> None:
-        super().__init__(crawler, spider, key=key, stay=stay, slotting=slotting, salt=salt)
+        sorter = RequestClassifier(crawler, spider, key=key, slotting=slotting, salt=salt)
+        super().__init__(sorter, stay=Disposition.LOCAL if stay == "local" else Disposition.REFUSED)
         self._cutter = cutter
         self._seen = FingerprintSet()
         self.room: int | None = None  #: how many more are wanted; None: all that there are
@@ -107,7 +108,7 @@ def new_capture(
         return Capture(crawler, spider, cutter, key=key, stay=options.stay)
     idle = (lambda: demand().idle) if adapt else None
     slots = SlotBatcher(size=size, max_age=age, idle=idle, many_slots=bool(options.fair))
-    slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=spider.name)
+    slotting = SlotRouting.from_settings(crawler.settings, home=SlotHome(project=project, spider=spider.name))
     return Capture(crawler, spider, slots, key=key, stay=options.stay, slotting=slotting)
 
 

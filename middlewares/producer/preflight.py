@@ -129,7 +129,7 @@ def prepare(
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     probes = probe(nodes, timeout=options.limits.request_timeout) if nodes else ()
     warnings = _check(probes, feed=options.feed_url is not None) if nodes else []
-    egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
+    egg, key = (code.egg, code.key) if code.egg is not None else _build(request)
     if dry_run:
         return Prepared(probes=probes, version=None, key=key, egg=egg, warnings=tuple(warnings))
     up = [p.node for p in probes if p.error is None]

@@ -16,9 +16,9 @@ from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 
 from ..assignment import Assignment, crawl_key, egg_key
-from ..classifier import FoundRequests
+from ..classifier import Disposition, FoundRequests, RequestClassifier
 from ..engine_compat import under_way
-from ..slot_routing import SlotRouting, hides_addon
+from ..slot_routing import SlotHome, SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
@@ -87,9 +87,8 @@ class LeasedWork:
         renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
     ) -> None:  # fmt: skip
         self._crawler, self._renewer = crawler, renewer
-        self._slotting = SlotRouting.from_settings(
-            crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
-        )
+        home = SlotHome(project=crawl.project, spider=crawl.spider)
+        self._slotting = SlotRouting.from_settings(crawler.settings, home=home, own=job.other_slot)
         tracker = RequestTracker(
             crawler, crawl=job.crawl, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
             target=_target(crawler), again=self._again,
@@ -163,8 +162,9 @@ class LeasedWork:
     def _finds(self, salt: str) -> FoundRequests:
         spider = self._crawler.spider
         assert spider
-        stay = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE")
-        return FoundRequests(self._crawler, spider, key=self.context.key, stay=stay, slotting=self._slotting, salt=salt)
+        refuse = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE") == "refuse"
+        sorter = RequestClassifier(self._crawler, spider, key=self.context.key, slotting=self._slotting, salt=salt)
+        return FoundRequests(sorter, stay=Disposition.REFUSED if refuse else Disposition.LOCAL)
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -62,26 +61,43 @@ class KnownTotals(str, Enum):
     AT_LEAST = "at-least"  #: a lower bound
 
 
-def outlook(
-    *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
-) -> dict[str, Any]:
-    """The expected number of requests, and the seconds that are left, as a part of the summary.
+@dataclass(frozen=True, kw_only=True)
+class Eta:
+    """The expected total number of requests, and the time left."""
 
-    Args:
-        found: target requests found so far.
-        done: target requests done.
-        rate: current requests per second.
-        finding: whether the index is still being walked.
-        pages: index pages walked.
-        total_pages: total number of index pages; None if unknown.
-    """
-    expected, sure = found, KnownTotals.KNOWN
-    if finding:
-        judged = bool(total_pages) and pages >= KNOWN_FROM * (total_pages or 0)
-        sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
-        expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
-    left = expected - done
-    return {"requests": expected, "sure": sure.value, "eta_s": round(left / rate, 1) if rate > 0 and left > 0 else None}
+    requests: int
+    sure: KnownTotals
+    eta: float | None = None  #: seconds until all requests are done; None if unknown
+
+    @classmethod
+    def of(
+        cls, *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
+    ) -> Eta:
+        """Compute the outlook.
+
+        Args:
+            found: target requests found so far.
+            done: target requests done.
+            rate: current requests per second.
+            finding: whether the index is still being walked.
+            pages: index pages walked.
+            total_pages: total number of index pages; None if unknown.
+        """
+        expected, sure = found, KnownTotals.KNOWN
+        if finding:
+            judged = bool(total_pages) and pages >= KNOWN_FROM * (total_pages or 0)
+            sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
+            expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
+        left = expected - done
+        return cls(requests=expected, sure=sure, eta=left / rate if rate > 0 and left > 0 else None)
+
+    def document(self) -> dict[str, Any]:
+        """Return the outlook as a part of the summary document."""
+        return {
+            "requests": self.requests,
+            "sure": self.sure.value,
+            "eta_s": None if self.eta is None else round(self.eta, 1),
+        }
 
 
 #: seconds that a batch must run before it can be a straggler
@@ -114,6 +130,20 @@ class JobCounts:
             items=self.items + other.items,
             failed=self.failed + other.failed,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A batch that is far slower than the others."""
+
+    batch: int
+    attempt: int
+    job: str
+    node: str
+    seconds: float  #: seconds since its worker's first report
+    done: int  #: requests
+    size: int
+    slower: float | None  #: how many times slower than the median; None if no request is done
 
 
 @dataclass(kw_only=True)
@@ -180,7 +210,14 @@ class Progress:
             self._ended[attempt.node] = self._ended.get(attempt.node, JobCounts()) + counts
 
     def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
-        """Update counts and rates at `now` by a monotonic clock, with what the producer has crawled itself."""
+        """Update counts and rates.
+
+        Args:
+            members: all nodes.
+            now: seconds of a monotonic clock.
+            own_pages: pages that the producer itself has crawled.
+            own_items: items that the producer has made from them.
+        """
         self._now = now
         out = {job: one for member in members for job, one in member.out.items()}
         for job in self._jobs.keys() - out.keys():
@@ -220,29 +257,29 @@ class Progress:
         requests, pages, items, failed = found or (0.0, 0.0, 0.0, 0.0)
         return requests, pages, items, failed
 
-    def stragglers(self) -> list[dict[str, Any]]:
-        """Return the batches that are far slower than the others, slowest first, as a part of the summary."""
-        running = [(job, pace) for job in self._jobs.values() if (pace := job.pace(self._now)) is not None]
-        known = [*self._batch_paces, *(pace for _, pace in running if pace)]
+    def stragglers(self) -> list[Straggler]:
+        """Return the batches that are far slower than the others, slowest first."""
+        running = {job: pace for job, one in self._jobs.items() if (pace := one.pace(self._now)) is not None}
+        known = [*self._batch_paces, *(pace for pace in running.values() if pace)]
         if len(known) < SLOW_NEEDS:
             return []
         usual = median(known)
         slow = [
-            (job, pace)
-            for job, pace in running
-            if pace * SLOW_BY < usual and job.age(self._now) >= SLOW_AFTER and job.is_batch
+            job
+            for job, pace in running.items()
+            if pace * SLOW_BY < usual and self._jobs[job].age(self._now) >= SLOW_AFTER and self._jobs[job].is_batch
         ]
-        slow.sort(key=itemgetter(1))
-        return [
-            {
-                "batch": job.out.batch.number,
-                "attempt": job.out.number,
-                "job": job.out.job,
-                "node": job.out.member.node.name,
-                "for_s": round(job.age(self._now)),
-                "done": job.done,
-                "of": job.out.batch.size,
-                "times_slower": round(usual / pace, 1) if pace else None,
-            }
-            for job, pace in slow[:NAMED]
-        ]
+        slow.sort(key=lambda job: running[job])
+        return [self._straggler(self._jobs[job], running[job], usual) for job in slow[:NAMED]]
+
+    def _straggler(self, job: _JobProgress, pace: float, usual: float) -> Straggler:
+        return Straggler(
+            batch=job.out.batch.number,
+            attempt=job.out.number,
+            job=job.out.job,
+            node=job.out.member.node.name,
+            seconds=job.age(self._now),
+            done=job.done,
+            size=job.out.batch.size,
+            slower=usual / pace if pace else None,
+        )

@@ -85,16 +85,14 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: Make
     assert (running.code, "sdist watch runs" in running.err) == (2, True)
     asked = run_cli(it, "clean", "a")
     assert (asked.code, "--yes" in asked.err) == (2, True)
-    dry = run_cli(it, "clean", "--older-than", "30", "--dry-run", "--json")
-    assert dry.code == 10
+    dry = run_cli(it, "clean", "--older-than", "30", "--dry-run", "--json", code=10)
     assert {(line["crawl"], line["state"]) for line in dry.json()["removed"]} == {
         ("old", "finished"),
         ("died", "working"),
     }
     assert (left(it), limited(it)) == (everything, ["new.com", "old.com"])
 
-    cleaned = run_cli(it, "clean", "--older-than", "30", "--yes", "--json")
-    assert cleaned.code == 0, cleaned.err
+    cleaned = run_cli(it, "clean", "--older-than", "30", "--yes", "--json", code=0)
     assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
     assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
     nothing = run_cli(it, "clean", "--older-than", "30", "--dry-run")

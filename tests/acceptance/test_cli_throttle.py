@@ -15,8 +15,7 @@ FILE = "blacklist: [example.net]\ndomains:\n  example.com: {hits: 10, window: 60
 def test_a_file_is_applied_changed_by_hand_and_shown(project: MakeProject, run_cli: RunCommand) -> None:
     it = project()
     it.write("limits.yml", FILE)
-    applied = run_cli(it, "throttle", "apply", "limits.yml")
-    assert applied.code == 0, applied.err
+    applied = run_cli(it, "throttle", "apply", "limits.yml", code=0)
     assert "The rules are those of limits.yml now." in applied.err
     changed = run_cli(it, "throttle", "set", "example.com", "--scale", 0.5)
     assert (changed.code, "example.com: 10 in 60 s, scaled 0.5." in changed.err) == (0, True), changed.err
@@ -66,6 +65,5 @@ def test_a_bad_file_changes_nothing_wherever_it_comes_from(
     bad.write_text(FILE, "utf-8")
     assert run_cli(it, "throttle", "apply", "bad.yml", "--dry-run").code == 10
     assert run_cli(it, "throttle", "show", "example.com").code == 4
-    good = start_command(it, ("sh", "-c", f'"$0" -m scrapyd_dist throttle apply - < {bad}', sys.executable)).wait()
-    assert good.code == 0, good.err
+    start_command(it, ("sh", "-c", f'"$0" -m scrapyd_dist throttle apply - < {bad}', sys.executable)).wait(code=0)
     assert len(run_cli(it, "throttle", "show", "--json").json()["domains"]) == 2

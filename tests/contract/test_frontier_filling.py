@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import worklist_import as worklists
 from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport, fill
-from scrapyd_dist.middlewares.slot_routing import SlotRouting
+from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError
@@ -190,7 +190,7 @@ def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
 
 def work(**settings: Any) -> WorklistImport:
     own = Settings(settings)
-    slotting = SlotRouting.from_settings(own, project="p")
+    slotting = SlotRouting.from_settings(own, home=SlotHome(project="p"))
     return WorklistImport(own, slotting, key=KEY, callback="parse_page", priority=2)
 
 

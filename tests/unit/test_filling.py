@@ -13,10 +13,10 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.classifier import Disposition, FoundRequests
+from scrapyd_dist.middlewares.classifier import Disposition, FoundRequests, RequestClassifier
 from scrapyd_dist.middlewares.codec import from_value, set_attributes
 from scrapyd_dist.middlewares.producer.discovery import Capture
-from scrapyd_dist.middlewares.slot_routing import SlotRouting
+from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
 from scrapyd_dist.middlewares.targets import find_target
 
 from scrapyd_dist.errors import ConfigError
@@ -26,7 +26,7 @@ from scrapyd_dist.payload import decode
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 
 KEY = Fernet.generate_key()
-HOME = {"project": "shop", "spider": "links"}
+HOME = SlotHome(project="shop", spider="links")
 
 
 class Links(CrawlSpider):
@@ -72,8 +72,8 @@ class Bench:
         offsite.spider_opened(self.spider)
         # in the place of the real one, whatever is asked for
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
-        slotting = None if push else SlotRouting.from_settings(crawler.settings, **HOME, own=own)
-        self.finds = FoundRequests(crawler, self.spider, key=KEY, slotting=slotting, salt="x")
+        slotting = None if push else SlotRouting.from_settings(crawler.settings, home=HOME, own=own)
+        self.finds = FoundRequests(RequestClassifier(crawler, self.spider, key=KEY, slotting=slotting, salt="x"))
 
     def take(self, url: str = "http://web/", **fields: Any) -> str:
         return self.finds.take(Request(url, **fields)).value
@@ -183,7 +183,9 @@ def test_pages_are_known_by_method_address_and_body() -> None:
 def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> None:
     bench = Bench()
     here = [bench.found(dont_filter=True).fingerprint for _ in range(2)]
-    other = FoundRequests(bench.spider.crawler, bench.spider, key=KEY, slotting=SlotRouting(), salt="y")
+    other = FoundRequests(
+        RequestClassifier(bench.spider.crawler, bench.spider, key=KEY, slotting=SlotRouting(), salt="y")
+    )
     other.take(Request("http://web/", dont_filter=True))
     assert len({*here, other.found[0].fingerprint}) == 3
 
@@ -408,13 +410,13 @@ def test_a_crawl_that_sends_its_batches_has_no_slots() -> None:
 
 
 def test_a_pulled_crawl_cuts_by_slot_and_priority() -> None:
-    _, cut = captured(SlotRouting(project="shop", spider="links")).take(Request("http://web/", priority=4), 0)
+    _, cut = captured(SlotRouting(home=HOME)).take(Request("http://web/", priority=4), 0)
     assert cut
     assert (cut.slot, cut.priority) == ("0", 4)
 
 
 def test_what_goes_nowhere_is_told_at_the_end() -> None:
-    capture = captured(SlotRouting(project="shop", spider="links"))
+    capture = captured(SlotRouting(home=HOME))
     assert capture.take(Request("http://web/", meta={"distribute": 3}), 0) == (Disposition.REFUSED, None)
     (line,) = capture.stayed()
     assert line.startswith("1 requests for another spider are in the list of misses: its address 3")

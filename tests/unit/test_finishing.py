@@ -8,21 +8,19 @@ from typing import Any
 import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.completion_hooks import (
+from scrapyd_dist.middlewares.producer.completion_hooks import read_wishes, refusal, tell
+
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress.completion_policy import (
     RUNS,
     CompletionPolicy,
     earlier_items,
     environment,
-    read_wishes,
-    refusal,
     shown,
-    tell,
     too_few,
     unusual,
 )
-
-from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.errors import ConfigError
 
 DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished", "exit_code": 3, "items": 12}
 

@@ -8,7 +8,7 @@ import pytest
 from scrapyd_dist.batches import Attempt, Batch
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress.node_progress import KEPT, SLOW_AFTER, KnownTotals, Progress, Rate, outlook
+from scrapyd_dist.progress.node_progress import KEPT, SLOW_AFTER, Eta, KnownTotals, Progress, Rate
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
@@ -50,7 +50,9 @@ def test_a_pace_never_runs_backwards_and_keeps_little() -> None:
 )
 def test_the_outlook(fields: dict[str, Any], expected: tuple[int, KnownTotals, float | None]) -> None:
     values = {"found": 3000, "done": 1500, "rate": 100.0, "finding": True, **fields}
-    assert tuple(outlook(**values).values()) == expected
+    found = Eta.of(**values)
+    assert (found.requests, found.sure, found.eta) == expected
+    assert found.document()["sure"] == expected[1].value
 
 
 def node(name: str) -> NodeState:
@@ -112,11 +114,11 @@ def test_the_one_batch_that_is_far_slower_is_named() -> None:
         progress.look(members, now)
         assert bool(progress.stragglers()) is (now >= SLOW_AFTER)
     named = progress.stragglers()
-    assert [(one["batch"], one["node"], one["done"], one["of"]) for one in named] == [
-        (5, "two", 0, 1000), (4, "two", 21, 1000),
-    ]  # fmt: skip
-    assert [one["times_slower"] for one in named] == [None, 10]
-    assert (named[1]["for_s"], named[0]["job"]) == (SLOW_AFTER + 1, stuck.job)
+    assert [(one.batch, one.node, one.done, one.size) for one in named] == [(5, "two", 0, 1000), (4, "two", 21, 1000)]
+    assert named[0].slower is None
+    assert named[1].slower == pytest.approx(10)
+    assert named[1].seconds == SLOW_AFTER + 1
+    assert stuck.job == named[0].job
 
 
 def test_the_last_batch_is_measured_by_those_that_have_ended() -> None:
@@ -130,7 +132,7 @@ def test_the_last_batch_is_measured_by_those_that_have_ended() -> None:
     at_work(member, 4, done=1)
     progress.look([member], 100.0)
     progress.look([member], 100.0 + SLOW_AFTER)
-    assert [one["batch"] for one in progress.stragglers()] == [4]
+    assert [one.batch for one in progress.stragglers()] == [4]
 
 
 def test_two_batches_are_not_enough_to_call_one_slow() -> None:

@@ -10,18 +10,15 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress.node_progress import Progress
 from scrapyd_dist.progress.summary import IndexProgress, Snapshot, exit_code, summary, told
-from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
-from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.base import BatchCounters
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
-def snapshot(*, waiting: int = 0, **fields: Any) -> Snapshot:
+def snapshot(**fields: Any) -> Snapshot:
     values: dict[str, Any] = {
-        "spec": JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"),
-        "work": OpenWork(waiting=1, waiting_requests=waiting, out=0, batches=4),
-        "state": "working", "duration": 1.23456,
-        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5,
-        "counters": BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
+        "crawl": "c", "spider": "s", "project": "p", "version": "v", "state": "working", "duration": 1.23456,
+        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5, "waiting": 1,
+        "batches": 4, "counters": BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
     }  # fmt: skip
     return Snapshot(**{**values, **fields})
 
@@ -32,7 +29,7 @@ def test_the_account_balances() -> None:
     assert document["urls_found"] == sum(document[name] for name in parts) + 5
     assert document["urls_distinct"] == 20 + 4 + 3 + 5
     assert document["requests"] == {"total": 20, "sent": 20, "done": 10, "succeeded": 8}
-    assert summary(snapshot(waiting=12))["requests"]["sent"] == 8
+    assert summary(snapshot(waiting_requests=12))["requests"]["sent"] == 8
 
 
 def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
