@@ -20,7 +20,7 @@ import typer
 from scrapyd_dist.batches import Attempt, AttemptState, CrawlState, home_of
 from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import NodeError, NothingMatched
-from scrapyd_dist.joblogs.joblog import LogFacts, StatTotal, add_up
+from scrapyd_dist.joblogs.joblog import StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
 from scrapyd_dist.joblogs.verdict import STALL, Outcome, Place, Verdict, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -313,37 +313,27 @@ def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     if report is not None and report.stats:
         return report.stats
     seen = look(judge.sender, place.node, place.log, timeout=judge.timeout)
-    if seen is None:
+    facts = seen.facts if seen is not None else None
+    if seen is not None and seen.facts.stats is None:
+        facts = survey(judge.sender, place.node, place.log, seen.total)
+    if facts is None:
         return {}
-    if seen.facts.stats is not None:
-        return seen.facts.stats
-    facts = survey(judge.sender, place.node, place.log, seen.total)
-    return _of_log(facts) if facts is not None else {}
-
-
-def _of_log(facts: LogFacts) -> dict[str, Any]:
-    """What a log without a dump tells, under the names that Scrapy has for it."""
     if facts.stats is not None:
-        return dict(facts.stats)
-    counts: dict[str, Any] = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
-    if facts.pages is not None:
-        counts["response_received_count"] = facts.pages
-    if facts.items is not None:
-        counts["item_scraped_count"] = facts.items
-    return counts
+        return facts.stats
+    # What a log without a dump tells, under the names that Scrapy has for it.
+    counts = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
+    others = {"response_received_count": facts.pages, "item_scraped_count": facts.items}
+    return counts | {name: count for name, count in others.items() if count is not None}
 
 
 def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output) -> None:
     rows = []
     for name, one in sums.items():
         told = ", ".join(f"{value} ({count})" if count > 1 else value for value, count in one.values.items())
-        numbers = (None, None, None) if one.min is None else (_number(one.sum), _number(one.min), _number(one.max))
-        rows.append((name, *numbers, one.jobs, told))
+        numbers = (None, None, None) if one.min is None else (one.sum, one.min, one.max)
+        rounded = [round(number, 3) if isinstance(number, float) else number for number in numbers]
+        rows.append((name, *rounded, one.jobs, told))
     document = {"jobs": jobs, "silent": silent, "stats": {name: one.document() for name, one in sums.items()}}
     output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
     if silent and not output.as_json:
         say(f"Without stats and log: {', '.join(silent)}.")
-
-
-def _number(value: float | None) -> float | int | None:
-    return value if value is None or isinstance(value, int) else round(value, 3)
