@@ -118,22 +118,18 @@ def spiders(
         name = node.project or project
         try:
             there = sender.send(node, api.listversions(name), timeout=timeout)
-            wanted = _one_of(there, version, name, known)
+            if not there:
+                raise NothingMatched(f"There is no version of the project {name}. Deploy it first: sdist deploy-all.")
+            wanted = sanitised(version) if version is not None else current(there, known) or there[-1]
+            if wanted not in there:
+                shown = ", ".join(there)
+                raise NothingMatched(f"There is no version {version} of the project {name}. It has: {shown}.")
             found = sender.send(node, api.listspiders(name, wanted), timeout=timeout)
         except DistError as error:
             return SpiderList(node=node, version=version, error=error)
         return SpiderList(node=node, version=wanted, spiders=tuple(sorted(found)))
 
     return _on_all(nodes, one)
-
-
-def _one_of(there: Sequence[str], version: str | None, project: str, known: Mapping[str, float] | None) -> str:
-    if not there:
-        raise NothingMatched(f"There is no version of the project {project}. Deploy it first: sdist deploy-all.")
-    wanted = sanitised(version) if version is not None else current(there, known) or there[-1]
-    if wanted not in there:
-        raise NothingMatched(f"There is no version {version} of the project {project}. It has: {', '.join(there)}.")
-    return wanted
 
 
 def in_use(seen: NodeVersions, version_of: Callable[[str], str | None]) -> VersionUse:

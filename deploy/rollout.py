@@ -315,26 +315,25 @@ class NodeUpload:
 
     def undo(self, result: NodeResult) -> NodeResult:
         """Delete the uploaded version, unless a job may run it."""
-        if result.error is not None or not result.uploaded or result.version is None:
+        version = result.version
+        if result.error is not None or not result.uploaded or version is None:
             return result
+        if version in self.versions:
+            stays = f"it replaced a version of the same name, {version}, which Scrapyd does not give back"
+            return replace(result, stays=stays)
         try:
-            stays = self._why_it_stays(result.version)
-            if stays:
+            jobs = self._send(api.listjobs(self.project))
+            # Scrapyd names the version of pending jobs only; a new running job may use this version.
+            using = {job.id for job in jobs.pending if job.version == version}
+            using |= {job.id for job in jobs.running if job.id not in self._jobs_before}
+            if using:
+                stays = f"the version {version} is in use there by {', '.join(sorted(using))}"
                 return replace(result, stays=stays)
-            self._send(api.delversion(self.project, result.version))
+            self._send(api.delversion(self.project, version))
         except NodeError as error:
-            return replace(result, stays=f"the version {result.version} could not be removed again: {error}")
+            return replace(result, stays=f"the version {version} could not be removed again: {error}")
         self._tell(Step.UNDONE)
         return replace(result, version=None, undone=True)
-
-    def _why_it_stays(self, version: str) -> str:
-        if version in self.versions:
-            return f"it replaced a version of the same name, {version}, which Scrapyd does not give back"
-        jobs = self._send(api.listjobs(self.project))
-        # Scrapyd names the version of pending jobs only; a new running job may use this version.
-        using = {job.id for job in jobs.pending if job.version == version}
-        using |= {job.id for job in jobs.running if job.id not in self._jobs_before}
-        return f"the version {version} is in use there by {', '.join(sorted(using))}" if using else ""
 
     def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
         """Use the wanted version, else the newest one with the egg's content, else the newest deployment."""

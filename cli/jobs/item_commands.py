@@ -259,35 +259,30 @@ class ItemStreams:
         """Note what is new, what has come home, and what is over."""
         for path in own_parts(self._parts):
             if path.stem not in self._known:
-                self._begin(ItemStream(node="producer", job=path.stem, tap=TailSource(LocalFile(path=path))))
+                self._begin("producer", path.stem, LocalFile(path=path))
         out = self._store.attempts(self._crawl.id, {AttemptState.SENT, AttemptState.RUNNING})
         for attempt in out:
             node = self._nodes.get(attempt.url)
             if attempt.job not in self._known and node is not None:
                 remote = part_path(self._home, attempt.job)
                 part = RemotePart(sender=self._sender, node=node, path=remote, timeout=self._timeout)
-                self._begin(ItemStream(node=attempt.node, job=attempt.job, tap=TailSource(part)))
+                self._begin(attempt.node, attempt.job, part)
         batches = row.summary.get("batches") or {}
         if batches.get("done") != self._done or row.state.ended:
             self._done = batches.get("done") or 0
-            self._come_home()
+            for attempt in [one for one in self._accepted() if one.part]:
+                home = LocalFile(path=self._parts / attempt.part)
+                if attempt.job in self._streams:
+                    self._streams[attempt.job].tap.reader = home
+                elif attempt.job not in self._known:  # it was sent and came home between two looks
+                    self._begin(attempt.node, attempt.job, home)
         still = {attempt.job for attempt in out}
         for job, stream in self._streams.items():
             stream.grows = job in still or (stream.node == "producer" and not row.state.ended)
 
-    def _come_home(self) -> None:
-        for attempt in self._accepted():
-            if not attempt.part:
-                continue
-            reader = LocalFile(path=self._parts / attempt.part)
-            if attempt.job in self._streams:
-                self._streams[attempt.job].tap.reader = reader
-            elif attempt.job not in self._known:  # it was sent and came home between two looks
-                self._begin(ItemStream(node=attempt.node, job=attempt.job, tap=TailSource(reader)))
-
-    def _begin(self, stream: ItemStream) -> None:
-        self._known.add(stream.job)
-        self._streams[stream.job] = stream
+    def _begin(self, node: str, job: str, reader: LocalFile | RemotePart) -> None:
+        self._known.add(job)
+        self._streams[job] = ItemStream(node=node, job=job, tap=TailSource(reader))
 
     def _accepted(self) -> list[Attempt]:
         return self._store.attempts(self._crawl.id, {AttemptState.ACCEPTED})

@@ -372,7 +372,13 @@ class _Cancellation:
                 again = False
                 self._signal(left, "INT")
             elif waited >= self._span:
-                raise StillRuns(self._still_there(left))
+                names = some_of([f"{row.place.job} ({row.place.node.name})" for row in left], SHOWN)
+                sent, hint = "INT was sent", "Go on with: sdist cancel --force."
+                if self._how.kill:
+                    sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
+                elif self._how.force:
+                    sent, hint = "INT was sent twice", "Go on with: sdist cancel --kill."
+                raise StillRuns(f"Still there after {self._span:g} seconds: {names}. {sent}. {hint}")
             time.sleep(GONE_LOOK)
 
     def _left(self, rows: Sequence[Listed]) -> list[Listed]:
@@ -385,12 +391,3 @@ class _Cancellation:
 
         there = {answer.asked: answer.error is not None or answer.value for answer in sweep(rows, is_there)}
         return [row for row in rows if there[row]]
-
-    def _still_there(self, left: Sequence[Listed]) -> str:
-        names = some_of([f"{row.place.job} ({row.place.node.name})" for row in left], SHOWN)
-        sent, hint = "INT was sent", "Go on with: sdist cancel --force."
-        if self._how.kill:
-            sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
-        elif self._how.force:
-            sent, hint = "INT was sent twice", "Go on with: sdist cancel --kill."
-        return f"Still there after {self._span:g} seconds: {names}. {sent}. {hint}"

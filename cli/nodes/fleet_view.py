@@ -159,17 +159,13 @@ class FleetLook:
         list(sweep(looks, lambda one: one.look(sender, now, TIMEOUT)))
         recognise(self.context, sender, [one.seen for one in looks], TIMEOUT)
         jobs = [job for one in looks if one.seen.load for job in one.jobs.values()]
-        self._learn_homes({job.place.crawl for job in jobs} - {None})
-        homes = self._homes
-        list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=READERS))
-
-    def _learn_homes(self, crawls: set[str | None]) -> None:
-        """Where workers of these crawls leave their reports; the store is asked once for each of them."""
-        new = crawls - self._homes.keys()
+        new = {job.place.crawl for job in jobs} - {None} - self._homes.keys()
         store = self.context.store_if_any if new else None
-        if store is not None:
+        if store is not None:  # it is asked once for each crawl
             known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
             self._homes |= {crawl: known.get(crawl or "") for crawl in new}
+        homes = self._homes
+        list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=READERS))
 
     def errors(self) -> list[NodeError]:
         return [one.seen.error for one in self._looks.values() if one.seen.error is not None]
