@@ -103,7 +103,11 @@ class NodeResult:
     undone: bool = False  #: whether the upload was undone because another node failed
     stays: str = ""  #: why the upload could not be undone
     error: DistError | None = None
-    reason: str = ""  #: why it failed, without the node's name, for grouping
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, if possible without the node's name, for grouping."""
+        return self.error.reason if isinstance(self.error, BrokenEggError) else str(self.error or "")
 
 
 class RollOut:
@@ -295,7 +299,7 @@ class NodeUpload:
         """Return whether `bring` would upload, without doing it."""
         self.ask(again=True)
         if self.error is not None:
-            return NodeResult(node=self.node, error=self.error, reason=str(self.error))
+            return NodeResult(node=self.node, error=self.error)
         planned = version not in self.versions
         return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
 
@@ -361,8 +365,7 @@ class NodeUpload:
             spiders = work()
         except DistError as error:
             self._tell(Step.FAILED)
-            reason = error.reason if isinstance(error, BrokenEggError) else str(error)
-            return NodeResult(node=self.node, before=self.versions, error=error, reason=reason)
+            return NodeResult(node=self.node, before=self.versions, error=error)
         self._tell(Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(

@@ -40,10 +40,8 @@ def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
     """A function to call with each step of each node; without `shown` it draws and says nothing."""
     if not shown:
         yield lambda _node, _step: None
-    elif on_terminal():
-        with _drawn(nodes) as note:
-            yield note
-    else:
+        return
+    if not on_terminal():
         done = count(1)
 
         def say_step(node: Node, step: Step) -> None:
@@ -53,10 +51,7 @@ def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
                 say(f"{node.name} undone")
 
         yield say_step
-
-
-@contextmanager
-def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -64,7 +59,7 @@ def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
         task, busy = progress.add_task("", total=nodes), dict[str, str]()
 
-        def note(node: Node, step: Step) -> None:
+        def draw(node: Node, step: Step) -> None:
             if step in _DONE or step is Step.UNDONE:
                 busy.pop(node.name, None)
             else:
@@ -72,7 +67,7 @@ def _drawn(nodes: int) -> Iterator[Callable[[Node, Step], None]]:
             words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
             progress.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
 
-        yield note
+        yield draw
 
 
 #: a dry run found something to do

@@ -18,7 +18,7 @@ GOOD: dict[str, Any] = {"version": "v2", "default": "v2", "spiders": ("one",)}
 
 
 def failed(node: Node, error: DistError) -> NodeResult:
-    return NodeResult(node=node, error=error, reason=str(error))
+    return NodeResult(node=node, error=error)
 
 
 def test_without_a_terminal_the_bar_is_a_line_for_each_node_that_is_done(capsys: Captured) -> None:
@@ -76,7 +76,7 @@ def test_json(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("entries", "quiet", "said"),
     [
-        ([NodeResult(node=one, error=BrokenEggError(one, "no"), reason="it is broken") for one in (A, B)], False,
+        ([failed(one, BrokenEggError(one, "it is broken")) for one in (A, B)], False,
          "web-a, web-b: it is broken"),
         ([NodeResult(node=A, **{**GOOD, "default": "r9"})], False, "on web-a Scrapyd sorts r9 behind this version"),
         ([NodeResult(node=A, **GOOD), NodeResult(node=B, **{**GOOD, "spiders": ()})], True, "web-a: one; web-b: none"),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 
 Captured = pytest.CaptureFixture[str]
 CRAWL = "shop-20260102T030405Z"
@@ -29,18 +30,21 @@ class Shop:
         (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
         self.root, self.parts = root, crawl_folder(root, CRAWL) / "parts"
         self.parts.mkdir(parents=True)
-        with closing(open_store(root / ".sdist" / "store.db")) as store:
+        with self.opened() as store:
             store.add_crawl(Crawl(id=CRAWL, project="shop", spider="shop", created=1.0, state=CrawlState.FINDING))
         self._batches = 0
 
     def own(self, shard: int, text: str) -> None:
         (self.parts / f"own-{shard}.jl").write_text(text)
 
+    def opened(self) -> closing[Store]:
+        return closing(open_store(self.root / ".sdist" / "store.db"))
+
     def batch(self, text: str | None, *, items: int | None = None, feeds: list[str] | None = None) -> str:
         """A batch with an accepted attempt whose part has this text; None: it is out on a node."""
         self._batches += 1
         job = job_id(CRAWL, self._batches, 1)
-        with closing(open_store(self.root / ".sdist" / "store.db")) as store:
+        with self.opened() as store:
             batch = store.seal(CRAWL, {"x": "y"}, size=1, fingerprints=[], now=1.0, counts={"sealed": 1})
             store.open_attempt(CRAWL, Attempt(batch=batch.number, number=1, job=job, node="web1", url=URL))
             store.sent(CRAWL, batch.number, 1)
@@ -52,7 +56,7 @@ class Shop:
         return job
 
     def change(self, **fields: Any) -> None:
-        with closing(open_store(self.root / ".sdist" / "store.db")) as store:
+        with self.opened() as store:
             store.update_crawl(CRAWL, **fields)
 
 
@@ -63,11 +67,19 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(tmp_path)
 
 
-def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int:
-    """The exit code of a merge with --json."""
+def code_of(command: Callable[..., None], **asked: Any) -> int:
+    """The exit code of a command with these arguments."""
     with pytest.raises(typer.Exit) as left:
-        asks(item_commands.merge)(name=list(names), output=[out], overwrite=None, key=key, as_json=True)
+        asks(command)(**asked)
     return left.value.exit_code
+
+
+def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int:
+    return code_of(item_commands.merge, name=list(names), output=[out], overwrite=None, key=key, as_json=True)
+
+
+def pulled(*, as_json: bool) -> int:
+    return code_of(item_pull.pull, name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=as_json)
 
 
 def rows(name: str = "all.jl") -> list[dict[str, Any]]:
@@ -166,18 +178,15 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: Captured) -> N
     shop.own(0, '{"n": 0}\n{"n"')
     job = shop.batch('{"n": 1}\n')
     for states in (["whole", "whole"], ["whole", "present"]):
-        with pytest.raises(typer.Exit) as left:
-            asks(item_pull.pull)(name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=True)
+        code = pulled(as_json=True)
         document = json.loads(capsys.readouterr().out)
-        assert (left.value.exit_code, document["items"], document["schema"]) == (0, 2, 1)
+        assert (code, document["items"], document["schema"]) == (0, 2, 1)
         assert [row["state"] for row in document["files"]] == states
     assert Path(f"items/{CRAWL}/{job}.jl").read_text() == '{"n": 1}\n'
     assert Path(f"items/{CRAWL}/own-0.jl").read_text() == '{"n": 0}\n'
     out = shop.batch(None)
-    with pytest.raises(typer.Exit) as left:
-        asks(item_pull.pull)(name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=False)
+    assert pulled(as_json=False) == 3
     said = capsys.readouterr()
-    assert left.value.exit_code == 3
     assert f"{out}  web1" in said.out
     assert "its node is none of those that were chosen, or of scrapy.cfg" in said.out
 
@@ -185,9 +194,7 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: Captured) -> N
 def test_the_newest_items_come_last(shop: Shop, capsys: Captured) -> None:
     def tailed(count: int, **more: Any) -> list[Any]:
         asked = {"crawl": None, "follow": False, "items": count, "with_node": False, "timeout": 1, **more}
-        with pytest.raises(typer.Exit) as left:
-            asks(item_commands.tail)(**asked)
-        assert left.value.exit_code == 0
+        assert code_of(item_commands.tail, **asked) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert tailed(5) == []

@@ -1,15 +1,18 @@
-"""Where plain jobs go and which version they run; and the CSV file that names them."""
+"""Plain jobs: where they go, which version they run, the CSV file that names them, and what is found in their logs."""
 
+import re
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapyd_dist.cli.jobs.logs import LogFilter, Search
 from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
 from scrapyd_dist.cli.node_status import NodeStatus
 
 from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
+from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
 
@@ -113,3 +116,52 @@ def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
         made.places("web 9", all_nodes=False)
     assert places(made, 6).count("web9") == 0
     assert "web9" not in [node.host for node in made.places(None, all_nodes=True)]
+
+
+def lines(text: str) -> list[LogLine]:
+    reader = LogLines()
+    return [*reader.feed(text.encode()), *reader.end()]
+
+
+def matches(text: str, pattern: str, **options: int) -> list[str]:
+    """Each group as one text: matches in capitals."""
+    search = Search(pattern=re.compile(pattern), **{"level": 0, "context": 0, "most": 99, **options})
+    groups = search.groups(iter(lines("\n".join(text))))
+    return ["".join(line.text.upper() if hit else line.text for line, hit in group) for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "groups"),
+    [
+        ("abcdxefgh", {}, ["X"]),
+        ("abcdxefgh", {"context": 2}, ["cdXef"]),
+        ("xabc", {"context": 2}, ["Xab"]),
+        ("abcx", {"context": 2}, ["bcX"]),
+        ("axbxc", {"context": 1}, ["aXb", "Xc"]),
+        ("axbbxc", {"context": 1}, ["aXb", "bXc"]),
+        ("axbcdexf", {"context": 1}, ["aXb", "eXf"]),
+        ("xaxaxa", {"most": 2}, ["X", "X"]),
+        ("xaxaxa", {"most": 1, "context": 1}, ["Xa"]),
+        ("xxx", {"context": 5}, ["XXX"]),
+        ("abc", {"context": 5}, []),
+    ],
+)
+def test_matches_and_the_lines_around_them(text: str, options: dict[str, int], groups: list[str]) -> None:
+    assert matches(text, "x", **options) == groups
+
+
+def test_a_level_leaves_what_is_below_and_a_traceback_belongs_to_its_error() -> None:
+    text = "2026-11-20 23:05:01 [a] {}: x\n  x below\n"
+    rows = lines("x above\n" + text.format("INFO") + text.format("ERROR"))
+    search = Search(pattern=re.compile("x"), level=3, context=0, most=9)
+    assert [line.level for group in search.groups(iter(rows)) for line, _ in group] == ["ERROR", "ERROR"]
+
+
+def test_which_lines_are_kept() -> None:
+    above, info, error = lines("above\n2026-11-20 23:05:01 [a] INFO: x\n2026-11-20 23:06:01 [a] ERROR: x\n")
+    hour = timedelta(hours=1)  # the node is an hour before UTC
+    since = datetime(2026, 11, 20, 22, 6, tzinfo=timezone.utc)
+    assert [LogFilter().wants(line, hour) for line in (above, info, error)] == [True, True, True]
+    assert [LogFilter(level=3).wants(line, hour) for line in (above, info, error)] == [False, False, True]
+    assert [LogFilter(since=since).wants(line, hour) for line in (above, info, error)] == [False, False, True]
+    assert LogFilter(since=since).wants(info, timedelta())
