@@ -118,10 +118,6 @@ class PermitStore:
     why: str = ""  #: empty where none was made yet
     lasting: bool = False  #: there will be none
 
-    def close(self) -> None:
-        if self.store is not None:
-            self.store.close()
-
 
 def find_for(crawler: Crawler) -> PermitStore:
     """The store whose rules hold for a process without settings of the throttle. Makes none; may block."""
@@ -167,15 +163,15 @@ def _own(settings: BaseSettings) -> str:
 
 
 async def find_beside(crawler: Crawler) -> PermitStore:
-    """The same, in a thread that the end of the process does not wait for; a store that is found too late is closed."""
+    """As `find_for`, in a thread that the end of the process does not wait for; one that comes too late is closed."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[PermitStore] = loop.create_future()
 
     def take(found: PermitStore) -> None:
-        if answer.done():
-            found.close()
-        else:
+        if not answer.done():
             answer.set_result(found)
+        elif found.store is not None:
+            found.store.close()
 
     def run() -> None:
         found = find_for(crawler)

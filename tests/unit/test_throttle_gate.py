@@ -100,6 +100,18 @@ class Scene:
         for url in urls:
             self.queue.push(Request(url if "//" in url else f"http://{url}/", meta=dict(meta)))
 
+    async def pushed(self, *urls: str, **meta: Any) -> None:
+        """Push them, and let the store hear of it."""
+        self.push(*urls, **meta)
+        await self.said()
+
+    async def beside(self, request: Request) -> asyncio.Future[Any]:
+        """A request that comes by no queue, and may have to wait."""
+        waiting = asyncio.ensure_future(self.gate.wait(request, page=False))
+        await asyncio.sleep(0)
+        await self.said()
+        return waiting
+
     def pop(self) -> str | None:
         request = self.queue.pop()
         return None if request is None else request.url.split("/")[2]
@@ -161,8 +173,7 @@ async def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() ->
 
 async def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
     async with scene() as it:
-        it.push(*[SLOW] * 5, *[FAST] * 2, *[FREE] * 2)
-        await it.said()
+        await it.pushed(*[SLOW] * 5, *[FAST] * 2, *[FREE] * 2)
         popped = [it.pop() for _ in range(6)]
         assert popped[:3] == [SLOW, FAST, FREE]
         assert sorted(filter(None, popped[3:])) == [FAST, FREE]
@@ -171,8 +182,7 @@ async def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() ->
 
 async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> None:
     async with scene() as it:
-        it.push("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(13)))
-        await it.said()
+        await it.pushed("www.a.co.uk", "m.a.co.uk", *(f"site{number}.example" for number in range(13)))
         (asks,) = it.store.asked
         assert len(asks) == 14
         assert asks[0] == PermitRequest(key="a.co.uk", domain="a.co.uk", count=2, limit=it.gate.options.limit)
@@ -183,8 +193,7 @@ async def test_hosts_of_one_domain_share_and_many_questions_are_one_step() -> No
 async def test_a_permit_is_used_once_next_to_the_downloader_or_handed_back_once(*, is_used: bool) -> None:
     """An answer from nearer than the site costs nothing."""
     async with scene() as it:
-        it.push("a.example")
-        await it.said()
+        await it.pushed("a.example")
         request = it.popped()
         assert request.meta[PERMIT][:2] == ("a.example", 100.0)
         if is_used:
@@ -198,8 +207,7 @@ async def test_a_permit_is_used_once_next_to_the_downloader_or_handed_back_once(
 
 async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_then() -> None:
     async with scene() as it:
-        it.push("a.example")
-        await it.said()
+        await it.pushed("a.example")
         request = it.popped()
         it.time += 2 * STALE
         again = as_any(it.charging.process_request(request))
@@ -221,8 +229,7 @@ async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_
 
 async def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
     async with scene() as it:
-        it.push(SLOW)
-        await it.said()
+        await it.pushed(SLOW)
         page, robots = it.popped(), Request(f"http://{SLOW}/robots.txt")
         assert it.charging.process_request(robots) is None
         assert robots.meta[PERMIT][1] == 100.0
@@ -232,8 +239,7 @@ async def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
 
 async def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
     async with scene() as it:
-        it.push(SLOW)
-        await it.said()
+        await it.pushed(SLOW)
         assert it.pop() == SLOW
         it.gate.capacity.close()
         picture = Request(f"http://{SLOW}/picture")
@@ -271,17 +277,14 @@ async def test_what_comes_by_no_queue_asks_only_when_the_downloader_has_a_place_
 
 async def test_a_crawl_that_ends_does_not_wait_for_permits() -> None:
     async with scene() as it:
-        waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
-        await asyncio.sleep(0)
-        await it.said()
+        waiting = await it.beside(Request(f"http://{SHUT}/"))
         it.gate.queues.sweep(ending=False)
         assert not waiting.done()
         it.gate.queues.sweep(ending=True)
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await waiting
         it.busy(FAST)  # nor for places beside the queues, as media pipelines ask for files
-        waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{FAST}/"), page=False))
-        await asyncio.sleep(0)
+        waiting = await it.beside(Request(f"http://{FAST}/"))
         assert not waiting.done()
         it.crawler.engine._slot.closing = object()
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
@@ -297,9 +300,7 @@ async def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(
     async with scene() as it:
         with monkeypatch.context() as broken:
             broken.setattr(it.gate.queues, part, lambda *words: 1 / 0)
-            waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SLOW}/"), page=False))
-            await asyncio.sleep(0)
-            await it.said()
+            waiting = await it.beside(Request(f"http://{SLOW}/"))
             with pytest.raises(ZeroDivisionError):
                 await asyncio.wait_for(waiting, 10)
         assert not it.gate.capacity._placed
@@ -318,9 +319,7 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
             raise ZeroDivisionError
 
         monkeypatch.setattr(gate, "close_spider", close)
-        waiting = asyncio.ensure_future(it.gate.wait(Request(f"http://{SHUT}/"), page=False))
-        await asyncio.sleep(0)
-        await it.said()
+        waiting = await it.beside(Request(f"http://{SHUT}/"))
         monkeypatch.setattr(it.gate.capacity, "sweep", fault)
         await it.gate._opened()
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
@@ -330,8 +329,7 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
 
 async def test_what_is_not_needed_any_more_is_handed_back() -> None:
     async with scene() as it:
-        it.push("a.example", "a.example")
-        await it.said()
+        await it.pushed("a.example", "a.example")
         await it.gate._closed()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
 
@@ -360,8 +358,7 @@ async def test_a_change_of_one_domain_leaves_all_others_as_they_are() -> None:
     """In a broad crawl some site is always slowed down: it costs one question, not one for each domain."""
     async with scene() as it:
         domains = [f"site{number}.example" for number in range(7)]
-        it.push(*domains * 2, SHUT)
-        await it.said()
+        await it.pushed(*domains * 2, SHUT)
         assert len([None for _ in range(7) if it.pop()]) == 7
         asked = len(it.store.asked)
         it.store.version, it.store.changed = 2, frozenset({"site3.example", "never.example"})
@@ -386,8 +383,7 @@ async def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.Monkey
     monkeypatch.setattr(throttle_client, "AGAIN", 0.001)
     monkeypatch.setattr(throttle_client, "LONGEST_AGAIN", 0.001)
     async with scene() as it:
-        it.push(FREE, FREE)
-        await it.said()
+        await it.pushed(FREE, FREE)
         assert it.pop() == FREE
         it.store.away = True
         it.push("a.example")
@@ -407,15 +403,13 @@ async def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gate, "close_spider", lambda crawler, reason: closed.append(reason))
     async with scene() as it:
         it.store.take_permits = lambda asks, known: 1 / 0
-        it.push(FREE)
-        await it.said()
+        await it.pushed(FREE)
         assert closed == ["throttle-failed"]
 
 
 async def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
     async with scene() as it:
-        it.push(SPENT, domain_max_pages=3)
-        await it.said()
+        await it.pushed(SPENT, domain_max_pages=3)
         assert it.pop() is None
         await it.turn(2.0)
         request = it.popped()
@@ -426,8 +420,7 @@ async def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
 async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
     """A slow domain, whose next permit was a minute off, loses its limit."""
     async with scene() as it:
-        it.push(SLOW, SLOW)
-        await it.said()
+        await it.pushed(SLOW, SLOW)
         assert it.pop() == SLOW
         await it.turn(1.0)
         it.store._answer = lambda ask: PermitReply(free=True)
@@ -445,8 +438,7 @@ async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
 async def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_taken_then() -> None:
     async with scene() as it:
         slot = it.busy(FAST)
-        it.push(*[FAST] * 3)
-        await it.said()
+        await it.pushed(*[FAST] * 3)
         assert not it.store.asked
         slot.active = set()
         assert it.pop() is None  # asks now
@@ -468,8 +460,7 @@ async def test_a_permit_waits_for_a_place_in_the_downloader_and_no_other_is_take
 async def test_while_the_engine_is_full_no_new_domain_is_asked_for() -> None:
     async with scene() as it:
         it.crawler.engine.downloader.active.update(range(16))
-        it.push(*(f"site{number}.example" for number in range(50)))
-        await it.said()
+        await it.pushed(*(f"site{number}.example" for number in range(50)))
         assert not it.store.asked
         it.crawler.engine.downloader.active.pop()
         assert it.pop() is None  # asks now
@@ -482,8 +473,7 @@ async def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_ask
     async with scene() as it:
         for number in range(150):
             it.busy(f"site{number}.example")
-        it.push(*(f"site{number}.example" for number in range(151)))
-        await it.said()
+        await it.pushed(*(f"site{number}.example" for number in range(151)))
         popped = []
         for _ in range(2):  # not all of them are looked at each time
             popped.append(it.pop())

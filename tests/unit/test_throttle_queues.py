@@ -27,8 +27,12 @@ def given(*moments: float, **more: Any) -> PermitReply:
     return PermitReply(permits=tuple(Permit(key="k", at=moment) for moment in moments), **more)
 
 
-def line(waiting: int = 100, pages: int | None = None) -> DomainQueue:
-    return DomainQueue(QueueKey("a.example", "", pages), waiting=waiting)
+def line(waiting: int = 100, pages: int | None = None, *, has: tuple[float, ...] = (), now: float = 0.0) -> DomainQueue:
+    """A queue of so many requests, which has got permits for these moments."""
+    made = DomainQueue(QueueKey("a.example", "", pages), waiting=waiting)
+    if has:
+        made.receive(given(*has), ours, now)
+    return made
 
 
 def test_at_first_two_are_asked_for_since_two_tell_how_far_they_lie_apart() -> None:
@@ -40,8 +44,7 @@ def test_at_first_two_are_asked_for_since_two_tell_how_far_they_lie_apart() -> N
 
 @pytest.mark.parametrize(("spacing", "ahead"), [(1.0, 1), (AHEAD / 4, 5), (AHEAD / 100, MOST_AHEAD), (0.0, MOST_AHEAD)])
 def test_a_quarter_of_a_second_is_taken_ahead(spacing: float, ahead: int) -> None:
-    it = line()
-    it.receive(given(1.0, 1.0 + spacing), ours, 0.9)
+    it = line(has=(1.0, 1.0 + spacing), now=0.9)
     it.permits.clear()
     assert it.missing(0.9, 9) == ahead
 
@@ -58,8 +61,7 @@ def test_they_are_asked_for_by_the_half_dozen() -> None:
 
 
 def test_a_permit_is_good_from_its_moment_on_and_not_for_long() -> None:
-    it = line()
-    it.receive(given(1.0, 2.0), ours, 0.0)
+    it = line(has=(1.0, 2.0))
     assert [it.due(now) for now in (0.999, 1.0, 1.0 + STALE / 2, 1.0 + 2 * STALE)] == [False, True, True, False]
     assert it.next_look(0.5) == 1.0
     assert it.next_look(1.1) == 1.0 + STALE
@@ -76,8 +78,7 @@ def test_where_nothing_can_leave_nothing_is_taken_ahead() -> None:
 
 
 def test_what_no_request_waits_for_or_new_rules_may_change_is_given_up() -> None:
-    it = line(3)
-    it.receive(given(1.0, 2.0, 3.0), ours, 0.0)
+    it = line(3, has=(1.0, 2.0, 3.0))
     it.waiting = 2
     assert [permit.at for permit in it.take_surplus()] == [3.0]
     assert [permit.at for permit in it.withdraw(1.5)] == [2.0]
