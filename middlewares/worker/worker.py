@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
@@ -26,26 +26,12 @@ from .work_unit import WorkRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
 
-    from scrapy import Request, Spider
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
     from .request_tracker import RequestTracker
-
-
-class Session(Protocol):
-    """One worker's work, from its first request to its account."""
-
-    @property
-    def problem(self) -> str: ...  #: why it cannot be done; empty when it can
-    @property
-    def tracker(self) -> RequestTracker | None: ...  #: None before the first request
-    def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]: ...
-    def progress(self) -> dict[str, Any]: ...
-    def stop(self) -> None: ...
-    async def close(self, reason: str, problem: str) -> dict[str, Any]: ...
 
 
 logger = logging.getLogger(__name__)
@@ -59,7 +45,7 @@ class Worker:
         self._problem, self._reason = "", ""  #: why it cannot work, or ends before its work is done
         self._folder: FilesFolder | None = None  #: None where items go to the project's feed
         self._report_file: ReportFile | None = None
-        self._session: Session | None = None
+        self._session: SentSession | LeaseSession | None = None
         self._looks: Any = None
 
     @classmethod
@@ -111,31 +97,26 @@ class Worker:
 
     def _opened(self) -> None:
         job = self._job
-        folder = None if job is None else self._find_folder(job)
-        if job is not None and folder is None:
+        if job is None:
+            self._session = SentSession(self._crawler, None, None, self._fail)
+            self._problem = self._session.problem
             return
-        if job is not None and folder is not None and not job.feed:
-            self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
-            self._looks = looping_call(self._look_around)
-            self._looks.start(LOOK, now=False)
-        if job is not None and folder is not None and job.leases:
-            self._session = LeaseSession(self._crawler, job, folder, self._fail)
-        else:
-            self._session = SentSession(self._crawler, job, folder, self._fail)
-        self._problem = self._problem or self._session.problem
-        if job is not None and folder is not None:
-            self._report_file = ReportFile(folder, job.name, self._session.progress)
-            self._report_file.start()
-            remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
-
-    def _find_folder(self, job: Assignment) -> Path | None:
-        """The crawl's folder in this node's logs; None, and a problem, where there is none."""
         folder = crawl_folder(self._crawler.settings.get("LOG_FILE"), job.home or job.crawl)
         if folder is None:
             self._problem = NO_LOGS
-        elif job.start_by and time.time() > job.start_by:
+            return
+        if job.start_by and time.time() > job.start_by:
             self._problem, self._reason = too_late(job), FinishReason.SUPERSEDED.value
-        return folder
+        if not job.feed:
+            self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
+            self._looks = looping_call(self._look_around)
+            self._looks.start(LOOK, now=False)
+        session = LeaseSession if job.leases else SentSession
+        self._session = session(self._crawler, job, folder, self._fail)
+        self._problem = self._problem or self._session.problem
+        self._report_file = ReportFile(folder, job.name, self._session.progress)
+        self._report_file.start()
+        remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
 
     def _look_around(self) -> None:
         trouble = self._folder.trouble() if self._folder is not None else None

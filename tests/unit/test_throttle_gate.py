@@ -13,14 +13,13 @@ from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
-from scrapyd_dist.middlewares.throttle import gate, throttle_client
+from scrapyd_dist.middlewares.throttle import gate
 from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
-from scrapyd_dist.errors import StoreError
 from scrapyd_dist.throttle.permits import (
     ALL,
     DomainLook,
@@ -42,7 +41,7 @@ class FakeStore:
     """Gives permits at even distances, and keeps what was said."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock, self.version, self.away, self.closed = clock, 1, False, False
+        self.clock, self.version, self.closed = clock, 1, False
         self.changed = frozenset({ALL})  #: since the version before
         self.asked: list[list[PermitRequest]] = []
         self.back: list[Permit] = []
@@ -50,8 +49,6 @@ class FakeStore:
         self.next: dict[str, float] = {}
 
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
-        if self.away:
-            raise StoreError("it is away.")
         self.asked.append(list(asks))
         answers = tuple(map(self._answer, asks))
         return TakenPermits(now=self.clock(), version=self.version, changed=self._since(known), answers=answers)
@@ -70,8 +67,6 @@ class FakeStore:
         self.back += permits
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
-        if self.away:
-            raise StoreError("it is away.")
         self.news += news
         return DomainLook(version=self.version, changed=self._since(known))
 
@@ -327,13 +322,6 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
         assert it.crawler.engine._slot.closing == "throttle-failed"
 
 
-async def test_what_is_not_needed_any_more_is_handed_back() -> None:
-    async with scene() as it:
-        await it.pushed("a.example", "a.example")
-        await it.gate._closed()
-        assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
-
-
 async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
     async with scene() as it:
         asked, go = threading.Event(), threading.Event()
@@ -379,24 +367,6 @@ async def test_refusals_are_told_at_once_and_all_else_with_the_next_look() -> No
         assert [one.refused_at for one in it.store.news] == [None, 1.0]
 
 
-async def test_while_the_store_is_away_nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle_client, "AGAIN", 0.001)
-    monkeypatch.setattr(throttle_client, "LONGEST_AGAIN", 0.001)
-    async with scene() as it:
-        await it.pushed(FREE, FREE)
-        assert it.pop() == FREE
-        it.store.away = True
-        it.push("a.example")
-        assert it.gate._client
-        it.gate._client.look()
-        while not it.gate._client._away:
-            await asyncio.wait([as_any(it.gate._client._talking)], timeout=0.01)
-        assert it.pop() is None
-        it.store.away = False
-        await it.said()
-        assert sorted(filter(None, [it.pop(), it.pop()])) == ["a.example", FREE]
-
-
 async def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would wait for ever."""
     closed: list[str] = []
@@ -405,16 +375,6 @@ async def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.Monkey
         it.store.take_permits = lambda asks, known: 1 / 0
         await it.pushed(FREE)
         assert closed == ["throttle-failed"]
-
-
-async def test_pages_over_the_budget_are_dropped_with_a_reason() -> None:
-    async with scene() as it:
-        await it.pushed(SPENT, domain_max_pages=3)
-        assert it.pop() is None
-        await it.turn(2.0)
-        request = it.popped()
-        with pytest.raises(IgnoreRequest, match="3 pages of spent"):
-            it.charging.process_request(request)
 
 
 async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
