@@ -23,7 +23,7 @@ from .downloader_capacity import sent_back
 from .gate import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -149,7 +149,8 @@ class CrawlDelay:
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
         """Tell of the pause that a robots.txt asks for; of none, too, as it may have asked for one before."""
-        asked = first_url(request.url, request.meta)
+        before = request.meta.get("redirect_urls")
+        asked = str(before[0]) if isinstance(before, list) and before else request.url
         domain = site_of(asked)
         known, since = self._told.get(domain, (0.0, 0.0))
         if urlsplit(asked).path == "/robots.txt" and response.status in SAYS:
@@ -184,12 +185,6 @@ class CrawlDelay:
         for domain, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
             if since < old:
                 del self._told[domain]
-
-
-def first_url(url: str, meta: Mapping[str, object]) -> str:
-    """The URL that was asked for before any redirect."""
-    before = meta.get("redirect_urls")
-    return str(before[0]) if isinstance(before, list) and before else url
 
 
 def crawl_delay(body: bytes, agent: str) -> float:
