@@ -299,7 +299,7 @@ class ThrottleClient:
             elif self._look:
                 await self._tell()
             elif asks := self._listener.questions():
-                begun, received, taken = await self._say(self._take, asks)
+                begun, received, taken = await self._call(self._take, asks)
                 self._heed(taken.version, taken.changed)
                 self._listener.answered(taken, received, received - begun)
             else:
@@ -326,7 +326,7 @@ class ThrottleClient:
     async def _return(self) -> None:
         permits = [self._back.popleft() for _ in range(min(AT_ONCE, len(self._back)))]
         try:
-            await self._say(self._store.return_permits, permits)
+            await self._call(self._store.return_permits, permits)
         except BaseException:
             self._back.extendleft(reversed(permits))
             raise
@@ -335,7 +335,7 @@ class ThrottleClient:
         news, self._news = self._news[:AT_ONCE], self._news[AT_ONCE:]
         self._look = bool(self._news)
         try:
-            look, ruled = await self._say(self._told, news)
+            look, ruled = await self._call(self._tell_store, news)
         except BaseException:
             self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
             raise
@@ -344,13 +344,13 @@ class ThrottleClient:
             self._ruled_at = look.version
             self._listener.ruled(ruled)
 
-    def _told(self, news: Sequence[SiteNews]) -> tuple[DomainLook, frozenset[str] | None]:
+    def _tell_store(self, news: Sequence[SiteNews]) -> tuple[DomainLook, frozenset[str] | None]:
         look = self._store.tell_sites(news, self._known)
         # Read after the version: newer rules under an older version are only read once more.
         is_new = self._wants_rules and look.version != self._ruled_at
         return look, frozenset(self._store.rules().rules) if is_new else None
 
-    async def _say(self, verb: Callable[[A], T], words: A) -> T:
+    async def _call(self, verb: Callable[[A], T], words: A) -> T:
         slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")
         try:
             answer = await self._thread(verb, words)

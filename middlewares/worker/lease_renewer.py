@@ -140,7 +140,7 @@ class LeaseRenewer:
             self._confirm(stood)
         self._turned = self._clock()
         if not self._patient:
-            self._lose_if(lambda held: held.until <= self._clock(), LeaseLoss.AWAY)
+            self._lose(LeaseLoss.AWAY)
         while self._losses:
             held, loss = self._losses.popleft()
             logger.warning("the lease on batch %d, attempt %d, is lost (%s)", held.batch, held.attempt, loss.value)
@@ -153,13 +153,15 @@ class LeaseRenewer:
         self._wanted.set()
         self._done.wait(CONFIRM)
         if stood >= self._seconds:
-            self._lose_if(lambda held: held.until <= self._clock(), LeaseLoss.LATE)
+            self._lose(LeaseLoss.LATE)
 
-    def _lose_if(self, over: Callable[[HeldLease], bool], loss: LeaseLoss) -> None:
+    def _lose(self, loss: LeaseLoss, *, only: HeldLease | None = None) -> None:
+        """All leases that have run out are lost, or this one."""
         with self._lock:
-            for held in [held for held in self._held.values() if over(held)]:
-                del self._held[held.batch, held.attempt]
-                self._losses.append((held, loss))
+            for held in list(self._held.values()):
+                if held is only or (only is None and held.until <= self._clock()):
+                    del self._held[held.batch, held.attempt]
+                    self._losses.append((held, loss))
 
     # the thread's side
 
@@ -193,7 +195,7 @@ class LeaseRenewer:
             if kept:
                 one.until = since + self._seconds
             else:
-                self._lose_if(lambda other, one=one: other is one, LeaseLoss.TAKEN)  # type: ignore[misc]  # a default binds it
+                self._lose(LeaseLoss.TAKEN, only=one)
         self._renewed = self._clock()
 
 
