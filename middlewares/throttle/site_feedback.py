@@ -238,11 +238,7 @@ class Latencies:
 
 
 def retry_after(header: bytes | None, now: float) -> float | None:
-    """The seconds that a Retry-After header asks for, from `now` (seconds since the epoch) on; a day at most.
-
-    Returns:
-        None without a header that can be read.
-    """
+    """The seconds that a Retry-After header asks for, from `now` (since the epoch) on, a day at most; else None."""
     text = (header or b"").decode("latin-1").strip()
     if text.isascii() and text.isdigit():
         seconds = float(text)

@@ -218,8 +218,7 @@ class Egress:
     def own(self, request: Request) -> str:
         """The address that a request does not share with all others of this process: its proxy's, or one of its own.
 
-        Returns:
-            "" where it leaves as they do, and where addresses make no difference.
+        "" where it leaves as they do, and where addresses make no difference.
         """
         if not self._options.per_ip:
             return ""

@@ -45,9 +45,7 @@ def crawl_folder(log_file: str | None, home: str) -> Path | None:
 class FilesFolder:
     """The crawl's folder as it was when its worker began; one that is removed under it takes nothing home.
 
-    Args:
-        path: is made where it is not there.
-        least: bytes that must be free on its disk.
+    At least so many bytes must be free on its disk.
     """
 
     def __init__(self, path: Path, least: int) -> None:
@@ -155,12 +153,9 @@ class ReportFile:
 
 
 def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None:
-    """Remove the folders of crawls whose items are home, and of any that were not touched for `keep_days`.
+    """Remove what is beside this crawl's own folder: `collected` ones, and any not touched for `keep_days`.
 
-    Args:
-        folder: this crawl's own folder, which stays.
-        collected: folders of crawls whose parts were all fetched and checked.
-        keep_days: for the others, which may still be wanted.
+    Collected are those of crawls whose parts were all fetched and checked; the others may still be wanted.
     """
     done, oldest = set(collected), time.time() - keep_days * 86_400
     with contextlib.suppress(OSError):

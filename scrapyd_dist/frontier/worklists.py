@@ -88,14 +88,10 @@ def format_of(name: str) -> str:
 
 
 def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None, arguments: bool = False) -> Iterator[AnyRow]:
-    """Yield the rows of a worklist, skipping blank lines and, in lists of URLs, lines that begin with #.
+    """Yield the rows of a worklist in UTF-8, skipping blank lines and, in lists of URLs, lines that begin with #.
 
-    Args:
-        lines: the lines of the file, UTF-8.
-        kind: one of `FORMATS`.
-        column: the CSV column with the URLs, by name or by number from 1.
-        arguments: rows are spider arguments instead of requests: CSV columns by name (an empty cell is left out), or
-            JSON objects of strings and numbers.
+    The URLs of a CSV are in a `column`, by name or by number from 1. With `arguments`, rows are spider arguments, not
+    requests: CSV columns by name (an empty cell is left out), or JSON objects of strings and numbers.
 
     Raises:
         ConfigError: there is no such format or column.
