@@ -21,7 +21,7 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.batcher import Batcher, Demand
 from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeState, settled_pace
-from scrapyd_dist.scheduling.placement import Assigned, Placement
+from scrapyd_dist.scheduling.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -208,7 +208,7 @@ class Simulation:
         self._dealing = False
         if not self._waiting:
             return
-        dealt = self._placement.deal(self._waiting, self._members, Assigned(avoid=self._avoid, closing=self._closed))
+        dealt = self._placement.deal(self._waiting, self._members, avoid=self._avoid, closing=self._closed)
         for batch, member in dealt:
             self._waiting.remove(batch)
             self._post(batch, self._of[member])

@@ -111,9 +111,7 @@ def _add(parser: configparser.ConfigParser, text: str, where: str) -> None:
 def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...]:
     """Return the nodes of `[deploy]` and the `[deploy:NAME]` sections, which inherit the values of `[deploy]`.
 
-    Args:
-        parser: the sections of scrapy.cfg.
-        root: the folder that a relative `ca` path starts from.
+    A relative `ca` path starts from `root`.
 
     Raises:
         ConfigError: a target has no url, or an invalid value.
@@ -127,12 +125,7 @@ def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...
 
 
 def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
-    """Return the nodes of a text with sections as in scrapy.cfg.
-
-    Args:
-        text: the sections.
-        where: the name of the text in error messages.
-        root: the folder that a relative `ca` path starts from.
+    """Return the nodes of a text with sections as in scrapy.cfg; `where` names it in error messages.
 
     Raises:
         ConfigError: the text cannot be parsed (no line of it is quoted), or a target is invalid.

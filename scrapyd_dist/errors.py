@@ -76,13 +76,7 @@ class NodeError(DistError):
 
     @classmethod
     def at(cls, where: str, detail: str = "", *, hint: str = "") -> NodeError:
-        """Return an error whose message says where, what, why, and what to do next.
-
-        Args:
-            where: `str(node)`, which has no password.
-            detail: the reason in a few words, appended after a colon.
-            hint: what to do next; by default the hint of the class.
-        """
+        """Return an error whose message says where (`str(node)`, which has no password), what, why, and what to do."""
         what = f"{cls.short}: {detail}" if detail else cls.short
         return cls(f"{where}: {what.rstrip('.')}. {hint or cls.hint}".rstrip())
 
@@ -191,13 +185,8 @@ class NotFound(NodeError):
 
 
 class ApiRefused(NodeError):
-    """HTTP 200 with `status: error`: Scrapyd refused the call.
-
-    Attributes:
-        said: Scrapyd's message in one line; of a traceback only the first and last line.
-    """
+    """HTTP 200 with `status: error`: Scrapyd refused the call."""
 
     maybe_accepted = False
     short = "Scrapyd refused"
-
-    said: str = ""
+    said: str = ""  #: Scrapyd's message in one line; of a traceback only the first and last line

@@ -148,14 +148,9 @@ def _without(value: RequestValue, common: RequestValue) -> str | RequestValue:
 
 
 def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[str, str]:
-    """Return the settings that carry these requests to a job.
+    """Return the settings that carry these requests to a job: plain JSON while small, compressed beyond that.
 
-    Args:
-        values: the requests.
-        key: the Fernet key in the nodes' egg; with it, a batch with private fields is encrypted.
-
-    Returns:
-        Setting names and values: plain JSON while small, compressed or encrypted beyond that.
+    With `key`, the Fernet key in the nodes' egg, a batch with private fields is encrypted.
 
     Raises:
         TooLarge: the requests do not fit into one job.
@@ -163,7 +158,9 @@ def encode(values: Sequence[RequestValue], *, key: bytes | None = None) -> dict[
     """
     text = to_json(values)
     if key and any(_private(value) for value in values):
-        return _spread("e:" + _encrypt(zlib.compress(text.encode(), 9), key))
+        from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for encrypted batches
+
+        return _spread("e:" + Fernet(key).encrypt(zlib.compress(text.encode(), 9)).decode())
     hidden = next(filter(None, map(hidden_by, values)), None)
     if hidden:
         raise PayloadError(f"a request has {hidden}, and the nodes have no key to read it with")
@@ -192,11 +189,7 @@ def setting_name(index: int) -> str:
 
 
 def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[RequestValue]:
-    """Return the requests that these settings carry.
-
-    Args:
-        get: returns a setting's value by name, or None.
-        key: the Fernet key in the egg, if any.
+    """Return the requests that these settings carry; `get` returns a setting's value by name, or None.
 
     Raises:
         PayloadError: a piece is missing, truncated, or not made by `encode`.
@@ -217,12 +210,6 @@ def decode(get: Callable[[str], Any], *, key: bytes | None = None) -> list[Reque
     except (ValueError, zlib.error) as error:
         raise PayloadError(f"{START_URLS} cannot be unpacked: {error}") from error
     return from_json(text)
-
-
-def _encrypt(data: bytes, key: bytes) -> str:
-    from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for encrypted batches
-
-    return Fernet(key).encrypt(data).decode()
 
 
 def _decrypt(text: str, key: bytes | None) -> bytes:

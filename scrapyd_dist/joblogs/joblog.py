@@ -19,19 +19,31 @@ if TYPE_CHECKING:
 
 #: the value of a stat; a time is a string in ISO format
 Stat = int | float | str | bool | None
-
 #: the largest number kept as a number; a larger one becomes text
 LARGEST = float(1 << 63)
+#: maximum number of distinct values counted per stat
+VALUES_MAX = 20
+#: maximum bytes of a line; the rest of a longer line is skipped
+LINE_MAX = 64 * 1024
+#: maximum characters of a stats dump
+DUMP_MAX = 1024 * 1024
+#: maximum characters of an error
+ERROR_MAX = 500
+#: log levels in ascending order
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
+#: stats of which only the first and last value are kept
+_TIMES = frozenset({"start_time", "finish_time"})
+_HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
+_STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
+_CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
+_CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
+_CRAWLER, _ENGINE, _LOGSTATS = "scrapy.crawler", "scrapy.core.engine", "scrapy.extensions.logstats"
 _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<value>.*?)[,}]?\Z")
 
 
 def read_dump(text: str) -> dict[str, Stat]:
-    """Parse a stats dump as Scrapy prints it; unreadable stats are left out.
-
-    Args:
-        text: the dump from its opening brace on; it may be truncated.
-    """
+    """Parse a stats dump as Scrapy prints it, from its opening brace on; what is unreadable or cut off is left out."""
     whole = _parsed(text.strip())
     if isinstance(whole, ast.Dict):
         pairs = zip(whole.keys, whole.values, strict=True)
@@ -83,13 +95,6 @@ def _time(node: ast.expr) -> str:
     return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}{fraction}{zone}"
 
 
-#: maximum number of distinct values counted per stat
-VALUES_MAX = 20
-
-#: stats of which only the first and last value are kept
-_TIMES = frozenset({"start_time", "finish_time"})
-
-
 @dataclass(kw_only=True)
 class StatTotal:
     """One stat over many jobs."""
@@ -122,11 +127,7 @@ class StatTotal:
 
 
 def add_up(stats: Iterable[Mapping[str, Any]]) -> dict[str, StatTotal]:
-    """Add up each stat over all jobs; returns name -> sum, sorted by name.
-
-    Args:
-        stats: the stats of each job, as Scrapy collects them.
-    """
+    """Add up each stat over all jobs, of each of which Scrapy has collected `stats`; sorted by name."""
     sums: dict[str, StatTotal] = {}
     for one in stats:
         for name, value in one.items():
@@ -136,30 +137,6 @@ def add_up(stats: Iterable[Mapping[str, Any]]) -> dict[str, StatTotal]:
             else:
                 found.add(value)
     return dict(sorted(sums.items()))
-
-
-#: maximum bytes of a line; the rest of a longer line is skipped
-LINE_MAX = 64 * 1024
-
-#: maximum characters of a stats dump
-DUMP_MAX = 1024 * 1024
-
-#: maximum characters of an error
-ERROR_MAX = 500
-
-#: log levels in ascending order
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-
-_HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
-
-_STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
-
-_CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
-
-_CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
-
-
-_CRAWLER, _ENGINE, _LOGSTATS = "scrapy.crawler", "scrapy.core.engine", "scrapy.extensions.logstats"
 
 
 class LogLine(NamedTuple):  # there are millions, and creating a frozen dataclass takes three times as long
@@ -180,13 +157,13 @@ class LogLine(NamedTuple):  # there are millions, and creating a frozen dataclas
         return self.text[self.begins :] if self.head else ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LogFacts:
     """Facts about a job in its log, or in the part of it that was read."""
 
     whole: bool  #: whether the log was read from its first byte, or from the start of the last run
     size: int = 0  #: bytes read
-    levels: Mapping[str, int] = field(default_factory=dict)  #: number of entries per level
+    levels: dict[str, int] = field(default_factory=dict)  #: number of entries per level
     last_error: str = ""  #: the last error; of a traceback, its first and last line
     opened: bool = False  #: whether the spider was opened
     closed: str = ""  #: the reason in "Spider closed (…)", or empty
@@ -201,12 +178,7 @@ class LogFacts:
 
 
 class LogLines:
-    """Splits a log into lines.
-
-    Args:
-        start: offset in the file of the first byte that will be fed.
-        torn: whether that byte may be inside a line, which is then skipped.
-    """
+    """Splits a log into lines, from the offset `start` on; if that is `torn`, inside of a line, its rest is skipped."""
 
     def __init__(self, start: int = 0, *, torn: bool = False) -> None:
         self.position = start  #: offset of the first byte after the last returned line
@@ -220,10 +192,7 @@ class LogLines:
         """Yield the lines that these bytes complete."""
         pieces = (bytes(self._rest) + piece).split(b"\n")
         self._rest = bytearray(pieces.pop())
-        for raw in pieces:
-            line = self._line(raw, 1)
-            if line is not None:
-                yield line
+        yield from filter(None, (self._line(raw, 1) for raw in pieces))
         if len(self._rest) > LINE_MAX:
             self._passed += len(self._rest) - LINE_MAX
             del self._rest[LINE_MAX:]
@@ -276,9 +245,15 @@ class LogReader:
 
     def __init__(self, start: int = 0) -> None:
         self._lines = LogLines(start, torn=start > 0)
-        self._whole = start == 0
         self._size = 0
-        self._begin()
+        self._begin(whole=start == 0)
+
+    def _begin(self, *, whole: bool) -> None:
+        self._facts = LogFacts(whole=whole)
+        self._in_error = self._in_dump = False
+        self._error_end = ""  #: the last line of the last error's traceback
+        self._dump: list[str] = []
+        self._dumped = 0
 
     def feed(self, piece: bytes) -> None:
         """Process the next bytes of the file."""
@@ -290,56 +265,28 @@ class LogReader:
         """Return the facts; must be called once, after the last `feed`."""
         for line in self._lines.end():
             self._take(line)
+        facts = self._facts
+        facts.size = self._size
+        facts.last_error += f" … {self._error_end}" if self._error_end else ""
         stats = read_dump("\n".join(self._dump)) if self._dump else None
-        return LogFacts(
-            whole=self._whole,
-            size=self._size,
-            levels=dict(self._levels),
-            last_error=self._error + (f" … {self._error_end}" if self._error_end else ""),
-            opened=self._opened,
-            closed=self._closed,
-            told=self._told,
-            forced=self._forced,
-            stats=stats or None,
-            pages=self._count(stats, "response_received_count", self._pages),
-            items=self._count(stats, "item_scraped_count", self._items),
-            idle_since=self._idle_since,
-            first=self._first,
-            last=self._last,
-        )
-
-    @staticmethod
-    def _count(stats: Mapping[str, Stat] | None, name: str, seen: int | None) -> int | None:
-        """Return a count from the stats dump, where a missing one is zero; without a dump, the last logged count."""
-        if stats is None:
-            return seen
-        value = stats.get(name, 0)
-        return value if isinstance(value, int) else seen
-
-    def _begin(self) -> None:
-        self._levels: dict[str, int] = {}
-        self._error = self._error_end = self._closed = ""
-        self._opened = self._told = self._forced = self._in_error = self._in_dump = False
-        self._dump: list[str] = []
-        self._dumped = 0
-        self._pages: int | None = None
-        self._items: int | None = None
-        self._idle_since: datetime | None = None
-        self._first: datetime | None = None
-        self._last: datetime | None = None
+        if stats is not None:
+            facts.pages = _count(stats, "response_received_count", facts.pages)
+            facts.items = _count(stats, "item_scraped_count", facts.items)
+        facts.stats = stats or None
+        return facts
 
     def _take(self, line: LogLine) -> None:
         if not line.head:
             self._take_more(line)
             return
         if _STARTED.match(line.message):
-            self._begin()
-            self._whole = True
+            self._begin(whole=True)
+        facts = self._facts
         self._in_dump = self._in_error = False
-        self._first, self._last = self._first or line.at, line.at
-        self._levels[line.level] = self._levels.get(line.level, 0) + 1
+        facts.first, facts.last = facts.first or line.at, line.at
+        facts.levels[line.level] = facts.levels.get(line.level, 0) + 1
         if line.level in {"ERROR", "CRITICAL"}:
-            self._in_error, self._error, self._error_end = True, line.message[:ERROR_MAX], ""
+            self._in_error, facts.last_error, self._error_end = True, line.message[:ERROR_MAX], ""
         elif line.level == "INFO":
             self._take_info(line)
 
@@ -352,16 +299,23 @@ class LogReader:
             self._error_end = line.text.strip()[:ERROR_MAX]
 
     def _take_info(self, line: LogLine) -> None:
+        facts = self._facts
         if line.message.startswith("Dumping Scrapy stats:"):
             self._in_dump, self._dump, self._dumped = True, [], 0
         elif line.logger == _CRAWLER and line.message.startswith("Received SIG"):
-            self._told, self._forced = True, "twice" in line.message
+            facts.told, facts.forced = True, "twice" in line.message
         elif line.logger == _ENGINE and line.message.startswith("Spider opened"):
-            self._opened = True
+            facts.opened = True
         elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
-            self._closed = closed[1]
+            facts.closed = closed[1]
         elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):
             seen = int(crawled[1]), int(crawled[2])
-            if seen != (self._pages, self._items):
-                self._idle_since = line.at
-            self._pages, self._items = seen
+            if seen != (facts.pages, facts.items):
+                facts.idle_since = line.at
+            facts.pages, facts.items = seen
+
+
+def _count(stats: Mapping[str, Stat], name: str, seen: int | None) -> int | None:
+    """A count in the stats dump, where a missing one is zero; the last logged count if that is no number."""
+    value = stats.get(name, 0)
+    return value if isinstance(value, int) else seen

@@ -74,23 +74,18 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
     if facts.closed and facts.stats is None and part.chunk.start:
         part = end(LONG_TAIL)
         facts = _facts(part.chunk)
+    written, now = part.written, part.chunk.date
     return LogExcerpt(
         facts=facts,
         total=part.chunk.start + len(part.chunk.body),
-        silent=_seconds(part.written, part.chunk.date),
+        silent=max(0.0, (now - written).total_seconds()) if written and now else None,
         offset=_offset(facts.last, part.written),
         says_info="INFO" in facts.levels or "INFO" in _facts(head.chunk).levels,
     )
 
 
 def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
-    """Read a whole log; returns None if there is no log.
-
-    Args:
-        sender: sends calls to nodes.
-        node: the node of the log.
-        path: path of the log, relative to the node's base.
-        size: maximum bytes to read; None for all.
+    """Read a whole log, or its first `size` bytes; returns None if there is no log.
 
     Raises:
         NodeError: a call to the node failed.
@@ -111,10 +106,6 @@ def _part(path: str, start: int, limit: int) -> api.Call[_LogBlock | None]:
     return api.Call(path=plain.path, read=read, headers=plain.headers, start=plain.start, limit=plain.limit)
 
 
-def _seconds(written: datetime | None, now: datetime | None) -> float | None:
-    return max(0.0, (now - written).total_seconds()) if written and now else None
-
-
 def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:
     """Infer the node's UTC offset from last line and last modification, rounded to quarters of an hour."""
     if last is None or written is None:
@@ -131,14 +122,7 @@ def _facts(chunk: api.Chunk) -> LogFacts:
 
 
 class LogTap:
-    """Reads a growing log from some offset on, a block at a time.
-
-    Args:
-        sender: sends calls to nodes.
-        node: the node of the log.
-        path: path of the log, relative to the node's base.
-        timeout: seconds per call.
-    """
+    """Reads a growing log from some offset on, a block at a time; `path` is relative to the node's base."""
 
     def __init__(self, sender: Sender, node: Node, path: str, *, timeout: float) -> None:
         self._sender, self._node, self._path, self._timeout = sender, node, path, timeout

@@ -78,7 +78,7 @@ def by_log(
     """Judge a job by the end of its log.
 
     Args:
-        state: the state of the job by Scrapyd.
+        state: by Scrapyd.
         look: the end of its log; None if it has none.
         stall: seconds without progress after which a running job counts as stalled.
         signalled: whether this program sent it KILL, or forced its end.
@@ -183,13 +183,7 @@ def _number(stats: Mapping[str, object], name: str) -> int:
 
 
 def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False) -> Verdict:
-    """Judge a job by its worker's report.
-
-    Args:
-        state: the state of the job by Scrapyd.
-        report: the worker's last report.
-        signalled: whether this program sent it KILL, or forced its end.
-    """
+    """Judge a job by its state and its worker's last report; `signalled` is as in `by_log`."""
     outcome, reason = _reported(state, report, signalled=signalled)
     stats = report.stats
     errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None

@@ -112,41 +112,33 @@ def read_report(data: bytes) -> WorkerReport:
 
 
 def _report(document: Mapping[str, Any]) -> WorkerReport:
-    part = document.get("part")
+    part, started, public, batches = (document.get(name) for name in ("part", "started", "public", "batches"))
+    counts: dict[str, Any] = {name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")}
+    counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed")}
+    texts: dict[str, Any] = {name: str(document.get(name, "")) for name in ("finish_reason", "problem", "no_lease")}
+    urls: dict[str, Any] = {name: _urls(document.get(name, ())) for name in ("gone", "failed", "dead", "unended")}
     return WorkerReport(
         ended=document["state"] == "ended",
         updated=_moment(document["updated"]),
-        requests=_count(document["requests"]),
-        done=_count(document["done"]),
-        missed=_count(document["missed"]),
-        pages=_count(document["pages"]),
-        items=_count(document["items"]),
-        errors=_count(document.get("errors", 0)),
-        started=None if document.get("started") is None else _moment(document["started"]),
-        finish_reason=str(document.get("finish_reason", "")),
-        problem=str(document.get("problem", "")),
-        no_lease=str(document.get("no_lease", "")),
+        started=None if started is None else _moment(started),
         unreached=bool(document.get("unreached", False)),
-        public=None if document.get("public") is None else str(document["public"]),
-        batches=None
-        if document.get("batches") is None
-        else {str(fate): _count(number) for fate, number in document["batches"].items()},
-        part=None
-        if part is None
-        else PartInfo(
-            file=str(part["file"]), items=_count(part["items"]), bytes=_count(part["bytes"]), sha256=str(part["sha256"])
-        ),
+        public=None if public is None else str(public),
+        batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
+        part=None if part is None else _part(part),
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
-        feeds_failed=_count(document.get("feeds_failed", 0)),
-        gone=_urls(document.get("gone", ())),
-        failed=_urls(document.get("failed", ())),
-        dead=_urls(document.get("dead", ())),
-        unended=_urls(document.get("unended", ())),
         missed_requests=_missed_requests(document),
         replaces=bool(document.get("replaces", False)),
         stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
         code=dict(document.get("code", {})),
+        **counts,
+        **texts,
+        **urls,
     )
+
+
+def _part(part: Mapping[str, Any]) -> PartInfo:
+    items, size = _count(part["items"]), _count(part["bytes"])
+    return PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]))
 
 
 def _count(value: Any) -> int:
@@ -199,10 +191,7 @@ def _urls(rows: Any) -> tuple[tuple[str, str], ...]:
 def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
     """Return why the result of an ended attempt cannot be accepted; empty if it can.
 
-    Args:
-        report: the worker's last report.
-        size: number of requests in the batch, by the store.
-        feed: whether items went to a feed URL instead of a part.
+    By the store, its batch has `size` requests; with `feed`, items went to a feed URL instead of a part.
     """
     if report.problem:
         return report.problem
@@ -212,37 +201,30 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
         return f"the worker had {report.requests} requests of the batch's {size}"
     if feed and (report.feeds_failed or not report.feeds) and report.items:
         return "the worker could not store its feed; its log says why"
-    return "" if feed else _part_refusal(report)
-
-
-def _part_refusal(report: WorkerReport) -> str:
-    if report.part is None:
-        return "the worker wrote no part"
-    if report.part.items != report.items:
-        return f"the worker wrote {report.part.items} of its {report.items} items"
-    return ""
+    if feed or (report.part is not None and report.part.items == report.items):
+        return ""
+    return (
+        f"the worker wrote {report.part.items} of its {report.items} items"
+        if report.part
+        else "the worker wrote no part"
+    )
 
 
 def misses(report: WorkerReport, batch: int) -> list[Miss]:
     """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
-    gone = [Miss(url=url, kind="gone", reason=reason, batch=batch) for url, reason in report.gone]
-    failed = [
-        Miss(url=url, kind="failed", reason=reason, batch=batch) for url, reason in report.failed + report.unended
+    kinds = {"gone": report.gone, "failed": report.failed + report.unended, "dead": report.dead}
+    return [
+        Miss(url=url, kind=kind, reason=reason, batch=batch) for kind, rows in kinds.items() for url, reason in rows
     ]
-    dead = [Miss(url=url, kind="dead", reason=reason, batch=batch) for url, reason in report.dead]
-    return gone + failed + dead
 
 
 def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return what the store keeps of an accepted report: everything except URLs, which have their own table.
 
-    Args:
-        report: the worker's last report.
-        replaces: (earlier batch, index in it) of each request that it has retried.
+    `replaces` has (earlier batch, index in it) of each request that the worker has retried.
     """
-    told = {} if report.missed_requests is None else {"missed_requests": report.missed_requests}
     return {
-        **told,
+        **({} if report.missed_requests is None else {"missed_requests": report.missed_requests}),
         **({"replaces": list(replaces)} if replaces else {}),
         "done": report.done,
         "missed": report.missed,

@@ -58,7 +58,7 @@ class Autoscaler:
     def start(self, pool: str) -> bool:
         """Start a worker on the node with the most room; False when no node has room."""
         project, spider = spider_of_slot(pool)
-        member = max(self._with_room(pool, project), key=_share, default=None)
+        member = max(self._with_room(pool, project), key=lambda one: room(one) / max(1, one.slots), default=None)
         if member is None:
             return False
         number = self.registry.take_number()
@@ -297,8 +297,3 @@ def room(member: NodeState) -> int:
     if member.unreached or not member.usable:
         return 0
     return max(0, member.free_slots - member.retired)
-
-
-def _share(member: NodeState) -> float:
-    """Its share of free slots, from 0 to 1."""
-    return room(member) / max(1, member.slots)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.frontier.backlog import UNFAIR
+from scrapyd_dist.frontier.backlog import SPREAD, UNFAIR
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.scheduling.buffers import buffer_for
+from scrapyd_dist.frontier.slots import site_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,6 +101,67 @@ class BatchSizes:
         return 2 * self.demand.slots * self.least if self.demand.more is None else 0
 
 
+class Buffer:
+    """Found requests that are in no batch yet. Each is taken out once, and those of one site keep their order.
+
+    `fair` is a value of `DISTRIBUTED_FAIR`: `SPREAD` takes one request of each site in turn, so that no batch depends
+    on one slow site; by domain, whole sites are taken while they fit, then a part of the largest one, so that a site is
+    in few batches. `UNFAIR` is first in, first out: all requests are of one group.
+    """
+
+    def __init__(self, fair: str = UNFAIR) -> None:
+        self._fair = fair
+        self._groups: dict[str, deque[tuple[FrontierIntake, float]]] = {}  #: requests, each with when it was added
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, found: FrontierIntake, now: float) -> None:
+        """Add a request."""
+        self._groups.setdefault(site_of(found.value["url"]) if self._fair else "", deque()).append((found, now))
+        self._count += 1
+
+    def oldest(self) -> float:
+        """The time at which the oldest request was added; the buffer must not be empty."""
+        return min(group[0][1] for group in self._groups.values())
+
+    def take(self, number: int) -> list[FrontierIntake]:
+        """Take up to this many requests for one batch."""
+        return self._take_in_turn(number) if self._fair == SPREAD else self._take_grouped(number)
+
+    def _take_in_turn(self, number: int) -> list[FrontierIntake]:
+        taken: list[FrontierIntake] = []
+        while self._groups and len(taken) < number:
+            site = next(iter(self._groups))
+            taken += self._take_from(site, 1)
+            if site in self._groups:
+                self._groups[site] = self._groups.pop(site)  # it moves to the end
+        return taken
+
+    def _take_grouped(self, number: int) -> list[FrontierIntake]:
+        whole, room = [], number
+        for site, group in self._groups.items():
+            if not room:
+                break
+            if len(group) <= room:
+                whole.append(site)
+                room -= len(group)
+        taken = [one for site in whole for one in self._take_from(site, number)]
+        while self._groups and len(taken) < number:
+            largest = max(self._groups, key=lambda site: len(self._groups[site]))
+            taken += self._take_from(largest, number - len(taken))
+        return taken
+
+    def _take_from(self, site: str, number: int) -> list[FrontierIntake]:
+        group = self._groups[site]
+        taken = [group.popleft()[0] for _ in range(min(number, len(group)))]
+        if not group:
+            del self._groups[site]
+        self._count -= len(taken)
+        return taken
+
+
 class Batcher:
     """Collects requests until a batch is full, or its first request has waited long enough.
 
@@ -108,21 +171,14 @@ class Batcher:
     def __init__(
         self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
     ) -> None:
-        """An empty batcher.
-
-        Args:
-            size: most requests in a batch.
-            max_age: seconds that a request waits at most.
-            demand: what the fleet could take now.
-            fair: how sites share the batches: in order of arrival, `SPREAD` over all, or each in as few as possible.
-        """
+        """An empty batcher; a request waits `max_age` seconds at most, and `fair` is as in `Buffer`."""
         self._size = size
         self._max_age = max_age
         self._demand = demand
         held = HELD if demand is not None else COMPOSED if fair else 1
         self._hold = max(size, min(size * held, HELD_REQUESTS))
         self._usual = size  #: the type of batch that is made
-        self._waiting = buffer_for(fair)
+        self._waiting = Buffer(fair)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -295,14 +351,7 @@ class SlotBatcher:
 
     def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
         """Slots and priorities whose first request is at least `age` seconds old, oldest first."""
-
-        def old() -> Iterator[tuple[str, int]]:
-            for place, waiting in self._waiting.items():
-                if now - waiting.since < age:
-                    return
-                yield place
-
-        return list(old())
+        return list(takewhile(lambda place: now - self._waiting[place].since >= age, self._waiting))
 
     @staticmethod
     def _in_order(places: list[tuple[str, int]]) -> list[tuple[str, int]]:

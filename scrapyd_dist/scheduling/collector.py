@@ -105,8 +105,10 @@ class Collector:
         """Fetch what is acked, and put back what has expired; returns workers that renew no lease, and why."""
         if backlog.acked > len(self.coming):
             for attempt in await self._attempts(AttemptState.ACKED):
-                key = attempt.batch, attempt.number
-                if attempt.worker and key not in self.coming and not self._may_come_back(attempt):
+                key, member = (attempt.batch, attempt.number), self.state.member_at(attempt.url)
+                # a node that is unreachable and not yet given up may come back with the part
+                waits = member is not None and 0 < member.down_for < self.state.limits.node_timeout
+                if attempt.worker and key not in self.coming and not waits:
                     self.coming.add(key)
                     self.state.spawn(self._bring_home(attempt))
         hanging = []
@@ -172,13 +174,6 @@ class Collector:
 
     async def _attempts(self, state: AttemptState) -> list[Attempt]:
         return await self.state.run(self.state.db.attempts, {state})
-
-    def _may_come_back(self, attempt: Attempt) -> bool:
-        """True when its node is unreachable, and not yet given up."""
-        member = self.state.member_at(attempt.url)
-        if member is None or member.down_since is None:
-            return False
-        return time.time() - member.down_since < self.state.limits.node_timeout
 
     async def _bring_home(self, attempt: Attempt) -> None:
         try:

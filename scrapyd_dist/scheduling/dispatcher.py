@@ -24,7 +24,6 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.node_state import JobRun
-from scrapyd_dist.scheduling.placement import Assigned
 
 if TYPE_CHECKING:
     from scrapyd_dist.batches import Batch
@@ -52,16 +51,15 @@ class Dispatcher:
         state = self.state
         if not state.waiting or not state.sending or state.paused:
             return
-        dealt = self._deal() if state.limits.wait else self._all_at_once()
-        for batch, member in dealt:
+        most = state.limits.max_jobs
+        limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
+        for batch, member in self._deal(limit) if state.limits.wait else self._all_at_once()[:limit]:
             state.waiting.remove(batch)
             self._send(batch, member)
 
-    def _deal(self) -> list[tuple[Batch, NodeState]]:
-        state, most = self.state, self.state.limits.max_jobs
-        limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
-        hand = Assigned(avoid=state.avoid, limit=limit, closing=state.closed)
-        return self.placement.deal(state.waiting, state.sent_to, hand)
+    def _deal(self, limit: int | None) -> list[tuple[Batch, NodeState]]:
+        state = self.state
+        return self.placement.deal(state.waiting, state.sent_to, avoid=state.avoid, limit=limit, closing=state.closed)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""
@@ -71,8 +69,7 @@ class Dispatcher:
             member = min(jobs, key=lambda one: jobs[one])
             jobs[member] += 1
             dealt.append((batch, member))
-        most = self.state.limits.max_jobs
-        return dealt[: max(0, most - sum(len(member.out) for member in self.state.members))] if most else dealt
+        return dealt
 
     def _send(self, batch: Batch, member: NodeState) -> None:
         number = batch.attempts + 1

@@ -6,7 +6,6 @@ Its report decides whether that spider gets batches there, and in which version 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -74,11 +73,8 @@ class ForeignProjects:
 
     def may_have(self, member: NodeState, pool: str) -> bool:
         """True when batches of this pool could be done there, now or soon."""
-        gone = member.left or member.unfit or member.unreached or self._is_dark(member)
+        gone = member.left or member.unfit or member.unreached or member.down_for > self.state.limits.fleet_timeout
         return not gone and (member.node.url, pool) not in self._lacks
-
-    def _is_dark(self, member: NodeState) -> bool:
-        return member.down_since is not None and time.time() - member.down_since > self.state.limits.fleet_timeout
 
     def nowhere(self, pool: str, members: Sequence[NodeState]) -> str:
         """Why no node can do this pool's batches; empty as long as one may."""
@@ -87,8 +83,9 @@ class ForeignProjects:
         if not any(member.unreached or (member.node.url, pool) in self._lacks for member in members):
             return ""
         names: dict[str, list[str]] = {}
+        patience = self.state.limits.fleet_timeout
         for member in members:
-            dark = f"has not answered for {self.state.limits.fleet_timeout:.0f} s" if self._is_dark(member) else ""
+            dark = f"has not answered for {patience:.0f} s" if member.down_for > patience else ""
             if why := self._lacks.get((member.node.url, pool)) or member.unreached or dark:
                 names.setdefault(why, []).append(member.node.name)
         return "; ".join(f"{_listed(nodes)}: {why}" for why, nodes in names.items())
@@ -134,7 +131,8 @@ class ForeignProjects:
         elif worker.member.up and not worker.dismissed:
             self._tried[place] += 1
             if self._tried[place] >= TRIES:
-                self._lack(worker, self._no_worker(worker, reason))
+                why = f"does not work for this crawl, as if sdist had not deployed it ({reason})"
+                self._lack(worker, f"{_code(worker)} {why}; {DEPLOY}")
 
     def cannot(self, worker: WorkerRun, why: str) -> None:
         """Its code there cannot reach the store; that says nothing of this project's own."""
@@ -154,9 +152,6 @@ class ForeignProjects:
             return
         self._tried.pop(_place(worker), None)
         self._met[_place(worker)] = Handshake(version=worker.version, sealed=sealed)
-
-    def _no_worker(self, worker: WorkerRun, reason: str) -> str:
-        return f"{_code(worker)} does not work for this crawl, as if sdist had not deployed it ({reason}); {DEPLOY}"
 
     def _lack(self, worker: WorkerRun, why: str) -> None:
         self._lacks[_place(worker)] = why

@@ -199,7 +199,7 @@ class NodeMonitor:
 
     async def _give_up_on(self, member: NodeState) -> None:
         patience = self.state.limits.node_timeout
-        if member.down_since is None or time.time() - member.down_since < patience:
+        if member.up or member.down_for < patience:
             return
         for out in list(member.out.values()):
             if self._is_ours(out):

@@ -1,7 +1,8 @@
-"""The nodes of one crawl and the jobs that run on them, as values and decisions. No IO."""
+"""The nodes of one crawl and the jobs that run on them, as values and decisions. No IO but the clock."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -272,6 +273,11 @@ class NodeState:
     @property
     def up(self) -> bool:
         return self.down_since is None
+
+    @property
+    def down_for(self) -> float:
+        """Seconds since it was missed first; 0 while it answers."""
+        return 0.0 if self.down_since is None else time.time() - self.down_since
 
     @property
     def able(self) -> bool:

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import Batch
 from scrapyd_dist.scheduling.node_state import typical_pace
 from scrapyd_dist.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from scrapyd_dist.batches import Batch
     from scrapyd_dist.scheduling.node_state import NodeState
 
 #: how much slower a full node is rated than an empty one, so that similar nodes fill evenly
 SPREAD = 0.25
 #: how much sooner a full node must finish a batch for the batch to wait for it
 WORTH_WAITING = 1.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assigned:
-    """What a deal needs besides the batches and the nodes."""
-
-    avoid: Mapping[int, str] = field(default_factory=dict)  #: batch -> the node to take only when no other one works
-    limit: int | None = None  #: most batches in this deal
-    closing: bool = False  #: no batch comes after these
 
 
 @dataclass(eq=False)
@@ -63,35 +55,36 @@ class Placement:
         self._kind = kind
         self._turn = 0
 
-    def choose(self, members: Sequence[NodeState], *, avoid: str = "") -> NodeState | None:
-        """A node with room for one batch, or None; see `deal`."""
-        dealt = self.deal([Batch(number=0, size=1)], members, Assigned(avoid={0: avoid}))
-        return dealt[0][1] if dealt else None
-
     def deal(
-        self, waiting: Collection[Batch], members: Sequence[NodeState], hand: Assigned
+        self,
+        waiting: Collection[Batch],
+        members: Sequence[NodeState],
+        *,
+        avoid: Mapping[int, str] = MappingProxyType({}),
+        limit: int | None = None,
+        closing: bool = False,
     ) -> list[tuple[Batch, NodeState]]:
         """Give batches to nodes with room, in their order.
-
-        A batch that should avoid a node waits for another one, if another one works.
 
         Args:
             waiting: batches, the next one first.
             members: all nodes, always in the same order.
-            hand: what else the decision needs.
+            avoid: the node that a batch takes only when no other one works.
+            limit: most batches in this deal.
+            closing: whether no batch comes after these.
         """
-        if not waiting or hand.limit == 0:
+        if not waiting or limit == 0:
             return []
         size = sum(batch.size for batch in waiting) / len(waiting)
-        heap, too_long = self._heap(members, size), self._too_long(waiting, members, hand)
+        heap, too_long = self._heap(members, size), self._too_long(waiting, members, closing=closing)
         dealt: list[tuple[Batch, NodeState]] = []
         start, too_large = self._turn, math.inf
         for batch in waiting:
-            if not heap or len(dealt) == hand.limit:
+            if not heap or len(dealt) == limit:
                 break
             if batch.size >= too_large:
                 continue
-            seat = _take(heap, hand.avoid.get(batch.number, ""), members)
+            seat = _take(heap, avoid.get(batch.number, ""), members)
             if seat is None:
                 continue
             if too_long(self._done(seat, batch.size)):
@@ -100,14 +93,20 @@ class Placement:
                 continue
             dealt.append((batch, seat.member))
             self._turn = (start + seat.turn + 1) % len(members)
-            self._push_back(heap, seat, batch, size, len(members))
+            seat.room -= 1
+            seat.ours += 1
+            seat.jobs += 1
+            seat.work += batch.size
+            seat.turn += len(members)
+            if seat.room > 0:
+                heappush(heap, (self._rank(seat, size), seat.turn, seat))
         return dealt
 
     def _too_long(
-        self, waiting: Collection[Batch], members: Sequence[NodeState], hand: Assigned
+        self, waiting: Collection[Batch], members: Sequence[NodeState], *, closing: bool
     ) -> Callable[[float], bool]:
         """A test whether this many seconds for a batch would delay the crawl's end."""
-        typical = typical_pace(members) if hand.closing and self._kind == "by-capacity" else 0.0
+        typical = typical_pace(members) if closing and self._kind == "by-capacity" else 0.0
         if not typical:
             return lambda _: False
         usable = [member for member in members if member.usable and member.wedged_since is None]
@@ -157,16 +156,6 @@ class Placement:
         slots = seat.member.likely_slots
         wait = 0.0 if seat.jobs < slots else seat.work / (seat.pace * slots)
         return wait + size / seat.pace
-
-    def _push_back(self, heap: _Heap, seat: _FreeSlots, batch: Batch, size: float, nodes: int) -> None:
-        """Give this batch to the node."""
-        seat.room -= 1
-        seat.ours += 1
-        seat.jobs += 1
-        seat.work += batch.size
-        seat.turn += nodes
-        if seat.room > 0:
-            heappush(heap, (self._rank(seat, size), seat.turn, seat))
 
 
 def _take(heap: _Heap, avoid: str, members: Sequence[NodeState]) -> _FreeSlots | None:

@@ -192,7 +192,7 @@ class Scheduler:
         attempts = await run(db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
         self.counters.recall(await run(db.slots), attempts, await run(db.misses))
-        by_name = {member.node.name: member for member in self.members}
+        by_name = {member.node.name: member for member in reversed(self.members)}
         for attempt in accepted:
             if member := by_name.get(attempt.node):
                 member.jobs += 1

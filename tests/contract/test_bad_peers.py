@@ -80,10 +80,15 @@ class TestBadPeers:
         if kind is NoReply:
             assert SHORT * 0.9 < time.monotonic() - started < SHORT * 2 + 5
 
-    def test_nobody_listens(self, sender: Sender) -> None:
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            error = failure(sender, node_at(bound.getsockname()[1]), JOB)
+    @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+    def test_a_port_that_is_closed(self, sender: Sender, address: str) -> None:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
+            try:
+                bound.bind((address, 0))
+            except OSError:
+                pytest.skip("this machine has no IPv6 loopback")
+            place = f"[{address}]" if ":" in address else address
+            error = failure(sender, Node.parse(f"{place}:{bound.getsockname()[1]}"), JOB)
         assert type(error) is ConnectionRefused
         assert not error.maybe_accepted
         assert "connection refused" in str(error)
@@ -146,12 +151,3 @@ class TestBadPeers:
         server = peer(says(status="ok", projects=[]))
         assert sender.send(Node.parse(f"127.0.0.1:{server.port}"), api.listprojects()) == ()
         assert b"authorization" not in server.requests[0].lower()
-
-    def test_ipv6(self, sender: Sender) -> None:
-        with socket.socket(socket.AF_INET6) as bound:
-            try:
-                bound.bind(("::1", 0))
-            except OSError:
-                pytest.skip("this machine has no IPv6 loopback")
-            error = failure(sender, Node.parse(f"[::1]:{bound.getsockname()[1]}"), JOB)
-        assert type(error) is ConnectionRefused

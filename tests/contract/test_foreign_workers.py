@@ -3,10 +3,10 @@
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography.fernet import Fernet
 from rig.nodemodel import ModelJob, ModelNode, model
 from rig.scheduling import CRAWL, HOME, OTHERS_KEY, QUICK, Bench, ModelWorker, leasing, until
@@ -43,12 +43,16 @@ async def of_shop(o: Bench, number: int = 1) -> ModelWorker:
     return [one for one in o.workers() if o_job(one).project == "shop"][-1]
 
 
-def has_workers(o: Bench, number: int) -> bool:
-    return len(o.workers()) == number
+async def introduced(o: Bench, number: int = 2) -> ModelWorker:
+    """The worker that runs after the first one of shop has introduced itself."""
+    (await of_shop(o, number - 1)).begin().introduce()
+    return (await of_shop(o, number)).begin()
 
 
-def all_dead(o: Bench) -> bool:
-    return o.states() == ["dead"]
+async def given_up(o: Bench) -> str:
+    """Why the only batch was given up."""
+    await until(lambda: o.states() == ["dead"], "it is given up")
+    return o.store.batch(CRAWL, 1).reason
 
 
 def o_job(worker: ModelWorker) -> ModelJob:
@@ -78,8 +82,7 @@ async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tm
         ours = {name: text for name, text in job.settings.items() if name != "DISTRIBUTED_PULL"}
         assert ours == {"DISTRIBUTED_LABELS": "x", "DISTRIBUTED_SLOTS": "4"}
         worker.begin().work_off().end()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.states() == ["done"] * 3
         introduced = [job.id for job in one.jobs.values() if job.told.get("introduce")]
         assert introduced == [first.job]
@@ -97,8 +100,7 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
     one = with_shop("one")
     async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         o.add(1, slot=LANE)
-        (await of_shop(o)).begin().introduce()
-        worker = (await of_shop(o, 2)).begin()
+        worker = await introduced(o)
         worker.lease(seconds=0.05)  # and no word from it any more
         await until(lambda: o_job(worker).state is JobState.FINISHED, "the one that hangs is told to end")
         o.add(1, slot=LANE)
@@ -114,10 +116,8 @@ async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) 
     lacking, having = model("lacking", slots=9), with_shop("having", slots=2)
     async with leasing(tmp_path, lacking, having, producer="me", key=KEY) as o:
         o.add(1, 1, slot=LANE)
-        (await of_shop(o)).begin().introduce()
-        (await of_shop(o, 2)).begin().work_off().end()
-        o.scheduler.no_more()
-        await o.ended()
+        (await introduced(o)).work_off().end()
+        await o.over()
         assert o.states() == ["done", "done"]
         assert {job.project for job in lacking.jobs.values()} <= {"p"}
         assert [member.unfit for member in o.scheduler.members] == ["", ""]
@@ -131,8 +131,7 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
         for worker in o.workers():
             worker.begin()
         o.add(1, slot=LANE)
-        (await of_shop(o)).begin().introduce()
-        (await of_shop(o, 2)).begin().work_off().end()
+        (await introduced(o)).work_off().end()
         await until(lambda: o.states() == ["done"], "the work is done")
         assert having.cancels != []
 
@@ -141,12 +140,11 @@ async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room
     lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
     async with leasing(tmp_path, lacking, having, producer="me", key=KEY, scaling=ScalingPolicy(per_slot=1)) as o:
         o.add(1, slot=LANE)
-        (await of_shop(o)).begin().introduce()
-        (await of_shop(o, 2)).begin().work_off().end()
+        (await introduced(o)).work_off().end()
         await until(lambda: o.states() == ["done"], "which node has it is known")
         for number, slot in enumerate(("p0", "p1"), 1):
             o.add(1, slot=slot)
-            await until(partial(has_workers, o, number), "a worker for it")
+            await until(lambda number=number: len(o.workers()) == number, "a worker for it")  # type: ignore[misc]  # the default binds it
         assert [worker.begin().slots for worker in o.workers() if worker.node is lacking] == [["p0"]]
         for worker in o.workers():
             worker.begin().work_off()
@@ -159,8 +157,7 @@ async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path:
     """It may be one that would not know that it is a worker, and enter its own start."""
     async with leasing(tmp_path, with_shop("one", slots=4), key=KEY) as o:
         o.add(1, slot=LANE)
-        (await of_shop(o)).begin().introduce()
-        (await of_shop(o, 2)).begin()
+        await introduced(o)
         o.add(1, slot="@shop:search")
         first = await of_shop(o, 3)
         assert (o_job(first).spider, o_job(first).told.get("introduce")) == ("search", True)
@@ -188,9 +185,8 @@ async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_sta
         (await of_shop(o)).begin().introduce()
         await of_shop(o, 2)
         having.down, began = ConnectionRefused, time.monotonic()
-        await until(lambda: o.states() == ["dead"], "nobody can do it")
+        assert "having: has not answered for 2 s" in await given_up(o)
         assert time.monotonic() - began > patient.fleet_timeout
-        assert "having: has not answered for 2 s" in o.store.batch(CRAWL, 1).reason
 
 
 async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
@@ -205,22 +201,13 @@ async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without
 
 async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
-    async with leasing(tmp_path, one, two, producer="me", key=KEY) as o:
+    async with leasing(tmp_path, one, two, key=KEY) as o:
         o.add(2, slot=LANE)
-        await until(lambda: o.states() == ["dead"], "it is given up")
-        reason = o.store.batch(CRAWL, 1).reason
+        reason = await given_up(o)
         assert reason.startswith("one, two: there is no project shop;")
         assert "sdist deploy-all" in reason
-        o.scheduler.no_more()
-        await o.ended()
+        await o.ended()  # nothing else is left
         assert (o.scheduler.stopped, o.scheduler.counters.dead_urls) == ("", 2)
-
-
-async def test_work_that_nobody_can_do_ends_the_crawl_where_nothing_else_is_left(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), key=KEY) as o:
-        o.add(2, slot=LANE)
-        await o.ended()
-        assert (o.scheduler.stopped, o.states(), o.scheduler.counters.dead_urls) == ("", ["dead"], 2)
 
 
 async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Path) -> None:
@@ -235,8 +222,7 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
     one.plays = [refuse] * 9
     async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
-        await until(lambda: o.states() == ["dead"], "it is given up")
-        assert "spider 'login' not found" in o.store.batch(CRAWL, 1).reason
+        assert "spider 'login' not found" in await given_up(o)
 
 
 async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(tmp_path: Path) -> None:
@@ -247,39 +233,35 @@ async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_w
             worker = (await of_shop(o, number)).begin()
             worker.node.files.clear()
             worker.die()
-        await until(lambda: o.states() == ["dead"], "it is given up")
+        assert "as if sdist had not deployed it" in await given_up(o)
         assert all(job.told.get("introduce") for job in one.jobs.values() if job.project == "shop")
-        assert "as if sdist had not deployed it" in o.store.batch(CRAWL, 1).reason
 
 
-async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_reason_is_told(tmp_path: Path) -> None:
-    told: dict[str, dict[str, Any]] = {
-        "old": {"code": {"version": "0.0.1"}},
-        "sick": {"problem": "its setting FEEDS is odd"},
-    }
-    for name, fields in told.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        async with leasing(folder, with_shop("one"), producer="me", key=KEY) as o:
-            o.add(2, slot=LANE)
-            worker = (await of_shop(o)).begin()
-            worker.end(**{"public": "x", **fields})
-            await until(partial(all_dead, o), "it is given up")
-            reason = o.store.batch(CRAWL, 1).reason
-            assert ("deployed by sdist 0.0.1" if name == "old" else "its setting FEEDS is odd") in reason
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"code": {"version": "0.0.1"}}, "deployed by sdist 0.0.1"),
+        ({"problem": "its setting FEEDS is odd"}, "its setting FEEDS is odd"),
+    ],
+)
+async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_reason_is_told(
+    tmp_path: Path, fields: dict[str, Any], why: str
+) -> None:
+    async with leasing(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
+        o.add(2, slot=LANE)
+        (await of_shop(o)).begin().end(**{"public": "x", **fields})
+        assert why in await given_up(o)
 
 
 async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tmp_path: Path) -> None:
     async with leasing(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
         o.add(2, slot=LANE)
-        (await of_shop(o)).begin().introduce()
-        (await of_shop(o, 2)).begin().end("refused", unreached=True, problem="The store is out of reach: why.")
-        await until(lambda: o.states() == ["dead"], "it is given up")
-        assert "the version r2 of the project shop cannot work" in o.store.batch(CRAWL, 1).reason
-        assert "out of reach: why; deploy it" in o.store.batch(CRAWL, 1).reason
+        (await introduced(o)).end("refused", unreached=True, problem="The store is out of reach: why.")
+        reason = await given_up(o)
+        assert "the version r2 of the project shop cannot work" in reason
+        assert "out of reach: why; deploy it" in reason
         assert (o.scheduler.members[0].unfit, o.scheduler.failed) == ("", True)  # a pool is closed
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.scheduler.stopped == ""
 
 
@@ -294,6 +276,5 @@ async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> N
         again = (await of_shop(o, 2)).begin()
         assert o_job(again).told.get("introduce") is None
         again.work_off().end()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.states() == ["done"]

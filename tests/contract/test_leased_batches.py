@@ -1,6 +1,8 @@
 """The manager keeps workers running at a frontier and brings home what they did, on nodes in memory that misbehave."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,29 @@ async def one_worker(o: Bench, number: int = 1) -> ModelWorker:
     return o.workers()[0].begin()
 
 
+async def gone(o: Bench, worker: ModelWorker) -> None:
+    await until(lambda: all(one.job != worker.job for one in o.scheduler.state.workers()), "its end is known")
+
+
+async def die_of_a_batch(o: Bench, attempt: int) -> None:
+    worker = await one_worker(o)
+    await until(worker.lease, "the batch")
+    worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
+    await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "its report is read")
+    worker.die()
+    await gone(o, worker)
+
+
+@asynccontextmanager
+async def stopped(tmp_path: Path, node: ModelNode, **options: Any) -> AsyncIterator[Bench]:
+    """A scheduler that is stopped in the end, as by its user."""
+    before = make(tmp_path, [node], reach=reach, **options)
+    await before.scheduler.recover()
+    before.scheduler.start()
+    yield before
+    await before.leave("it is stopped")
+
+
 # the usual way
 
 
@@ -37,8 +62,7 @@ async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -
         await until(lambda: len(o.workers()) == 3, "three workers")
         for worker in o.workers():
             worker.begin().work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.states() == ["done"] * 5
         assert o.merged() == [(batch, n) for batch in range(1, 6) for n in range(2)]
         assert (o.scheduler.counters.done, o.scheduler.counters.items, o.scheduler.counters.sent) == (5, 10, 5)
@@ -106,8 +130,7 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
         pending = o.workers()[1]
         running.work_off()
         await until(lambda: any(w.report for w in o.scheduler.state.workers()), "the first is heard of")
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         await asyncio.wait_for(o.scheduler.left(), 5)
         assert set(one.cancels) == {running.job, pending.job}
         assert one.jobs[pending.job].state is JobState.FINISHED
@@ -144,8 +167,7 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         second = await one_worker(o)
         assert second.job != first.job
         second.work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.merged() == [(1, 0), (1, 1), (2, 0), (2, 1)]
         assert o.scheduler.counters.failed == 1
 
@@ -158,8 +180,7 @@ async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_liv
         await until(lambda: o.states() == ["failed"], "it waits again")
         await until(lambda: first.job not in [worker.job for worker in o.workers()], "it is told to end")
         (await one_worker(o)).work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert [attempt.state.value for attempt in o.attempts()] == ["failed", "accepted"]
 
 
@@ -173,8 +194,7 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         member = o.scheduler.members[0]
         await until(lambda: member.progress() == (0, 0, 0), "what will be done again does not count")
         worker.work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.merged() == [(1, 0), (1, 1)]
 
 
@@ -182,12 +202,7 @@ async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_p
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2, slot="p7")
         for attempt in range(3):
-            worker = await one_worker(o)
-            await until(worker.lease, "the batch")
-            worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-            await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "heard of")
-            worker.die()
-            await until(lambda job=worker.job: all(w.job != job for w in o.scheduler.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert {batch.slot for batch in o.store.batches(CRAWL)} == {"p7"}
         await until(lambda: o.scheduler.work.batches == 2, "two batches in its place")
@@ -206,12 +221,7 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
 
         halves, cuts.halves = cuts.halves, leased_in_between  # type: ignore[assignment, method-assign]  # that is the moment
         for attempt in range(3):
-            worker = await one_worker(o)
-            await until(worker.lease, "the batch")
-            worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-            await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "heard of")
-            worker.die()
-            await until(lambda job=worker.job: all(w.job != job for w in o.scheduler.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert (o.scheduler.fault, len(o.attempts())) == (None, 4)
 
@@ -223,7 +233,7 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
         for _ in range(3):
             worker = await one_worker(o)
             worker.end("refused", problem="The store is out of this worker's reach: no such file")
-            await until(lambda job=worker.job: all(w.job != job for w in o.scheduler.state.workers()), "it is gone")  # type: ignore[misc]  # the default binds it
+            await gone(o, worker)
         await o.ended()
         assert "no such file" in o.scheduler.stopped
         assert o.scheduler.failed
@@ -271,8 +281,7 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
         await until(lambda: o.scheduler.members[0].unfit, "it is taken out")
         assert "no disk" in o.scheduler.members[0].unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert (o.scheduler.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
 
 
@@ -288,8 +297,7 @@ async def test_work_for_another_spider_gets_a_worker_of_that_spider(tmp_path: Pa
         assert (worker.slots, one.jobs[worker.job].project, one.jobs[worker.job].args) == (["@login"], "p", {})
         worker.work_off()
         worker.end()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert o.states() == ["done"]
 
 
@@ -307,25 +315,9 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         (await one_worker(o)).work_off()
         await until(lambda: o.states() == ["done", "dead"], "it is given up")
         assert "nobody" in o.store.batch(CRAWL, 2).reason
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert (o.scheduler.stopped, o.scheduler.counters.dead_urls) == ("", 3)
         assert o.scheduler.members[0].unfit == ""
-
-
-async def test_one_worker_on_each_slot_with_work(tmp_path: Path) -> None:
-    staffing = ScalingPolicy(per_slot=1, prefix="p", most=8)
-    async with leasing(tmp_path, model("one", slots=9), scaling=staffing) as o:
-        o.add(1, slot="p0")
-        o.add(1, slot="p1")
-        o.add(1, slot="q0")
-        await until(lambda: len(o.workers()) == 2, "two workers")
-        assert sorted(worker.slots for worker in o.workers()) == [["p0"], ["p1"]]
-        for worker in o.workers():
-            worker.begin().work_off().end()
-        await o.ended()
-        assert o.states() == ["done", "done", "sealed"]
-        assert len(o.posts()) == 2
 
 
 async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
@@ -353,21 +345,6 @@ async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_n
         assert o.states() == ["done"] * 24
 
 
-async def test_two_workers_on_a_slot_that_has_work_for_two(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=2, most=8)) as o:
-        o.add(1, 1, 1, slot="p0")
-        o.add(1, slot="p1")
-        await until(lambda: len(o.workers()) == 3, "three workers")
-        assert sorted(worker.slots for worker in o.workers()) == [["p0"], ["p0"], ["p1"]]
-        await until(lambda: o.scheduler.work.waiting == 4, "the scheduler has counted all that waits")
-        workers = [worker.begin().work_off() for worker in o.workers()]
-        await until(lambda: o.scheduler.work.waiting == 0, "the scheduler knows that nothing waits")
-        for worker in workers:
-            worker.end()
-        await o.ended()
-        assert (o.states(), len(o.posts())) == (["done"] * 4, 3)
-
-
 async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one", slots=9), scaling=ScalingPolicy(per_slot=1, every=3600.0)) as o:
         o.add(1, slot="p0")
@@ -385,13 +362,10 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
 
 async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path: Path) -> None:
     one = model("one", slots=9)
-    before = make(tmp_path, [one], reach=reach, scaling=ScalingPolicy(per_slot=1, most=5))
-    await before.scheduler.recover()
-    before.scheduler.start()
-    for slot in range(8):
-        before.add(1, 1, slot=f"p{slot}")
-    await until(lambda: len(one.posts) == 5, "five workers")
-    await before.leave("it is stopped")
+    async with stopped(tmp_path, one, scaling=ScalingPolicy(per_slot=1, most=5)) as before:
+        for slot in range(8):
+            before.add(1, 1, slot=f"p{slot}")
+        await until(lambda: len(one.posts) == 5, "five workers")
     async with leasing(tmp_path, one, scaling=ScalingPolicy(per_slot=1, most=2)) as o:
         for worker in o.workers():
             worker.begin()
@@ -418,8 +392,7 @@ async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
 async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one"), limits=LEAVING, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(1)
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         await asyncio.wait_for(o.scheduler.left(), 5)
         assert (len(o.posts()), o.nodes[0].cancels) == (1, [])
 
@@ -451,8 +424,7 @@ async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)
         (await one_worker(o)).work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
 
@@ -494,8 +466,7 @@ async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batc
             lost.finish()
             await until(lambda count=count: o.scheduler.counters.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).begin().work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
 
 
@@ -513,8 +484,7 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
         await until(lambda: lost.job in away.cancels, "it is cancelled")
         await until(other.lease, "its batch waits again")
         other.finish()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
 
 
@@ -535,8 +505,7 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
         o.store.want(CRAWL, "")
         o.scheduler.rest(paused=False)
         (await one_worker(o)).work_off()
-        o.scheduler.no_more()
-        await o.ended()
+        await o.over()
         assert len(o.posts()) == 2
 
 
@@ -554,8 +523,7 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
         await until(lambda: after.scheduler.members[0].progress() == (2, 2, 2), "what was home before counts once")
         worker.finish()
-        after.scheduler.no_more()
-        await after.ended()
+        await after.over()
         assert after.merged() == [(batch, n) for batch in (1, 2) for n in range(4)]
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
@@ -572,20 +540,16 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
         worker = await one_worker(after)
         await until(worker.lease, "the batch waits again")
         worker.finish()
-        after.scheduler.no_more()
-        await after.ended()
+        await after.over()
         assert [attempt.state.value for attempt in after.attempts()] == ["failed", "accepted"]
         assert after.merged() == [(1, 0), (1, 1)]
 
 
 async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earlier_one_end(tmp_path: Path) -> None:
     one = model("one")
-    before = make(tmp_path, [one], reach=reach, scaling=ScalingPolicy(most=1), producer="me")
-    await before.scheduler.recover()
-    before.scheduler.start()
-    before.add(2)
-    (await one_worker(before)).begin()
-    await before.leave("it is stopped")
+    async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
+        before.add(2)
+        await one_worker(before)
     spec = before.scheduler.spec
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=spec):
         assert one.cancels == []
@@ -598,19 +562,14 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
 
 async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never_come_again(tmp_path: Path) -> None:
     one = model("one")
-    staffing = ScalingPolicy(most=1)
-    before = make(tmp_path, [one], reach=reach, scaling=staffing, producer="me")
-    await before.scheduler.recover()
-    before.scheduler.start()
-    before.add(2)
-    worker = await one_worker(before)
-    worker.lease()
-    await before.leave("killed")
+    async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
+        before.add(2)
+        worker = await one_worker(before)
+        worker.lease()
     worker.die()
-    async with leasing(tmp_path, one, scaling=staffing, producer="me") as after:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         await until(lambda: len(one.posts) == 2, "another worker")
         (await one_worker(after)).work_off()
-        after.scheduler.no_more()
-        await after.ended()
+        await after.over()
         assert one.posts == [f"{CRAWL}.w1.a1", f"{CRAWL}.w2.a1"]
         assert after.merged() == [(1, 0), (1, 1)]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.nodemodel import ModelNode
+from rig.nodemodel import ModelNode, model
 from rig.scheduling import Bench, leasing, until
 
 from scrapyd_dist.nodes import Node
@@ -18,22 +18,17 @@ def far_away(node: Node) -> Way:
     return Way(reason=WHY) if node.name.startswith("far") else Way(told={"store": "here"})
 
 
-def model(name: str, **fields: Any) -> ModelNode:
-    return ModelNode(name=name, node=Node.parse(f"{name}:6800", name=name), **fields)
-
-
 def auto(tmp_path: Path, *nodes: ModelNode, **options: Any) -> Any:
     options = {"producer": "me", "scaling": ScalingPolicy(most=2), **options}
     return leasing(tmp_path, *nodes, sends=True, **options)
 
 
 def sent(node: ModelNode) -> list[str]:
-    return [job for node in [node] for job in node.posts if ".b" in job]
+    return [job for job in node.posts if ".b" in job]
 
 
 async def whole(b: Bench, batches: int) -> None:
-    b.scheduler.no_more()
-    await b.ended()
+    await b.over()
     assert (b.scheduler.stopped, b.scheduler.fault) == ("", None)
     assert b.states() == ["done"] * batches
     assert b.merged() == [(number, item) for number in range(1, batches + 1) for item in range(2)]
@@ -111,8 +106,7 @@ async def test_another_spider_of_the_project_is_sent_its_batches_too_and_another
         b.add(2)
         b.add(2, slot="@login")
         b.add(2, slot="@shop:login")
-        b.scheduler.no_more()
-        await b.ended()
+        await b.over()
         assert b.states() == ["done", "done", "dead"]
         assert [(job.spider, job.args.get("a")) for job in far.jobs.values()] == [("s", "1"), ("login", None)]
         assert WHY in b.store.batch("c", 3).reason

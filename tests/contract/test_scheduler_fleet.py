@@ -1,6 +1,5 @@
 """A fleet that changes under the scheduler: drained, joining, leaving, wedged and busy nodes; all in memory."""
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,8 +64,7 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         await b.seal()
         await until(lambda: len(one.posts) == 2, "it works again")
         one.finish(one.posts[1])
-        b.scheduler.no_more()
-        await b.ended()
+        await b.over()
         b.whole(5)
 
 
@@ -82,27 +80,19 @@ async def test_a_node_that_was_drained_before_the_crawl_gets_nothing(tmp_path: P
         assert one.posts == []
 
 
-async def test_when_every_node_is_drained_it_waits_and_says_so_once(tmp_path: Path) -> None:
-    heard: list[str] = []
-
-    class Hear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
-
-    hear = Hear()
-    logging.getLogger("scrapyd_dist.scheduling.membership").addHandler(hear)
+async def test_when_every_node_is_drained_it_waits_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     one = model("one")
     async with sending(tmp_path, one) as b:
         await drain(b, "one", time.time())
         looks = one.calls.count("daemonstatus.json")
         await b.seal_all(1)
         await until(lambda: one.calls.count("daemonstatus.json") > looks + 3, "it goes on looking")
-        assert [text for text in heard if "go on with: sdist nodes resume" in text] != []
-        assert len([text for text in heard if "go on with: sdist nodes resume" in text]) == 1
+        assert len([text for text in caplog.messages if "go on with: sdist nodes resume" in text]) == 1
         await drain(b, "one", None)
         await b.ended()
         b.whole(1)
-    logging.getLogger("scrapyd_dist.scheduling.membership").removeHandler(hear)
 
 
 # joining and leaving
@@ -194,40 +184,43 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
 # wedged, and busy with other people's jobs
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is wedged, and tried again, within a moment."""
+    monkeypatch.setattr(node_state, "POLL", 0.03)
+    monkeypatch.setattr(node_state, "TRIAL_AFTER", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_works(tmp_path: Path) -> None:
     one, two = model("one", slots=1, quick=False), model("two", slots=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_state, "POLL", 0.03)
-        patch.setattr(node_state, "TRIAL_AFTER", 0.2)
-        async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
-            for _ in range(2):
-                await b.seal()
-            await until(lambda: b.states() == ["done"] * 2, "its batch was done elsewhere")
-            assert one.cancels == ["c.b1.a1"]
-            assert "takes jobs and starts none" in b.attempts(1)[0].reason
-            assert b.scheduler.members[0].state == "wedged"
-            one.quick = True  # as after a restart
-            await until(lambda: b.scheduler.members[0].trial, "it may be tried")
-            await drain(b, "two", time.time())
-            await b.seal_all(5)
-            await b.ended()
-            b.whole(7)
-            assert b.scheduler.members[0].state == "up"
-            assert len(one.posts) > 2
+    async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
+        for _ in range(2):
+            await b.seal()
+        await until(lambda: b.states() == ["done"] * 2, "its batch was done elsewhere")
+        assert one.cancels == ["c.b1.a1"]
+        assert "takes jobs and starts none" in b.attempts(1)[0].reason
+        assert b.scheduler.members[0].state == "wedged"
+        one.quick = True  # as after a restart
+        await until(lambda: b.scheduler.members[0].trial, "it may be tried")
+        await drain(b, "two", time.time())
+        await b.seal_all(5)
+        await b.ended()
+        b.whole(7)
+        assert b.scheduler.members[0].state == "up"
+        assert len(one.posts) > 2
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path: Path) -> None:
     one = model("one", slots=1, quick=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_state, "POLL", 0.03)
-        patch.setattr(node_state, "TRIAL_AFTER", 0.1)
-        async with sending(tmp_path, one, limits=replace(QUICK, max_attempts=9)) as b:
-            await b.seal_all(1)
-            await until(lambda: len(one.cancels) == 3, "it was tried twice more")
-            assert one.cancels == one.posts[:3]
-            one.quick = True
-            await b.ended()
-            b.whole(1)
+    async with sending(tmp_path, one, limits=replace(QUICK, max_attempts=9)) as b:
+        await b.seal_all(1)
+        await until(lambda: len(one.cancels) == 3, "it was tried twice more")
+        assert one.cancels == one.posts[:3]
+        one.quick = True
+        await b.ended()
+        b.whole(1)
 
 
 async def test_a_node_that_waits_for_a_slow_start_is_not_taken_for_a_wedged_one(tmp_path: Path) -> None:
@@ -304,8 +297,7 @@ async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Pa
             assert one.cancels == []
             listing.now = (one.node, two.node)
         await until(lambda: job in one.cancels, "the old job is cancelled")
-        b.scheduler.no_more()
-        await b.ended()
+        await b.over()
         b.whole(1)
         assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
 

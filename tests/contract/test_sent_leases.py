@@ -26,9 +26,7 @@ def hold(b: Bench, seconds: float) -> None:
 async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two, spec=spec()) as b:
-        await b.seal_all(1)
-        await until(lambda: one.posts != [], "posted")
-        one.start("c.b1.a1", done=1)
+        await b.seal_and_start()
         hold(b, LEASE)
         await b.ended()
         b.whole(1)
@@ -40,12 +38,9 @@ async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: P
 async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: Path, seconds: float | None) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec()) as b:
-        await b.seal_all(1)
-        await until(lambda: one.posts != [], "posted")
-        one.start("c.b1.a1", done=1)
+        await b.seal_and_start()
         if seconds is not None:
             hold(b, seconds)
-        await until(lambda: b.states() == ["running"], "it is heard of")
         out = next(iter(b.scheduler.members[0].out.values()))
         out.changed -= 10 * LEASE
         asked = len(one.calls)

@@ -8,10 +8,7 @@ import pytest
 from rig.nodemodel import ModelJob, ModelNode, model
 from rig.scheduling import CRAWL, HOME, QUICK, sending, until
 
-from scrapyd_dist.errors import (
-    ConnectionRefused,
-    NoReply,
-)
+from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 
 # nodes and workers that are lost
@@ -20,10 +17,7 @@ from scrapyd_dist.joblogs.worker_report import part_path, report_path
 async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_when_it_is_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two) as b:
-        await b.seal_all(2)
-        await until(lambda: len(one.posts) == 1, "the first node has a job")
-        one.start("c.b1.a1", done=1)
-        await until(lambda: b.states()[0] == "running", "it is heard of")
+        await b.seal_and_start(2)
         one.down = NoReply
         await b.ended()
         b.whole(2)
@@ -68,11 +62,8 @@ async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tm
 async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_words(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two) as b:
-        await b.seal_all(1)
-        await until(lambda: one.posts != [], "posted")
         one.files["logs/p/s/c.b1.a1.log"] = b"2026-11-20 12:00:00 [scrapy] ERROR: it hurts\n"
-        one.start("c.b1.a1", done=1)
-        await until(lambda: b.states() == ["running"], "heard of")
+        await b.seal_and_start()
         one.die("c.b1.a1")
         await b.ended()
         b.whole(1)
@@ -83,9 +74,7 @@ async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_word
 async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_still_finish(tmp_path: Path) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one) as b:
-        await b.seal_all(1)
-        await until(lambda: one.posts != [], "posted")
-        one.start("c.b1.a1", done=1)
+        await b.seal_and_start()
         one.jobs["c.b1.a1"].forgotten = True
         await until(lambda: any(out.unknown_since for out in b.scheduler.members[0].out.values()), "it is doubted")
         one.finish("c.b1.a1")
@@ -148,57 +137,30 @@ async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_at
         node.jobs[job.id] = job
         node.finish(job.id, sha256="0" * 64)
 
-    one.plays = [with_wrong_hash]
-    async with sending(tmp_path, one, two) as b:
-        await b.seal_all(1)
-        await b.ended()
-        b.whole(1)
-        assert "hash differs" in b.attempts()[0].reason
-        assert [path.name for path in sorted(b.folder.glob("*.jl"))] == ["c.b1.a2.jl"]
-
-
-async def test_a_part_that_is_gone_costs_an_attempt(tmp_path: Path) -> None:
-    one, two = model("one"), model("two")
-
-    def without_part(node: ModelNode, job: Any) -> None:
-        node.jobs[job.id] = job
-        node.finish(job.id)
+    def without_part(node: ModelNode, job: ModelJob) -> None:
+        node.take(job)
         del node.files[part_path(HOME, job.id)]
 
-    one.plays = [without_part]
-    async with sending(tmp_path, one, two) as b:
-        await b.seal_all(1)
+    one.plays, two.plays = [with_wrong_hash], [without_part]
+    async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
+        await b.seal_all(2)
         await b.ended()
-        b.whole(1)
-        assert "is gone" in b.attempts()[0].reason
+        b.whole(2)
+        assert "hash differs" in b.attempts(1)[0].reason
+        assert "is gone" in b.attempts(2)[0].reason
+        assert [path.name for path in sorted(b.folder.glob("*.jl"))] == ["c.b1.a2.jl", "c.b2.a2.jl"]
 
 
 @pytest.mark.parametrize("over", [True, False])
 async def test_a_report_that_is_gone_costs_an_attempt_and_cuts_no_batch(tmp_path: Path, over: bool) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=1)) as b:
-        await b.seal_all(1)
-        await until(lambda: one.posts != [], "posted")
-        one.start("c.b1.a1", done=1)
-        await until(lambda: b.states() == ["running"], "heard of")
+        await b.seal_and_start()
         one.files.clear()
         if over:
             one.die("c.b1.a1")
         await until(lambda: b.states() == ["dead"], "the batch has had its one attempt, and is not cut")
         assert "report" in b.attempts()[0].reason
-
-
-@pytest.mark.parametrize(
-    "field", [{"requests": 1}, {"finish_reason": "cancelled"}, {"part": None}, {"problem": "no key"}]
-)
-async def test_a_report_that_is_not_good_is_not_accepted(tmp_path: Path, field: dict[str, Any]) -> None:
-    one, two = model("one"), model("two")
-    one.edit = lambda report: report.update(field)
-    async with sending(tmp_path, one, two) as b:
-        await b.seal_all(1)
-        await b.ended()
-        b.whole(1)
-        assert [a.state.value for a in b.attempts()] == ["failed", "accepted"]
 
 
 @pytest.mark.parametrize("junk", [b"<html>", b"[]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"[" * 100_000])

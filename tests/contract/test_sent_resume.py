@@ -1,16 +1,16 @@
 """The scheduler takes up what an earlier one left, and stops in order; all in memory."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
 import pytest
-from rig.nodemodel import ModelNode, model
-from rig.scheduling import CRAWL, Bench, make, sending, until
+from rig.nodemodel import ModelJob, ModelNode, model
+from rig.scheduling import CRAWL, HOME, Bench, make, sending, until
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, home_of, job_id
-from scrapyd_dist.scheduling.job_request import JobRequest, call_for
-from scrapyd_dist.scheduling.node_state import JobRun
+from scrapyd_dist.batches import Attempt, AttemptState, BatchState, home_of, job_id
+from scrapyd_dist.scheduling.job_request import JobRequest
 
 # a producer that dies and comes back
 
@@ -38,8 +38,8 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
     job = await _left_behind(before, number, state, one)
     await before.leave()
     if known != "lost":
-        call = call_for(before.scheduler.spec, _out(before, job), {"DISTRIBUTED_START_URLS": '["u", "v"]'}, {})
-        one.answer(call)
+        settings = {"DISTRIBUTED_JOB": json.dumps({"home": HOME})}
+        one.jobs[job] = ModelJob(id=job, size=2, settings=settings, args={})
         one.start(job, done=1)
     if known == "finished":
         one.finish(job)
@@ -54,11 +54,6 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
         assert len(b.attempts(1)) == (2 if known == "lost" else 1)
 
 
-def _out(b: Bench, job: str) -> JobRun:
-    batch, member = Batch(number=1, size=2), b.scheduler.members[0]
-    return JobRun(batch=batch, number=1, job=job, member=member, since=0.0, start_by=time.time() + 60)
-
-
 async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: Path) -> None:
     one = model("one")
     async with sending(tmp_path, one) as b:
@@ -66,8 +61,7 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
         await b.ended()
     posted = list(one.posts)
     async with sending(tmp_path, one) as b:
-        b.scheduler.no_more()
-        await b.ended()
+        await b.over()
         b.whole(3)
         assert one.posts == posted
         assert b.scheduler.members[0].items == 6
@@ -81,8 +75,7 @@ async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_e
     await _left_behind(before, number, AttemptState.SENT, gone)
     await before.leave()
     async with sending(tmp_path, two) as b:
-        b.scheduler.no_more()
-        await b.ended()
+        await b.over()
         b.whole(1)
         assert two.posts == ["c.b1.a2"]
 

@@ -96,14 +96,8 @@ class ModelWorker:
             self.node.files[f"logs/_sdist/{HOME}/{name}"] = lines
         described = {"file": name, "items": size, "bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
         counts = {"requests": size, "done": size, "missed": 0, "pages": size, "items": size}
-        report = {
-            "schema": 1,
-            "state": "ended",
-            "updated": 1.0,
-            "finish_reason": "finished",
-            "part": described,
-            **counts,
-        }
+        report = {"schema": 1, "state": "ended", "updated": 1.0, "finish_reason": "finished", "part": described}
+        report |= counts
         self.store.ack(CRAWL, number, one.attempt, self.job, report=report, new=new, now=time.time())
         self.done += size
         self.node.report(self.job, state="running", requests=self.done, done=self.done, items=self.done)
@@ -151,6 +145,13 @@ class Bench:
             await self.seal()
         self.scheduler.no_more()
 
+    async def seal_and_start(self, count: int = 1, *, done: int = 1) -> None:
+        """So many batches, the last ones; the job of the first runs on the first node, and its report is known."""
+        await self.seal_all(count)
+        await until(lambda: self.nodes[0].posts != [], "posted")
+        self.nodes[0].start("c.b1.a1", done=done)
+        await until(lambda: self.states()[0] == "running", "its report is read")
+
     def add(self, *sizes: int, slot: str = "") -> None:
         """Batches of these sizes wait, to be leased."""
         payloads = [{"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])} for size in sizes]
@@ -160,6 +161,11 @@ class Bench:
 
     async def ended(self) -> None:
         await asyncio.wait_for(self.scheduler.ended(), 20)
+
+    async def over(self) -> None:
+        """Nothing more is added, and all that there is comes to its end."""
+        self.scheduler.no_more()
+        await self.ended()
 
     async def leave(self, reason: str = "") -> None:
         """The scheduler stops, and both connections are closed."""

@@ -18,8 +18,7 @@ from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotCount
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.scheduling import batcher
-from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, SlotBatcher, portions
-from scrapyd_dist.scheduling.buffers import buffer_for
+from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Buffer, SlotBatcher, portions
 
 
 def found(number: int, site: str = "a.com", priority: int = 0) -> FrontierIntake:
@@ -158,7 +157,7 @@ def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
 
 @given(fair=st.sampled_from(FAIR), places=st.lists(st.sampled_from("abc")), sizes=st.lists(st.integers(1, 5)))
 def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[str], sizes: list[int]) -> None:
-    buffer = buffer_for(fair)
+    buffer = Buffer(fair)
     put = [found(number, f"{site}.com") for number, site in enumerate(places)]
     for one in put:
         buffer.add(one, 0.0)

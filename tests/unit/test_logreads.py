@@ -1,11 +1,13 @@
-"""Reading logs by Range: what is asked of the node is bounded whatever the size, and no line is lost or torn."""
+"""Reading logs by Range: what is asked of the node, and the memory, is bounded whatever the size; no line is lost."""
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
+from scrapyd_dist.cli.jobs.logs import Search
 
 from scrapyd_dist.joblogs.joblog import LogLine
 from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
@@ -166,3 +168,47 @@ def test_a_log_that_grows_and_one_that_begins_again() -> None:
     file.data = row(7).encode()
     assert numbers(reader.more() or []) == [7]
     assert reader.more() is None
+
+
+# memory, in each way in which commands read a log
+
+LINE = b"2026-11-20 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://web/properties/000000.html> ()\n"
+NEEDLE = b"2026-11-20 12:00:00 [shop] ERROR: the needle\n"
+
+
+def the_last_errors(file: File) -> None:
+    reader = LogTap(file, NODE, "logs/x", timeout=1)
+    reader.seek_last(100, lambda line: line.level == "ERROR")
+    first = reader.more()
+    assert first is not None
+    assert first[0].text.endswith("the needle")
+
+
+def a_search(file: File) -> None:
+    search = Search(pattern=re.compile("needle"), level=0, context=2, most=5)
+    (group,) = search.groups(LogTap(file, NODE, "logs/x", timeout=1).all())
+    assert [hit for _, hit in group] == [True, False, False]
+
+
+def the_newest(file: File) -> None:
+    excerpt = look(file, NODE, "logs/x", timeout=1)
+    assert excerpt is not None
+    assert excerpt.facts.levels["DEBUG"] > 0
+
+
+def the_whole(file: File) -> None:
+    facts = survey(file, NODE, "logs/x")
+    assert facts is not None
+    assert facts.levels["DEBUG"] == len(file.data or b"") // len(LINE)
+
+
+@pytest.mark.parametrize("read", [the_last_errors, a_search, the_newest, the_whole])
+def test_a_log_six_times_as_long_takes_no_more(read: Callable[[File], None]) -> None:
+    peaks = []
+    for size in (2 * BLOCK, 12 * BLOCK):
+        file = File(NEEDLE + LINE * (size // len(LINE)))
+        tracemalloc.start()
+        read(file)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + BLOCK // 2, peaks

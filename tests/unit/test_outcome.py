@@ -1,13 +1,18 @@
-"""A worker's report as a value, and the judgement on it."""
+"""A worker's report as a value, the judgement on it, and when a batch is to blame, is cut, and into what."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapyd_dist.batches import Batch
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, misses, part_path, read_report, refusal, report_path
+from scrapyd_dist.payload import decode, encode
+from scrapyd_dist.scheduling.base import BatchCounters
+from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, PoisonBisector
 
 PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
 GOOD: dict[str, Any] = {
@@ -114,3 +119,49 @@ def test_files_are_named_by_us_and_not_by_a_report() -> None:
     assert found.part.file == "../../etc/passwd"  # for people; nobody follows it
     assert part_path("c.0", "c.b1.a1") == "logs/_sdist/c.0/c.b1.a1.jl"
     assert report_path("c.0", "c.b1.a1") == "logs/_sdist/c.0/c.b1.a1.json"
+
+
+# batches that kill their workers
+
+BATCH = Batch(number=1, size=4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "blamed"),
+    [
+        ({"state": "running", "finish_reason": ""}, True),
+        ({"finish_reason": "memusage_exceeded"}, True),
+        *(
+            ({"finish_reason": one}, False)
+            for one in ("finished", "disk-full", "shutdown", "throttle-failed", "failed")
+        ),
+    ],
+)
+def test_only_an_end_without_a_known_cause_blames_the_batch(fields: dict[str, Any], blamed: bool) -> None:
+    assert report(**fields).blames_batch is blamed
+
+
+def test_a_piece_of_a_cut_batch_gets_fewer_attempts() -> None:
+    cuts = PoisonBisector()
+    assert cuts.attempts(BATCH, 4) == 4
+    assert cuts.attempts(replace(BATCH, parent=1), 4) == 1
+    assert cuts.attempts(replace(BATCH, parent=1, size=1), 4) == ALONE
+    assert cuts.attempts(replace(BATCH, parent=1, size=1), 1) == 1
+
+
+def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
+    works, broken = BatchCounters(done=1), BatchCounters()
+    assert not PoisonBisector().wants(replace(BATCH, size=1), works)
+    assert PoisonBisector(made=BLIND - 1).wants(BATCH, broken)
+    assert not PoisonBisector(made=BLIND).wants(BATCH, broken)
+    assert PoisonBisector(made=BLIND).wants(BATCH, works)
+    assert not PoisonBisector(made=CUTS).wants(BATCH, works)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_the_halves_have_all_requests_in_their_order(count: int) -> None:
+    values = [{"url": f"http://site/{number}", "rule": 1} for number in range(count)]
+    halves = PoisonBisector().halves(replace(BATCH, slot="s", priority=3), encode(values))
+    assert [half.size for half in halves] == [(count + 1) // 2, count // 2]
+    assert [value for half in halves for value in decode(half.payload.get)] == values
+    assert {(half.slot, half.priority) for half in halves} == {("s", 3)}

@@ -11,7 +11,7 @@ from scrapyd_dist.batches import Batch
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeState, settled_pace, typical_pace
-from scrapyd_dist.scheduling.placement import Assigned, Placement
+from scrapyd_dist.scheduling.placement import Placement
 
 OLD, NEW = Rule(placement="round-robin", adapt=False), Rule(placement="by-capacity", adapt=True)
 
@@ -28,7 +28,7 @@ def member(name: str, *, slots: int = 1, pace: float = 0.0, to_do: tuple[int, ..
 
 def dealt(members: list[NodeState], *sizes: int, kind: str = "by-capacity", **hand: Any) -> list[tuple[int, str]]:
     waiting = [Batch(number=number, size=size) for number, size in enumerate(sizes, 1)]
-    return [(batch.number, one.node.name) for batch, one in Placement(kind).deal(waiting, members, Assigned(**hand))]
+    return [(batch.number, one.node.name) for batch, one in Placement(kind).deal(waiting, members, **hand)]
 
 
 def test_a_free_fast_node_comes_first() -> None:

@@ -1,7 +1,6 @@
 """What every job of a crawl is given."""
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from rig.nodemodel import ModelSender, model
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NoReply
 from scrapyd_dist.frontier.intake import pack
 from scrapyd_dist.frontier.worklists import found, value_of
 from scrapyd_dist.nodes import Node
@@ -21,7 +20,6 @@ from scrapyd_dist.scheduling.job_request import JobRequest, call_for, passed_on
 from scrapyd_dist.scheduling.node_client import NodeClient, last_error
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.scrapyd.reply import Reply
 
 SPEC = JobRequest(
     crawl="c", home="c.0", project="p", spider="s", version="v1", settings={"LOG_LEVEL": "INFO"}, args={"a": "1"},
@@ -45,13 +43,13 @@ def posted(
 
 
 def test_a_job_has_its_id_its_version_and_the_number_of_its_batch() -> None:
-    fields, settings_ = posted()
+    fields, settings_ = posted(replace(SPEC, lease=30.0), told={"store": "/s.db"})
     assert fields == {"project": "p", "spider": "s", "jobid": "c.b7.a3", "_version": "v1", "a": "1", "batch": "7"}
     assert settings_.keys() == {"LOG_LEVEL", START_URLS, "DISTRIBUTED_JOB"}
     told = json.loads(settings_["DISTRIBUTED_JOB"])
     assert told == {
         "crawl": "c", "home": "c.0", "batch": 7, "attempt": 3, "start_by": 1000.0, "feed": False,
-        "collected": ["old.0"], "version": "v1", "lease": 0.0,
+        "collected": ["old.0"], "version": "v1", "lease": 30.0, "store": "/s.db",
     }  # fmt: skip
 
 
@@ -59,12 +57,6 @@ def test_a_long_row_of_arguments_fits_into_a_job() -> None:
     (batch,) = pack([found(value_of({"word": "\u0436" * 60_000}), 0)], size=1, key=None)
     call = call_for(replace(SPEC, rows=True), out_on(Node.parse("one")), batch.payload, {})
     assert dict(call.data)["word"] == "\u0436" * 60_000
-
-
-def test_a_job_that_can_reach_the_store_is_told_where_it_is() -> None:
-    _, settings_ = posted(replace(SPEC, lease=30.0), told={"store": "/s.db"})
-    told = json.loads(settings_["DISTRIBUTED_JOB"])
-    assert (told["store"], told["lease"]) == ("/s.db", 30.0)
 
 
 def test_the_latest_start_is_by_the_nodes_own_clock() -> None:
@@ -78,10 +70,7 @@ def test_a_target_with_a_project_of_its_own_gets_that() -> None:
 
 
 def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
-    spec = JobRequest(
-        crawl="c", home="c.0", project="p", spider="s", version=None, settings={START_URLS: "x", "DISTRIBUTED_JOB": "y"}
-    )
-    fields, settings_ = posted(spec)
+    fields, settings_ = posted(replace(SPEC, version=None, settings={START_URLS: "x", "DISTRIBUTED_JOB": "y"}))
     assert settings_[START_URLS] == '["u"]'
     assert settings_["DISTRIBUTED_JOB"] != "y"
     assert "_version" not in fields
@@ -91,12 +80,9 @@ def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
     "name", ["batch", "project", "spider", "jobid", "_version", "setting", "name", "self", "_job", "priority"]
 )
 def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -> None:
+    check_args({"a": "=", "Batch": "1"})
     with pytest.raises(ConfigError, match=f"argument '{name}'"):
         check_args({"fine": "1", name: "2"})
-
-
-def test_other_arguments_are_fine() -> None:
-    check_args({"a": "=", "Batch": "1"})
 
 
 def test_what_belongs_to_the_producers_process_stays_there() -> None:
@@ -130,36 +116,15 @@ def test_whatever_a_log_says_is_told_in_few_words(text: str) -> None:
     assert len(last_error(text)) < 700
 
 
-async def _words(log: bytes | None, *, down: bool = False) -> str:
-    node = model("one")
-    if log is not None:
-        node.files["logs/p/s/c.b7.a3.log"] = log
-    if down:
-        from scrapyd_dist.errors import NoReply
-
-        node.down = NoReply
-    return await NodeClient(spec=SPEC, sender=ModelSender([node]), timeout=1.0).last_words(out_on(node.node))
-
-
 @pytest.mark.parametrize(
     ("log", "down", "words"),
     [(b"\xff end\n", False, "end"), (None, False, "it wrote no log"), (b"x", True, "")],
 )
-def test_a_log_is_asked_for_and_nothing_hangs_on_it(log: bytes | None, down: bool, words: str) -> None:
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(asyncio.run, _words(log, down=down)).result(20)
+async def test_a_log_is_asked_for_and_nothing_hangs_on_it(log: bytes | None, down: bool, words: str) -> None:
+    node = model("one")
+    if log is not None:
+        node.files["logs/p/s/c.b7.a3.log"] = log
+    node.down = NoReply if down else None
+    found = await NodeClient(spec=SPEC, sender=ModelSender([node]), timeout=1.0).last_words(out_on(node.node))
     assert found.endswith(words)
     assert bool(found) is bool(words)
-
-
-def test_a_reply_without_the_id_is_no_yes() -> None:
-    from scrapyd_dist.errors import NotJson
-
-    call = call_for(SPEC, out_on(Node.parse("one")), {START_URLS: "[]"}, {})
-    reply = Reply(where="one", path="schedule.json", status=200, body=b'{"status": "ok"}')
-    with pytest.raises(NotJson):
-        call.read(reply)
-    assert time.time() > 0

@@ -1,6 +1,7 @@
 """Which pools get workers now, and which lose one: the decision alone, by numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -51,11 +52,6 @@ def test_each_slot_with_work_gets_one_worker_and_none_gets_two() -> None:
     assert decide(eight(), dict.fromkeys(eight(), 1), ONE_EACH, room=20).start == []
 
 
-def test_a_slot_without_work_gets_none_and_a_busy_one_none_more() -> None:
-    pools = waiting(p0=0, p1=1, p2=5)
-    assert decide(pools, {"p2": 1}, ONE_EACH, room=20).start == ["p1"]
-
-
 def test_a_pool_that_only_fits_on_full_nodes_takes_no_turn_from_others_and_an_idle_worker_makes_room() -> None:
     pools = {ALL: Workload(), "@shop:login": Workload(waiting=2), "@login": Workload(waiting=1)}
     decision = decide(pools, {ALL: 2}, ScalingPolicy(), room=1, cramped={"@shop:login"})
@@ -84,18 +80,6 @@ def test_never_more_than_asked_for_also_when_that_was_lowered_while_more_run(
     assert len(decide(eight(), working, staffing, room=20).start) == started
 
 
-def test_room_in_the_fleet_is_a_limit_too() -> None:
-    assert len(decide(eight(), {}, ONE_EACH, room=3).start) == 3
-    assert decide(eight(), {}, ONE_EACH, room=-2).start == []
-
-
-def test_nothing_takes_the_place_of_a_worker_that_has_done_what_its_settings_wanted() -> None:
-    three = ScalingPolicy(most=3)
-    assert decide({ALL: Workload(waiting=9)}, {ALL: 1}, three, room=9, retired={ALL: 1}).start == [ALL]
-    assert decide({ALL: Workload(waiting=9)}, {}, three, room=9, retired={ALL: 3}).start == []
-    assert decide(waiting(p0=2), {}, ONE_EACH, room=9, retired={"p0": 1}).start == []
-
-
 def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
     staffing = ScalingPolicy(per_slot=2, prefix="p")
     start = decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=4).start
@@ -105,18 +89,53 @@ def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
     ]  # fmt: skip
 
 
+def crawl(waiting: int = 0) -> dict[str, Workload]:
+    return {ALL: Workload(waiting=waiting)}
+
+
+ANY, THREE = ScalingPolicy(), ScalingPolicy(most=3)
+
+
+@pytest.mark.parametrize(
+    ("pools", "working", "scaling", "options", "start"),
+    [
+        pytest.param(waiting(p0=0, p1=1, p2=5), {"p2": 1}, ONE_EACH, {}, ["p1"], id="no work, or a worker already"),
+        pytest.param(waiting(p0=1, p1=1), {}, ONE_EACH, {"closed": {"p0"}}, ["p1"], id="closed"),
+        pytest.param(eight(), {}, ONE_EACH, {"room": 3}, ["p0", "p1", "p2"], id="as many as there is room for"),
+        pytest.param(eight(), {}, ONE_EACH, {"room": -2}, [], id="no room"),
+        # nothing takes the place of a worker that has done what its settings wanted
+        pytest.param(crawl(9), {ALL: 1}, THREE, {"retired": {ALL: 1}}, [ALL], id="one is retired"),
+        pytest.param(crawl(9), {}, THREE, {"retired": {ALL: 3}}, [], id="all are retired"),
+        pytest.param(waiting(p0=2), {}, ONE_EACH, {"retired": {"p0": 1}}, [], id="that of the slot is retired"),
+        # workers that take from everywhere
+        pytest.param(crawl(), {}, ANY, {"early": 6}, [ALL] * 6, id="before there is work"),
+        pytest.param(crawl(), {}, ScalingPolicy(most=4), {"early": 6}, [ALL] * 4, id="before, as many as are allowed"),
+        pytest.param(crawl(), {}, ANY, {"room": 6}, [], id="no work is to come"),
+        pytest.param(crawl(), {ALL: 6}, ANY, {"room": 2, "early": 6}, [], id="room that is learned of later"),
+        pytest.param(crawl(7), {ALL: 6}, ANY, {"room": 2, "early": 6}, [ALL], id="such room, and work for it"),
+        pytest.param(crawl(3), {ALL: 3}, ANY, {"room": 6}, [], id="its workers will take that anyway"),
+        pytest.param(crawl(5), {ALL: 3}, ANY, {"room": 6}, [ALL] * 2, id="more than its workers will take"),
+        pytest.param(
+            crawl(9) | waiting(**{"@login": 1}),
+            {ALL: 5},
+            ANY,
+            {"room": 1, "early": 9},
+            ["@login"],
+            id="other spider",
+        ),
+    ],
+)
+def test_how_many_workers_are_started(
+    pools: dict[str, Workload],
+    working: dict[str, int],
+    scaling: ScalingPolicy,
+    options: dict[str, Any],
+    start: list[str],
+) -> None:
+    assert list(decide(pools, working, scaling, **{"room": 9, **options}).start) == start
+
+
 # workers that take from everywhere
-
-
-def test_workers_of_a_crawl_start_before_there_is_work_and_fill_the_fleet() -> None:
-    assert decide({ALL: Workload()}, {}, ScalingPolicy(), room=9, early=6).start == [ALL] * 6
-    assert decide({ALL: Workload()}, {}, ScalingPolicy(most=4), room=9, early=6).start == [ALL] * 4
-    assert decide({ALL: Workload()}, {}, ScalingPolicy(), room=6).start == []
-
-
-def test_room_that_is_learned_of_later_is_filled_when_there_is_work_for_it() -> None:
-    assert decide({ALL: Workload()}, {ALL: 6}, ScalingPolicy(), room=2, early=6).start == []
-    assert decide({ALL: Workload(waiting=7)}, {ALL: 6}, ScalingPolicy(), room=2, early=6).start == [ALL]
 
 
 def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
@@ -126,26 +145,12 @@ def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
     assert sorted(decide(pools, {}, ScalingPolicy(per_slot=1), room=9, early=9).start) == ["", "p1"]
 
 
-def test_what_its_workers_will_take_anyway_needs_no_more_of_them() -> None:
-    assert decide({ALL: Workload(waiting=3)}, {ALL: 3}, ScalingPolicy(), room=6).start == []
-    assert decide({ALL: Workload(waiting=5)}, {ALL: 3}, ScalingPolicy(), room=6).start == [ALL] * 2
-
-
-def test_work_for_another_spider_comes_first_when_nobody_does_it() -> None:
-    pools = {ALL: Workload(waiting=9), "@login": Workload(waiting=1)}
-    assert decide(pools, {ALL: 5}, ScalingPolicy(), room=1, early=9).start == ["@login"]
-
-
 def test_an_idle_worker_makes_room_for_a_pool_that_has_work_and_nobody() -> None:
     pools = {ALL: Workload(), "@login": Workload(waiting=1)}
     decision = decide(pools, {ALL: 2}, ScalingPolicy(most=2), room=5)
     assert (decision.start, decision.end) == ([], [ALL])
     busy = {ALL: Workload(out=1), "@login": Workload(waiting=1)}
     assert decide(busy, {ALL: 2}, ScalingPolicy(most=2), room=5).end == []
-
-
-def test_a_closed_pool_gets_nothing() -> None:
-    assert decide(waiting(p0=1, p1=1), {}, ONE_EACH, room=9, closed={"p0"}).start == ["p1"]
 
 
 # workers that fail (H36)
