@@ -69,8 +69,6 @@ STEPS: Mapping[BatchState, frozenset[BatchState]] = {
 WAITING = frozenset({BatchState.SEALED, BatchState.FAILED})
 #: states of a batch with an attempt out on a node
 OUT = frozenset({BatchState.SENT, BatchState.RUNNING})
-#: final states of a batch
-ENDED = frozenset({BatchState.DONE, BatchState.DEAD, BatchState.SPLIT})
 
 
 def check_step(old: BatchState, new: BatchState) -> None:

@@ -71,11 +71,6 @@ class Scheduler:
 
     A process that adds batches itself names itself as `producer`, calls `add` for what it has added, and `no_more` at
     the end.
-
-    Attributes:
-        state: shared by its parts.
-        incomplete: True when it stopped because a producer that still owed requests has disappeared.
-        enough: reason why no more requests are needed: the workers ended as their settings say.
     """
 
     spec: JobRequest
@@ -92,8 +87,8 @@ class Scheduler:
     key: bytes | None = None  #: key of encrypted batches
     listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
     producer: str = ""  #: the name under which this process adds batches; empty when it does not
-    incomplete: bool = field(default=False, init=False)
-    enough: str = field(default="", init=False)
+    incomplete: bool = field(default=False, init=False)  #: a producer that still owed requests has disappeared
+    enough: str = field(default="", init=False)  #: why no more requests are needed: so the workers' settings say
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

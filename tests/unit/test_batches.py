@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from scrapyd_dist.batches import (
     ATTEMPT_STEPS,
-    ENDED,
     OUT,
     STEPS,
     WAITING,
@@ -25,6 +24,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ConfigError, StepRefused
 from scrapyd_dist.scrapyd.jobs import check_job
 
+ENDED = {BatchState.DONE, BatchState.DEAD, BatchState.SPLIT}
 STATES = list(itertools.product(BatchState, BatchState))
 
 

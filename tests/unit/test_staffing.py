@@ -126,11 +126,7 @@ ANY, THREE = ScalingPolicy(), ScalingPolicy(most=3)
     ],
 )
 def test_how_many_workers_are_started(
-    pools: dict[str, Workload],
-    working: dict[str, int],
-    scaling: ScalingPolicy,
-    options: dict[str, Any],
-    start: list[str],
+    pools: dict[str, Workload], working: dict[str, int], scaling: ScalingPolicy, options: Any, start: list[str]
 ) -> None:
     assert list(decide(pools, working, scaling, **{"room": 9, **options}).start) == start
 
