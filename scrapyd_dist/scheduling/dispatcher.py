@@ -141,7 +141,7 @@ class Dispatcher:
                 if not state.sending:
                     return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
-                    await self.collector.failed(out, f"nobody knows whether {name} took it ({error})")
+                    await self.collector.failed(out, f"it is not known whether {name} took it ({error})")
                     return False
                 await asyncio.sleep(state.limits.poll)
                 continue

@@ -215,7 +215,7 @@ class WorkerRun(JobRun):
         """True unless its report excludes it: it may have died in a batch before it could report."""
         return self.report is None or super().to_blame
 
-    def left(self, now: float) -> float:  # noqa: ARG002 - nobody knows
+    def left(self, now: float) -> float:  # noqa: ARG002 - a worker has no known end
         return LASTING
 
     def came_home(self, report: WorkerReport) -> None:

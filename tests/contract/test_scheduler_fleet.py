@@ -223,17 +223,6 @@ async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path:
         b.whole(1)
 
 
-async def test_a_node_that_waits_for_a_slow_start_is_not_taken_for_a_wedged_one(tmp_path: Path) -> None:
-    one = model("one", slots=1, quick=False)
-    async with sending(tmp_path, one) as b:
-        await b.seal_all(1)
-        await until(lambda: one.calls.count("daemonstatus.json") > 20, "many looks within less than a poll interval")
-        assert b.scheduler.members[0].state == "up"
-        one.finish("c.b1.a1")
-        await b.ended()
-        b.whole(1)
-
-
 def strangers(node: ModelNode, count: int) -> list[ModelJob]:
     """Jobs of somebody else, which run."""
     for number in range(count):

@@ -187,14 +187,6 @@ def test_a_report_is_news_only_when_it_changed() -> None:
     assert out.changed == 130.0
 
 
-def test_progress_adds_up_what_is_out() -> None:
-    node = member("a")
-    for number in (1, 2):
-        put(node, number).heard(report(done=2, missed=1, pages=5, items=4), 1.0)
-    put(node, 3)
-    assert node.progress() == (6, 10, 8)
-
-
 # seconds between two polls: they follow what its jobs have left to do
 
 
