@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from scrapyd_dist.errors import NotJson
 from scrapyd_dist.joblogs.joblog import LogFacts, LogLine, LogLines, LogReader
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.reply import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.reply import Reply
     from scrapyd_dist.transports import Sender
 
 #: bytes of a log's end that show how nearly every job ended
@@ -46,12 +44,6 @@ class LogExcerpt:
     says_info: bool  #: whether the log has entries of level INFO
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LogBlock:
-    chunk: api.Chunk
-    written: datetime | None  #: UTC
-
-
 def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
     """Read the end of a job's log; returns None if there is no log.
 
@@ -59,28 +51,29 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
         NodeError: a call to the node failed.
     """
     # Not a Range of "the last n bytes": Twisted fails on that if the file is shorter.
-    head = sender.send(node, _part(path, 0, HEAD), timeout=timeout)
+    head = sender.send(node, api.fetch(path, start=0, limit=HEAD), timeout=timeout)
     if head is None:
         return None
-    total = head.chunk.total or len(head.chunk.body)
+    total = head.total or len(head.body)
 
-    def end(size: int) -> _LogBlock:
+    def end(size: int) -> api.Chunk:
         if total <= HEAD:
             return head
-        return sender.send(node, _part(path, max(0, total - size), size + BLOCK), timeout=timeout) or head
+        call = api.fetch(path, start=max(0, total - size), limit=size + BLOCK)
+        return sender.send(node, call, timeout=timeout) or head
 
     part = end(TAIL)
-    facts = _facts(part.chunk)
-    if facts.closed and facts.stats is None and part.chunk.start:
+    facts = _facts(part)
+    if facts.closed and facts.stats is None and part.start:
         part = end(LONG_TAIL)
-        facts = _facts(part.chunk)
-    written, now = part.written, part.chunk.date
+        facts = _facts(part)
+    written, now = part.modified, part.date
     return LogExcerpt(
         facts=facts,
-        total=part.chunk.start + len(part.chunk.body),
+        total=part.start + len(part.body),
         silent=max(0.0, (now - written).total_seconds()) if written and now else None,
-        offset=_offset(facts.last, part.written),
-        says_info="INFO" in facts.levels or "INFO" in _facts(head.chunk).levels,
+        offset=_offset(facts.last, written),
+        says_info="INFO" in facts.levels or "INFO" in _facts(head).levels,
     )
 
 
@@ -93,17 +86,6 @@ def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> Lo
     reader = LogReader()
     done = sender.download(node, api.fetch(path, limit=size or None), reader.feed)
     return reader.facts() if done is not None else None
-
-
-def _part(path: str, start: int, limit: int) -> api.Call[_LogBlock | None]:
-    """Return `api.fetch` extended by the time of the last modification."""
-    plain = api.fetch(path, start=start, limit=limit)
-
-    def read(reply: Reply) -> _LogBlock | None:
-        chunk = plain.read(reply)
-        return None if chunk is None else _LogBlock(chunk=chunk, written=moment(reply.header("last-modified")))
-
-    return api.Call(path=plain.path, read=read, headers=plain.headers, start=plain.start, limit=plain.limit)
 
 
 def _offset(last: datetime | None, written: datetime | None) -> timedelta | None:

@@ -38,10 +38,6 @@ def newest(versions: Sequence[str]) -> str:
     return current(ours or versions) or ""
 
 
-class SpiderMissing(ApiRefused):
-    """The project is not on that node."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Handshake:
     """A spider's code on one node by its handshake; another spider of its project may differ."""
@@ -111,7 +107,7 @@ class ForeignProjects:
         worker.introduces, timeout = True, self.state.limits.request_timeout
         versions = await self.state.sender.send(node, api.listversions(worker.project), timeout=timeout)
         if not versions:
-            raise SpiderMissing(f"there is no project {worker.project}; {DEPLOY}")
+            raise ApiRefused(f"there is no project {worker.project}; {DEPLOY}")
         worker.version = newest(versions)  # and this one from now on
         return call_for_introduction(spec, worker, self.terms, way)
 

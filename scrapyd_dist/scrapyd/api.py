@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from scrapyd_dist.errors import NotFound, NotJson
 from scrapyd_dist.scrapyd.jobs import check_job
-from scrapyd_dist.scrapyd.reply import Document, Reply, content_range, document, judge_raw
+from scrapyd_dist.scrapyd.reply import Document, Reply, content_range, document, judge_raw, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -273,6 +273,7 @@ class Chunk:
     #: size of the whole file, if the server reports it; less than `start` if a shorter file has replaced it
     total: int | None
     date: datetime | None  #: the node's clock, UTC, whole seconds
+    modified: datetime | None = None  #: when the file was last written, likewise
 
 
 def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> Call[Chunk | None]:
@@ -289,10 +290,11 @@ def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> C
 def _chunk(reply: Reply, first: int) -> Chunk | None:
     """Return the piece in a reply to a request from byte `first` on."""
     begins, total = content_range(reply)
+    modified = moment(reply.header("last-modified"))
     if reply.status == 416:
         if total is not None and total > first:
             raise reply.error(NotJson, f"nothing from byte {first} on, of a file of {total} bytes")
-        return Chunk(body=b"", start=first, total=total, date=reply.date)
+        return Chunk(body=b"", start=first, total=total, date=reply.date, modified=modified)
     try:
         judge_raw(reply)
     except NotFound:
@@ -301,7 +303,7 @@ def _chunk(reply: Reply, first: int) -> Chunk | None:
         total, begins = reply.length, first
     if begins != first:
         raise reply.error(NotJson, "another piece of the file than was asked for")
-    return Chunk(body=reply.body, start=first, total=total, date=reply.date)
+    return Chunk(body=reply.body, start=first, total=total, date=reply.date, modified=modified)
 
 
 def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
