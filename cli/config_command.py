@@ -137,16 +137,13 @@ def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str,
 
 def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
     """A sentence for each setting or key that means nothing."""
-    said = unknown(settings, os.environ)
+    sentences = unknown(settings, os.environ)
     for file, parser in files.parsers:
         for section in parser.sections():
-            if section == "deploy" or section.startswith("deploy:"):
-                said += [
-                    f"{file}, [{section}]: the key {key!r} means nothing here.{nearest(key, TARGET_KEYS)}"
-                    for key in parser[section]
-                    if key not in TARGET_KEYS and nearest(key, TARGET_KEYS)
-                ]
-    return said
+            for key in parser[section] if section.partition(":")[0] == "deploy" else ():
+                if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS)):
+                    sentences.append(f"{file}, [{section}]: the key {key!r} means nothing here.{meant}")
+    return sentences
 
 
 class ConfigFiles(NamedTuple):

@@ -130,11 +130,7 @@ def moment(at: float | None) -> str | None:
 
 
 def ask_nodes(
-    sender: Sender,
-    nodes: Sequence[Node],
-    project: str | None,
-    timeout: float,
-    known: Mapping[str, float] | None = None,
+    sender: Sender, nodes: Sequence[Node], project: str | None, timeout: float, known: Mapping[str, float] | None = None
 ) -> Iterator[NodeStatus]:
     """Ask all nodes at the same time, and give a node whenever more is known of it.
 

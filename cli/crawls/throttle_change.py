@@ -51,7 +51,8 @@ def set_(
     (name,) = names_of([domain])
     changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
     if not output.document(changed.document()):
-        rule, whose = changed.after(name), named([name]).capitalize() if name == ALL else name
+        rule = changed.changes.get(name) or changed.before[name]
+        whose = named([name]).capitalize() if name == ALL else name
         rests = ""
         if rule.blocked:
             rests = " It is blocked, though; `sdist throttle unblock` ends that."

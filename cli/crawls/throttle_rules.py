@@ -107,10 +107,6 @@ class Changed:
             "crawls": [one.document() for one in self.crawls],
         }
 
-    def after(self, domain: str) -> Rule:
-        changed = self.changes.get(domain) if domain in self.changes else self.before.get(domain)
-        return changed or Rule()
-
 
 def change(plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run: bool = False) -> Changed:
     """Change rules of this project's throttle; dry_run: change nothing.

@@ -229,7 +229,7 @@ def _line(frontier: str, summary: dict[str, Any]) -> str:
         wording.rated(summary, "failed"),
         f"nodes {sum(node.get('state') in wording.USED for node in nodes)}/{len(nodes)}",
     ]
-    return f"{frontier}: {' · '.join(piece for piece in pieces if piece)}"
+    return f"{frontier}: {' · '.join(filter(None, pieces))}"
 
 
 class _Announcer(logging.Handler):

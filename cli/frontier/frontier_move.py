@@ -124,8 +124,7 @@ def move(
     context: Context,
     frontier: FrontierName,
     source: Annotated[
-        str,
-        typer.Argument(metavar="PREFIX", help="Slots whose names begin so are emptied; with --batch: DEST."),
+        str, typer.Argument(metavar="PREFIX", help="Slots whose names begin so are emptied; with --batch: DEST.")
     ],
     dest: Annotated[
         Optional[str], typer.Argument(metavar="DEST", help="The slots that are filled are called DEST0, DEST1 …")

@@ -59,10 +59,14 @@ def test_json_is_one_document_and_nothing_else(
     assert said.err == "sdist: Go on with: sdist resume c\n"
 
 
-def test_a_refused_crawl_is_one_paragraph(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_crawl_is_one_paragraph_and_without_a_terminal_no_question_comes(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     store.add_crawl(row(CrawlState.REFUSED, exit_code=4, message="There is no spider 'x'."))
     assert watcher.watch(tmp_path, store, "c", QUIET) == 4
     assert capsys.readouterr() == ("", "sdist: There is no spider 'x'.\n")
+    assert watcher._wants_stop("c") is False
+    assert "sdist watch c" in capsys.readouterr().err
 
 
 def test_a_crawl_whose_process_is_gone(tmp_path: Path, store: Store) -> None:
@@ -129,11 +133,6 @@ def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: pytest.Captur
         file.write("two\n")
     view.show(row(), 2)
     assert capsys.readouterr().err == "one\ntwo\n"
-
-
-def test_without_a_terminal_nobody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert watcher._wants_stop("c") is False
-    assert "sdist watch c" in capsys.readouterr().err
 
 
 def test_the_state_in_a_word() -> None:

@@ -119,24 +119,22 @@ def test_passwords_in_addresses_do_not_show() -> None:
     assert "***@web1.example.com" in page(facts)
 
 
-@pytest.mark.parametrize("state", list(CrawlState))
-def test_a_crawl_of_which_nothing_is_known_has_a_page(state: CrawlState) -> None:
-    row = Crawl(id="c", project="", spider="s", created=BEGUN, state=state)
-    read = Reader(page(Facts(crawl=row, now=BEGUN)))
-    assert not {"figure", "svg"} & read.tags
-    assert "No job was sent to a node." in read.text
-
-
 @pytest.mark.parametrize(
     ("state", "lives", "said"),
     [
+        *((state, False, "") for state in CrawlState),
         (CrawlState.FINDING, True, "sdist watch c"), (CrawlState.FINDING, False, "sdist resume c"),
         (CrawlState.STOPPED, False, "sdist resume c"), (CrawlState.FINISHED, False, "sdist stats c"),
     ],
 )  # fmt: skip
-def test_it_says_how_to_go_on(state: CrawlState, *, lives: bool, said: str) -> None:
-    row = Crawl(id="c", project="p", spider="s", created=BEGUN, state=state)
-    assert said in Reader(page(Facts(crawl=row, now=BEGUN + 5, lives=lives))).text
+def test_a_crawl_of_which_nothing_is_known_has_a_page_and_it_says_how_to_go_on(
+    state: CrawlState, *, lives: bool, said: str
+) -> None:
+    row = Crawl(id="c", project="", spider="s", created=BEGUN, state=state)
+    read = Reader(page(Facts(crawl=row, now=BEGUN, lives=lives)))
+    assert not {"figure", "svg"} & read.tags
+    assert "No job was sent to a node." in read.text
+    assert said in read.text
 
 
 def test_only_so_many_lost_addresses_are_named() -> None:
