@@ -77,7 +77,7 @@ def merge(
     skip = {file.path: file.skip for file in files if file.skip}
     items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files), skip=skip)
     count = write(items, outputs)
-    problems += _judged(files, items.found) or _totals(crawls, files, items.found, problems)
+    problems = _compared(crawls, files, items.found, problems)
     _show(count, outputs, items.found, problems, report)
     raise typer.Exit(3 if problems else 0)
 
@@ -145,32 +145,24 @@ def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
     problems += warnings
 
 
-def _judged(files: Sequence[_File], found: Sequence[FoundItem]) -> list[str]:
-    """Where a file does not have what it should."""
-    wrong = []
+def _compared(
+    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[FoundItem], problems: list[str]
+) -> list[str]:
+    """Add where a file lacks what it should have; else where a finished crawl's files do, together."""
     for file, one in zip(files, found, strict=True):
         if file.said is not None and one.whole != file.said:
-            wrong.append(f"{file.label}: its worker reported {file.said:,} items, and its part has {one.whole:,}")
+            problems.append(f"{file.label}: its worker reported {file.said:,} items, and its part has {one.whole:,}")
         if one.bad:
-            wrong.append(
-                f"{file.label}: {one.bad:,} lines are no items and were left out, the first is line {one.first_bad:,}"
-            )
-    return wrong
-
-
-def _totals(
-    crawls: Sequence[Stored], files: Sequence[_File], found: Sequence[FoundItem], problems: Sequence[str]
-) -> list[str]:
-    """Where all files of a finished crawl do not have as many items as it ended with."""
-    wrong = []
-    for one in () if problems else crawls:
-        said = int(one.crawl.summary.get("items") or 0)
-        have = sum(
-            its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == one.crawl.id
-        )
-        if one.finished and said != have:
-            wrong.append(f"{one.crawl.id}: it ended with {said:,} items, and its files have {have:,}")
-    return wrong
+            what = f"{one.bad:,} lines are no items and were left out, the first is line {one.first_bad:,}"
+            problems.append(f"{file.label}: {what}")
+    if problems:
+        return problems
+    for crawl in (one.crawl for one in crawls if one.finished):
+        said = int(crawl.summary.get("items") or 0)
+        have = sum(its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == crawl.id)
+        if said != have:
+            problems.append(f"{crawl.id}: it ended with {said:,} items, and its files have {have:,}")
+    return problems
 
 
 def _show(

@@ -25,7 +25,7 @@ from scrapyd_dist.transports import sweep
 from ..context import Context, exit_code, with_settings
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, crawls
-from ..output import Output, say
+from ..output import Output, complain_each, say
 from .job_list import TIMEOUT, Listed, ask_jobs
 from .jobs_table import Judge
 
@@ -285,7 +285,7 @@ def pull(
     jobs = [one for one in name if one not in crawls]
     puller = ItemPuller(context, folder, list(crawls.values()), jobs, node, timeout)
     results = _bring(list(puller.wishes()))
-    puller.listed.complain()
+    complain_each(puller.listed.errors)
     if not results:
         raise NothingMatched(f"{', '.join(name)}: no items yet, and no job that writes some.")
     _show(folder, results, output=output)

@@ -316,7 +316,7 @@ class _Cancellation:
         ]
         output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
         complain_each(errors.values())
-        self._listed.complain()
+        complain_each(self._listed.errors)
         return exit_code(len(rows), errors.values()) or self._listed.exit_code
 
     def _named(self) -> list[Listed]:
@@ -326,7 +326,7 @@ class _Cancellation:
         rows = self._alive()
         if not rows and not stopped:
             self._listed.must_answer()
-            self._listed.complain()
+            complain_each(self._listed.errors)
             what = f"{', '.join(self._names)}: over already" if self._names else "no job is pending or running"
             raise NothingMatched(f"There is nothing to cancel ({what}). `sdist jobs` says how jobs ended.")
         return rows

@@ -23,7 +23,6 @@ from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer
 from ..options import JobProject, Nodes, Spider, Timeout
-from ..output import complain_each
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
@@ -61,10 +60,6 @@ class JobList:
     errors: tuple[NodeError, ...]
     asked: int  #: nodes
     silent: frozenset[str] = frozenset()  #: base addresses of the nodes that did not answer
-
-    def complain(self) -> None:
-        """Name the nodes that did not answer."""
-        complain_each(self.errors)
 
     def must_answer(self) -> None:
         """Raises what kept all nodes away, where none answered: nothing can be said about jobs then."""

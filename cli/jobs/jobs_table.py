@@ -30,7 +30,7 @@ from scrapyd_dist.transports import sweep
 from ..context import Context
 from ..crawls import wording
 from ..options import Nodes, Timeout, crawls, seconds
-from ..output import Output, say, table
+from ..output import Output, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row, utc
 
 #: bytes of a report that are read; it lists failed URLs
@@ -210,7 +210,7 @@ def jobs(
     unreached = [str(error) for error in listed.errors]
     if not output.document({"jobs": rows, "nodes": listed.asked, "unreached": unreached}) and (rows or not unreached):
         _show(rows)
-    listed.complain()
+    complain_each(listed.errors)
     raise typer.Exit(listed.exit_code)
 
 
@@ -293,7 +293,7 @@ def stats(
             told.append(answer.value)
         elif answer.value is not None or answer.error is not None:
             silent.append(answer.asked.place.job)
-    listed.complain()
+    complain_each(listed.errors)
     if not told:
         raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
     _show_sums(add_up(told), len(told), sorted(silent), output)

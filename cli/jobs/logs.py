@@ -77,13 +77,13 @@ def logs(
     listed, rows = source.rows()
     if not rows and not follow:
         listed.must_answer()
-        listed.complain()
+        complain_each(listed.errors)
         raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
     count = lines if lines is not None else None if span is not None else LINES
     streams = source.open(rows, count)
     for moment in heapq.merge(*(stream.now() for stream in streams), key=lambda one: one.at):
         moment.show(raw=raw)
-    listed.complain()
+    complain_each(listed.errors)
     if follow:
         _follow(source, streams, raw=raw)
     raise typer.Exit(listed.exit_code)
@@ -290,7 +290,7 @@ def grep(
 
     for answer in sweep(rows, read):
         complain_each([answer.error])
-    listed.complain()
+    complain_each(listed.errors)
     output.document({"searched": len(rows), "matches": matches})
     if not found and len(listed.errors) < listed.asked:
         raise typer.Exit(4)
