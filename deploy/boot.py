@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import ModuleType
 
 PACKAGE = "scrapyd_dist"
@@ -59,9 +59,7 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     settings = import_module(settings_module)
     addons = _as_mapping(getattr(settings, "ADDONS", None))
     middlewares = _as_mapping(getattr(settings, "SPIDER_MIDDLEWARES", None))
-    if not any(_is_ours(key, "Addon") for key in addons) and not any(
-        _is_ours(key, "Distributed") for key in middlewares
-    ):
+    if not _names_ours(addons, "Addon") and not _names_ours(middlewares, "Distributed"):
         settings.ADDONS = {**addons, ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
     # The egg lacks the producer's half: a job without a batch is an ordinary crawl.
     settings.DISTRIBUTED_ENABLED = False  # type: ignore[attr-defined]  # any module
@@ -71,10 +69,10 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     sys.modules[boot] = settings
 
 
-def _is_ours(component: Any, name: str) -> bool:
-    """Whether a component, given as a class or a dotted path, is this class of the package or a submodule."""
-    path = component if isinstance(component, str) else f"{component.__module__}.{component.__qualname__}"
-    return path.startswith(f"{PACKAGE}.") and path.rpartition(".")[2] == name
+def _names_ours(components: Iterable[Any], name: str) -> bool:
+    """Whether one of these, each a class or a dotted path, is this class of the package or a submodule."""
+    paths = (one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}" for one in components)
+    return any(path.startswith(f"{PACKAGE}.") and path.rpartition(".")[2] == name for path in paths)
 
 
 def _as_mapping(value: Any) -> Mapping[Any, Any]:

@@ -297,8 +297,9 @@ def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedF
     done: dict[int, DownloadedFile] = {}
     told = time.monotonic()
     for answer in sweep(range(len(wishes)), lambda at: wishes[at].bring(), threads=THREADS):
-        lost = DownloadedFile(state=DownloadState.LOST, reason=str(answer.error), error=answer.error)
-        done[answer.asked] = answer.value or lost
+        done[answer.asked] = answer.value or DownloadedFile(
+            state=DownloadState.LOST, reason=str(answer.error), error=answer.error
+        )
         if time.monotonic() - told >= TELL:
             told = time.monotonic()
             say(f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched")
