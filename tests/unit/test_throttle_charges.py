@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.codec import PagesUsedUp
 from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.install import charge_pages_to
 from scrapyd_dist.middlewares.throttle.throttle_options import (
@@ -20,8 +19,6 @@ from scrapyd_dist.middlewares.throttle.throttle_options import (
     ThrottleOptions,
     address_in,
 )
-from scrapyd_dist.middlewares.worker.work_unit import judge
-from twisted.python.failure import Failure
 
 
 def budget(settings: dict[str, Any] | None = None, most: int | None = None) -> PageBudget:
@@ -78,13 +75,6 @@ def test_a_process_without_a_crawl_has_its_own() -> None:
     assert mine.name != yours.name
 
 
-def test_a_page_that_was_not_wanted_is_no_failure() -> None:
-    failure = Failure(PagesUsedUp("shop.example", 5))  # type: ignore[no-untyped-call]  # Twisted has no types
-    assert judge(failure) == (
-        "gone", "the budget of 5 pages of shop.example is used up",
-    )  # fmt: skip
-
-
 #: seconds that no test should take
 LONG = 20.0
 URL = "http://ip.example/raw"
@@ -130,15 +120,10 @@ def test_a_site_sees_the_proxy_or_what_a_request_is_bound_to_or_the_process(
 def test_what_is_a_requests_own_is_told_apart_from_what_all_others_share() -> None:
     request = Request("http://shop.example/", meta={"bindaddress": ("127.0.0.2", 0)})
     found = egress(public_ip=PUBLIC)
-    assert (found.own(request), found.machine, found.own(request.replace(meta={}))) == ("127.0.0.2", PUBLIC, "")
-    assert egress(per_ip=False).own(request) == ""
-
-
-def test_an_address_that_is_given_is_known_at_once() -> None:
-    found = egress(public_ip="203.0.113.7")
     assert found.settled.is_set()
-    assert of(found) == "203.0.113.7"
-    assert of(egress()) == UNKNOWN
+    assert (found.own(request), found.machine, found.own(request.replace(meta={}))) == ("127.0.0.2", PUBLIC, "")
+    assert egress().machine == UNKNOWN
+    assert egress(per_ip=False).own(request) == ""
 
 
 def test_a_page_is_asked_without_waiting_and_again_when_it_is_time() -> None:

@@ -13,11 +13,10 @@ from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
-from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.assignment import Assignment
+from scrapyd_dist.middlewares.codec import PagesUsedUp
 from scrapyd_dist.middlewares.worker.sent_session import SentSession
 from scrapyd_dist.middlewares.worker.work_unit import RequestLedger, judge, mark_of
 from scrapyd_dist.middlewares.worker.worker import Worker
@@ -93,6 +92,7 @@ def test_a_miss_is_a_miss_even_when_the_page_had_items_before() -> None:
         (TimeoutError("too\nlong"), ("failed", "TimeoutError: too")),
         (OSError(), ("failed", "OSError")),
         (IgnoreRequest("robots"), ("failed", "IgnoreRequest: robots")),
+        (PagesUsedUp("shop.example", 5), ("gone", "the budget of 5 pages of shop.example is used up")),
     ],
 )
 def test_the_site_says_what_is_gone_and_any_other_error_is_a_failure_in_one_line(
@@ -325,8 +325,3 @@ def test_a_password_of_a_feed_is_not_in_the_report(tmp_path: Path) -> None:
 
     session._feed_closed(Slot())
     assert session._feeds == ["ftp://host:21/1.jl"]
-
-
-def test_a_batch_by_hand_is_no_job() -> None:
-    settings: BaseSettings = worker_of()._crawler.settings
-    assert Assignment.from_settings(settings) is None
