@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, batches
-from rig.commands import Result
-from rig.crawls import ADDON, QUICK, last_crawl, misses, said
+from rig.crawls import ADDON, QUICK, last_crawl, misses
 from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
@@ -18,26 +17,22 @@ PLAIN = {**QUICK, "ADDONS": ADDON, "RETRY_TIMES": 1, "DOWNLOAD_TIMEOUT": 2}
 
 
 @pytest.fixture
-def crawl(
-    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode]
-) -> Callable[..., tuple[Project, Result]]:
-    """`crawl(site, "easy", source="", DISTRIBUTED_BATCH_SIZE=8)`: the project after it, and how it ended."""
+def crawl(project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode]) -> Callable[..., Project]:
+    """`crawl(site, "easy", source="", code=0, DISTRIBUTED_BATCH_SIZE=8)`: the project after it."""
 
-    def run(the_site: SiteProcess, spider: str = "easy", source: str = "", **settings: Any) -> tuple[Project, Result]:
+    def run(the_site: SiteProcess, spider: str = "easy", source: str = "", code: int = 0, **settings: Any) -> Project:
         it = project(nodes=pair, settings={**PLAIN, "START_URL": the_site.start_url, **settings})
         if source:
             it.spider(spider, source)
-        return it, run_scrapy(it, "crawl", spider, "-o", "items.jl")
+        run_scrapy(it, "crawl", spider, "-o", "items.jl", code=code)
+        return it
 
     return run
 
 
-def test_offsite_and_duplicates_are_filtered_once_and_counted(
-    crawl: Callable[..., tuple[Project, Result]], site: StartSite
-) -> None:
+def test_offsite_and_duplicates_are_filtered_once_and_counted(crawl: Callable[..., Project], site: StartSite) -> None:
     there = site(90, offsite=2, duplicates=3)  # on each of three index pages
-    it, done = crawl(there)
-    assert done.code == 0, said(done)
+    it = crawl(there)
     assert there.differences(it.items("items.jl")) == {}
     assert set(there.item_hits().values()) == {1}
     summary = last_crawl(it).summary
@@ -83,9 +78,7 @@ BAD_PAGES = {
 
 
 @pytest.mark.black_box
-def test_of_each_page_without_an_item_it_is_known_why(
-    crawl: Callable[..., tuple[Project, Result]], site: StartSite
-) -> None:
+def test_of_each_page_without_an_item_it_is_known_why(crawl: Callable[..., Project], site: StartSite) -> None:
     there = site(60)
     path, offsite = there.site.detail_path, there.url.replace("127.0.0.1", "localhost")
     redirects = {1: path(2), 20: offsite + path(21), 22: path(22) + "?again"}
@@ -94,8 +87,7 @@ def test_of_each_page_without_an_item_it_is_known_why(
         **{path(number): kind for number, (kind, _, _) in BAD_PAGES.items() if kind},
         **{path(number): f"redirect:{target}" for number, target in redirects.items()},
     })  # fmt: skip
-    it, done = crawl(there, "careless", CARELESS)
-    assert done.code == 3, said(done)
+    it = crawl(there, "careless", CARELESS, code=3)
     # What a callback gave before it failed is kept, as plain Scrapy keeps it.
     assert there.differences(it.items("items.jl"), without=BAD_PAGES.keys() - {7}) == {}
     assert there.item_hits()[8] == 2
@@ -123,12 +115,11 @@ LOCAL = """
 
 @pytest.mark.black_box
 def test_pages_that_the_producer_crawls_itself_are_in_the_account(
-    crawl: Callable[..., tuple[Project, Result]], site: StartSite
+    crawl: Callable[..., Project], site: StartSite
 ) -> None:
     there = site(60)
     there.behave({there.site.detail_path(2): "gone", there.site.detail_path(3): "fail"})
-    it, done = crawl(there, "local", LOCAL, DISTRIBUTED_TARGET_CALLBACKS=["parse_article"])
-    assert done.code == 3, said(done)
+    it = crawl(there, "local", LOCAL, DISTRIBUTED_TARGET_CALLBACKS=["parse_article"], code=3)
     assert there.differences(it.items("items.jl"), without=[2, 3]) == {}
     summary = last_crawl(it).summary
     assert (summary["local"], summary["sealed"], summary["batches"]["total"]) == (60, 0, 0)
@@ -154,12 +145,11 @@ KILLER = """
 
 
 @pytest.mark.black_box
-def test_a_page_that_kills_its_worker(crawl: Callable[..., tuple[Project, Result]], site: StartSite) -> None:
+def test_a_page_that_kills_its_worker(crawl: Callable[..., Project], site: StartSite) -> None:
     pages = site(32)
     source = KILLER.format(url=pages.site.detail_path(18))
     settings = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 8, "DISTRIBUTED_MAX_ATTEMPTS": 2}
-    it, done = crawl(pages, "killer", source, **settings)
-    assert done.code == 3, done.err
+    it = crawl(pages, "killer", source, **settings, code=3)
     dead = [batch for batch in batches(it) if batch.state is BatchState.DEAD]
     assert [batch.size for batch in dead] == [1], "the page is not alone"
     assert "died while it worked" in dead[0].reason
