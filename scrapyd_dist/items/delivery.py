@@ -21,15 +21,10 @@ FTP_TIMEOUT = 30
 
 
 def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Fetch the accepted feeds.
-
-    Args:
-        uris: URIs of the feeds, without passwords.
-        template: the project's feed URL, with its password if it has one.
-        folder: the folder for copies.
+    """Fetch the accepted feeds, whose URIs have no passwords, with the account of the project's feed URL (`template`).
 
     Returns:
-        Pairs of URI and local path in order, and a warning for each feed that could not be read.
+        Pairs of URI and local path in order, copies below `folder`; and a warning for each feed that could not be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     copies, warnings = [], []
@@ -101,15 +96,10 @@ def deliver(
     outputs: Sequence[ItemOutput],
     feed_url: str | None,
 ) -> Delivery:
-    """Write everything that a finished crawl leaves behind.
+    """Write everything that a finished crawl leaves behind, from its folder in the state folder.
 
-    Args:
-        folder: the crawl's folder in the state folder.
-        own: the files of part 0, the producer's items.
-        attempts: all attempts of the crawl; only accepted ones count.
-        misses: URLs without a result.
-        outputs: the merged files to write.
-        feed_url: the feed URL that batches wrote to; None if they wrote parts.
+    `own` are the files of part 0, the producer's items; of `attempts` only the accepted ones count; `feed_url` is the
+    feed URL that batches wrote to, None if they wrote parts.
     """
     accepted = accepted_of(attempts)
     parts = [*own, *(folder / PARTS / a.part for a in accepted if a.part)]
@@ -118,12 +108,8 @@ def deliver(
     warnings: list[str] = []
     if feed_url is not None:
         feeds = feeds_of(accepted, feed_url)
-        in_feeds = {
-            uri: runs
-            for attempt in accepted
-            for uri in feeds_of([attempt], feed_url)
-            if (runs := out.get(attempt.batch))
-        }
+        pairs = [(attempt, uri) for attempt in accepted for uri in feeds_of([attempt], feed_url)]
+        in_feeds = {uri: out[attempt.batch] for attempt, uri in pairs if attempt.batch in out}
         document = {"schema": 1, "feeds": feeds, "replaced": in_feeds}
         (folder / MANIFEST).write_text(json.dumps(document, indent=1), "utf-8")
         copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if outputs else ([], [])

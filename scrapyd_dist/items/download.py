@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import IO, TYPE_CHECKING
@@ -80,10 +79,7 @@ class _Gone(Exception):
 def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFile:
     """Download one file, continuing where an earlier pull stopped.
 
-    Args:
-        sender: sends calls to nodes.
-        wanted: the file.
-        silence: seconds without data after which a connection is dropped.
+    A connection is dropped after `silence` seconds without data.
     """
     if _is_here(wanted):
         return DownloadedFile(state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target))
@@ -93,10 +89,13 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
     try:
         fetched = _fetch(sender, wanted, growing, silence)
     except _Gone:
-        return _gone(growing)
+        begun = growing.stat().st_size > 0
+        if not begun:
+            growing.unlink()
+        return DownloadedFile(state=DownloadState.NONE, file=growing if begun else None)
     except NodeError as error:
         file = growing if growing.exists() else None
-        came = _grown(growing, before)
+        came = max(0, growing.stat().st_size - before) if file else 0
         return DownloadedFile(state=DownloadState.LOST, file=file, fetched=came, reason=str(error), error=error)
     if wanted.part is not None and sha256_of(growing) != wanted.part.sha256:
         growing.unlink()
@@ -124,17 +123,6 @@ def _is_here(wanted: WantedFile) -> bool:
         return False
     part = wanted.part
     return part is None or (wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256)
-
-
-def _gone(growing: Path) -> DownloadedFile:
-    with suppress(FileNotFoundError):
-        if not growing.stat().st_size:
-            growing.unlink()
-    return DownloadedFile(state=DownloadState.NONE, file=growing if growing.exists() else None)
-
-
-def _grown(growing: Path, before: int) -> int:
-    return max(0, growing.stat().st_size - before) if growing.exists() else 0
 
 
 def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int:
@@ -191,8 +179,7 @@ def _begin_anew(file: IO[bytes]) -> None:
 def mend(path: Path) -> int:
     """Make a file end with a complete line.
 
-    Returns:
-        Bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
+    Returns the bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
     """
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)

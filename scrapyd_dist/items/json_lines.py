@@ -39,11 +39,7 @@ def places(report: Mapping[str, Any]) -> dict[int, Runs | None]:
 
 
 def left_out(accepted: Iterable[Attempt]) -> dict[int, Runs]:
-    """Return batch -> runs of items to leave out of its accepted attempt.
-
-    Args:
-        accepted: all accepted attempts of a crawl.
-    """
+    """Return batch -> runs of items to leave out of its accepted attempt, from all accepted attempts of a crawl."""
     attempts = {attempt.batch: attempt for attempt in accepted}
     again: dict[int, set[int]] = {}
     for attempt in attempts.values():

@@ -11,6 +11,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -44,13 +45,7 @@ class MakeExporter(Protocol):
     """Makes the exporter of a merged file."""
 
     def __call__(self, file: IO[bytes], columns: Sequence[str], *, head: bool) -> ItemExporter:
-        """Make it.
-
-        Args:
-            file: open for writing.
-            columns: of a CSV file, where the settings name no fields; else empty.
-            head: whether the file needs a header.
-        """
+        """`columns` are those of a CSV file, where the settings name no fields; `head`: it needs a header."""
         ...
 
 
@@ -61,19 +56,10 @@ class PartLost(DistError):
 async def fetch_part(
     sender: AsyncSender, node: Node, home: str, job: str, part: PartInfo, folder: Path, patience: float
 ) -> str:
-    """Bring one part home, going on where a broken connection left off.
+    """Bring one part home, going on where a broken connection left off, for `patience` seconds at most.
 
-    Args:
-        sender: the way to the node.
-        node: where the part is.
-        home: the crawl's folder on the nodes.
-        job: the attempt's job id.
-        part: what its worker says of it.
-        folder: where parts are kept.
-        patience: seconds to keep trying.
-
-    Returns:
-        The name of the file below `folder`.
+    `home` is the crawl's folder on the nodes, `job` the attempt's job id, `part` what its worker says of it. Gives the
+    name of the file below `folder`.
 
     Raises:
         PartLost: the node was lost, or the file is not what its worker said.
@@ -127,11 +113,7 @@ class ItemOutput:
         format: str | None = None,  # noqa: A002 - Scrapy's word
         exporter: MakeExporter | None = None,
     ) -> ItemOutput:
-        """The output of this name.
-
-        Raises:
-            ConfigError: its format is not known.
-        """
+        """The output of this name; `ConfigError` when its format is not known, or no file can be made there."""
         found = format or FORMATS.get(Path(path).suffix.lower())
         if found is None or (exporter is None and found not in FORMATS.values()):
             raise ConfigError(
@@ -152,24 +134,20 @@ class ItemOutput:
 def merge(items: Items, outputs: Sequence[ItemOutput]) -> int:
     """Write every output from the items, in their order, each by a file that is renamed when it is whole.
 
-    Returns:
-        The number of items.
+    Gives the number of items.
     """
     count = 0
     for output in outputs:
-        count = _merge_one(items, output)
+        with _replacing(output) as file:
+            if output.exporter is not None:
+                count = _export(items, file, output, output.exporter)
+            elif output.format == "csv":
+                count = _write_csv(items, file, _header(output))
+            elif output.format == "json":
+                count = _write_json(items, file)
+            else:
+                count = _write_lines(items, file)
     return count
-
-
-def _merge_one(items: Items, output: ItemOutput) -> int:
-    with _replacing(output) as file:
-        if output.exporter is not None:
-            return _export(items, file, output, output.exporter)
-        if output.format == "csv":
-            return _write_csv(items, file, _header(output))
-        if output.format == "json":
-            return _write_json(items, file)
-        return _write_lines(items, file)
 
 
 @contextmanager
@@ -245,12 +223,14 @@ def _write_json(items: Items, file: IO[bytes]) -> int:
 
 
 def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> int:
-    writer = csv.DictWriter(_Utf8(file), _columns(items, header), restval="")
+    text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, _columns(items, header), restval="")
     if not header:
         writer.writeheader()
     count = 0
     for count, item in enumerate(items.values(), 1):  # noqa: B007 - as above
         writer.writerow({name: cell(value) for name, value in item.items()})
+    text.detach()  # the file is closed by its owner
     return count
 
 
@@ -259,13 +239,3 @@ def cell(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return ",".join(value)  # as Scrapy's own CSV exporter joins them
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
-
-
-class _Utf8:
-    """A binary file that takes text."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, text: str) -> int:
-        return self._file.write(text.encode())

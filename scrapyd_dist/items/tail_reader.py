@@ -37,14 +37,12 @@ class LocalFile:
     path: Path
 
     def size(self) -> int:
-        """See `TailReader`."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, start: int, limit: int) -> bytes:
-        """See `TailReader`."""
         try:
             with self.path.open("rb") as file:
                 file.seek(start)
@@ -63,12 +61,10 @@ class RemotePart:
     timeout: float  #: seconds per call
 
     def size(self) -> int:
-        """See `TailReader`."""
         chunk = self._chunk(0, 1)
         return 0 if chunk is None else chunk.total or 0
 
     def read(self, start: int, limit: int) -> bytes:
-        """See `TailReader`."""
         chunk = self._chunk(start, limit)
         return b"" if chunk is None else chunk.body
 

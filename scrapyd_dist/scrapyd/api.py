@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -232,10 +232,7 @@ def _post(
     upload: Upload | None = None,
     timeout: float = TIMEOUT,
 ) -> Call[T]:
-    return Call(
-        path=f"{page}.json", method="POST", data=data, upload=upload, read=lambda reply: read(document(reply)),
-        timeout=timeout,
-    )  # fmt: skip
+    return replace(_get(page, read, timeout=timeout), method="POST", data=data, upload=upload)
 
 
 def _given(**values: str | None) -> tuple[tuple[str, str], ...]:
@@ -307,15 +304,10 @@ def _chunk(reply: Reply, first: int) -> Chunk | None:
 
 
 def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
-    """Fetch the last `size` bytes of a raw file; returns None if `head` has them already.
+    """Fetch the last `size` bytes of a raw file; returns None if `head`, its first ones, has them already.
 
     The file's size must be known first, because Twisted answers a Range of "the last n bytes" with error 500 if the
     file is shorter.
-
-    Args:
-        path: path of the file relative to the node's base, not quoted.
-        size: number of bytes.
-        head: the reply of `fetch(path, start=0, limit=size)`.
     """
     if head is None or head.total is None or head.total <= len(head.body):
         return None

@@ -30,10 +30,8 @@ _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 def job_id(spider: str, version: str | None, now: datetime) -> str:
     """Return a new id: `<spider>-<UTC time>[-<content hash of the version>]-<8 hexadecimal digits>`.
 
-    Args:
-        spider: the spider's name; characters not allowed in an id become dashes.
-        version: the version that the job is pinned to; the hash is left out if the name has none.
-        now: the current time, with a time zone.
+    Characters not allowed in an id become dashes; the hash is left out if the version's name has none; `now` has a
+    time zone.
     """
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[:80].lstrip("-") or "job"
     content = hash_in(version or "")
@@ -54,11 +52,7 @@ def crawl_in(job: str) -> str | None:
 
 
 def check_args(args: Mapping[str, str]) -> None:
-    """Refuse spider arguments that a job cannot be given.
-
-    Raises:
-        ConfigError: a name is Scrapyd's or ours.
-    """
+    """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's or ours."""
     taken = sorted((RESERVED_ARGS | OUR_ARGS) & args.keys())
     if taken:
         raise ConfigError(

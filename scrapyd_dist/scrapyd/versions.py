@@ -4,6 +4,7 @@ Scrapyd keeps only A-Za-z0-9_- of a name. It sorts a project's names as PEP 440 
 else as text, and runs the last one if a job names none. A deployment is called `<seconds>-<content>`, which sorts by
 time in both orders, together with the names of scrapyd-deploy (also seconds). A version that a crawl brings is called
 `0-a<seconds>-<content>`, which sorts before every deployment in both orders, so that no other job runs it by default.
+`known` are times of names that do not contain one, seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -40,12 +41,9 @@ def version_name(
 ) -> str:
     """Return `[0-a]<seconds>-<content hash in 15 decimal digits>[-<label>][-dev]`.
 
-    Args:
-        content_hash: 12 hexadecimal digits.
-        now: the current time, with a time zone.
-        for_crawl: whether a crawl brings it, so that it must not become the project's default.
-        dirty: whether there are uncommitted changes (`-dev`).
-        label: the name of the commit. Such a name is not a PEP 440 version, so all names are sorted as text.
+    The hash has 12 hexadecimal digits, `now` a time zone. A version that a crawl brings must not become the project's
+    default; `dirty`: there are uncommitted changes; `label` names the commit. A name with a label is not a PEP 440
+    version, so all names are sorted as text.
     """
     name = f"{'0-a' if for_crawl else ''}{int(now.timestamp())}-{int(content_hash, 16):0{_DECIMALS}d}"
     return f"{name}{f'-{label}' if label else ''}{'-dev' if dirty else ''}"
@@ -89,12 +87,7 @@ def is_crawls(version: str) -> bool:
 
 
 def newest(versions: Iterable[str], known: Mapping[str, float] | None = None) -> str | None:
-    """Return the newest deployment among those with a known time, or None.
-
-    Args:
-        versions: version names in any order.
-        known: times of names that do not contain one, seconds since the epoch.
-    """
+    """Return the newest deployment among those with a known time, or None."""
     timed = [(at, name) for name in versions if not is_crawls(name) and (at := time_of(name, known)) is not None]
     return max(timed, default=(0.0, None))[1]
 
@@ -103,11 +96,7 @@ def current(versions: Sequence[str], known: Mapping[str, float] | None = None) -
     """Return the version that counts as the project's code: the newest deployment; None if there is no version.
 
     If no deployment has a known time, it is the one that Scrapyd sorts last; without a deployment, the newest version
-    that a crawl brought.
-
-    Args:
-        versions: the versions of one node, in Scrapyd's order.
-        known: times of names that do not contain one, seconds since the epoch.
+    that a crawl brought. `versions` are those of one node, in Scrapyd's order.
     """
     found = newest(versions, known)
     if found is not None or not versions:
@@ -119,9 +108,7 @@ def current(versions: Sequence[str], known: Mapping[str, float] | None = None) -
 def behind(versions: Sequence[str], known: Mapping[str, float] | None = None) -> str:
     """Describe a newer deployment that Scrapyd sorts before its default; empty if there is none.
 
-    Args:
-        versions: the versions of one node, in Scrapyd's order.
-        known: times of names that do not contain one, seconds since the epoch.
+    `versions` are those of one node, in Scrapyd's order.
     """
     default, now = (versions[-1] if versions else None), current(versions, known)
     if default is None or now is None or told_content(default) == told_content(now):

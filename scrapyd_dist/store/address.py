@@ -25,11 +25,8 @@ _TAG = re.compile(r"^[^{]*\{[^}]+\}")
 def chosen(root: Path, *said: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """The store of the project in `root`: what the environment says, else the first of `said`, else its own file.
 
-    Returns:
-        The URL of a server, or an absolute path; one that was given as relative lies below `root`.
-
-    Raises:
-        ConfigError: it stands in a variable that is not set.
+    It is the URL of a server, or an absolute path; one that was given as relative lies below `root`. Raises
+    `ConfigError` when it stands in a variable that is not set.
     """
     named = next((text.strip() for text in (environment.get(VARIABLE), *said) if text and text.strip()), None)
     if named is None:

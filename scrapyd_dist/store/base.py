@@ -9,13 +9,26 @@ the few steps (`_…`) in which the engines differ.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, check_step
+from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR
-from scrapyd_dist.store.frontier_rows import FreshBatch, fresh_from, handed_down
-from scrapyd_dist.store.rows import check_done, check_parts, unsigned
+from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, LeaseRequest, fresh_from, handed_down
+from scrapyd_dist.store.rows import (
+    CRAWL_COLUMNS,
+    CRAWL_FIELDS,
+    SIGNED,
+    check_done,
+    check_fields,
+    check_parts,
+    check_wanted,
+    crawl_row,
+    signed_row,
+    unsigned,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +49,10 @@ if TYPE_CHECKING:
     )
 
 
+#: tries to change a row that another client changes at the same time
+_TRIES = 20
+
+
 class CrawlStore(Protocol):
     """Crawls, and what is remembered of nodes, which outlives them."""
 
@@ -49,6 +66,10 @@ class CrawlStore(Protocol):
 
     def add_crawl(self, crawl: Crawl) -> None:
         """Raises `NameTaken` when the id is."""
+        row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
+        row["options"] = signed_row(self._door.signer, row, crawl.options)
+        if not self._add_row(crawl.id, row):
+            raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
 
     def crawl(self, crawl: str) -> Crawl:
         """The row; of one that this project has not signed, no option is told (`Crawl.foreign`).
@@ -71,6 +92,22 @@ class CrawlStore(Protocol):
 
         Raises `ForeignRow` when what is signed would change, and this project has not signed what is there.
         """
+        check_fields("crawl", changes, CRAWL_FIELDS)
+        row = crawl_row(changes)
+        if not {"options", *SIGNED} & changes.keys():
+            self._set_row(crawl, row)
+            return
+        for _ in range(_TRIES):
+            try:
+                kept = self._row(crawl)
+            except NothingMatched:
+                return
+            new = replace(self._door.own(self._door.crawl(kept, crawl)), **changes)
+            row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
+            # What the signature covers is as it was read, or all of this is done once more.
+            if self._set_row(crawl, row, {name: kept[name] for name in ("options", *SIGNED) if name in kept}):
+                return
+        raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
 
     def unchecked(self, crawl: str) -> dict[str, Any]:
         """The options of the row, signed or not: only to be shown. `NothingMatched` when there is no such crawl."""
@@ -81,12 +118,22 @@ class CrawlStore(Protocol):
 
         False, and nothing is changed, when another one is named by now; `NothingMatched` when there is no such crawl.
         """
+        self.crawl(crawl)
+        return self._set_row(crawl, {"pid": pid, "host": host}, {"pid": before[0], "host": before[1]})
 
     def want(self, crawl: str, what: str) -> None:
         """Ask the crawl's producer for something, one of `batches.WANTED`; "" takes it back.
 
         Raises `NothingMatched` when there is no such crawl.
         """
+        check_wanted(what)
+        if not self._set_row(crawl, {"wanted": what}):
+            raise self._door.no_crawl(crawl)
+
+    def sign(self, crawl: str) -> None:
+        """Sign the row as it is; `trust` signs the batches as well."""
+        options = signed_row(self._door.signer, crawl_row(vars(self.crawl(crawl))), self.unchecked(crawl))
+        self._set_row(crawl, {"options": options})
 
     def forget(self, crawl: str) -> None:
         """Remove a crawl and everything of it, its name last.
@@ -97,6 +144,12 @@ class CrawlStore(Protocol):
 
     def _row(self, crawl: str) -> dict[str, Any]:
         """The row of a crawl as it is kept, not judged; `NothingMatched` when there is none."""
+
+    def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
+        """Keep a new row; False when the crawl is there already."""
+
+    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
+        """Set fields of the row, if those in `before` are so still, as they are kept; whether that was done."""
 
 
 class AccountStore(Protocol):
@@ -250,12 +303,13 @@ class AttemptStore(Protocol):
 
     def sent(self, crawl: str, batch: int, attempt: int) -> None:
         """The node said ok."""
-        self._step(crawl, batch, attempt, AttemptState.SENT)
+        self._step(AttemptMove(crawl, batch, attempt, AttemptState.SENT))
 
     def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float, holder: str | None = None) -> None:
         """The node certainly did not take it: the batch waits again, no attempt is counted."""
         waits, ends = {"attempts": attempt - 1, "reason": reason}, {"reason": reason, "ended_at": now}
-        self._step(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder=holder)
+        move = AttemptMove(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder=holder)
+        self._step(move)
 
     def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
         """The holder has made no request of it: the batch waits again, no attempt is counted.
@@ -266,7 +320,7 @@ class AttemptStore(Protocol):
 
     def running(self, crawl: str, batch: int, attempt: int) -> None:
         """Its worker has been heard of."""
-        self._step(crawl, batch, attempt, AttemptState.RUNNING, {}, BatchState.RUNNING)
+        self._step(AttemptMove(crawl, batch, attempt, AttemptState.RUNNING, {}, BatchState.RUNNING))
 
     def accept(
         self,
@@ -281,7 +335,7 @@ class AttemptStore(Protocol):
     ) -> None:
         """This attempt's result counts, and no other one of its batch ever will."""
         ends = {"report": json.dumps(dict(report)), "part": part, "ended_at": now}
-        self._step(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses)
+        self._step(AttemptMove(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses))
 
     def fail(
         self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
@@ -296,7 +350,7 @@ class AttemptStore(Protocol):
         if end is BatchState.DEAD:
             check_step(BatchState.FAILED, end)
         fails, ends = {"reason": reason, "state": end.value}, {"reason": reason, "ended_at": now}
-        self._step(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out)
+        self._step(AttemptMove(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out))
         return end
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
@@ -307,46 +361,18 @@ class AttemptStore(Protocol):
 
         A lease that ran out may be taken by any worker, as long as the attempt is current.
         """
+        return self._lease(crawl, batch, attempt, holder, seconds, again=False)
 
     def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
         """`seconds` more from now; False when `holder` has lost it and must stop."""
+        return self._lease(crawl, batch, attempt, holder, seconds, again=True)
 
     def expired(self, crawl: str) -> list[Attempt]:
         """Attempts that are out and whose lease has run out."""
 
-    def _step(
-        self,
-        crawl: str,
-        batch: int,
-        number: int,
-        to: AttemptState,
-        changes: Mapping[str, Any] | None = None,
-        batch_to: BatchState | None = None,
-        batch_changes: Mapping[str, Any] | None = None,
-        *,
-        misses: Sequence[Miss] = (),
-        holder: str | None = None,
-        out: bool = False,
-    ) -> None:
-        """Move the batch's current attempt, and the batch with it, with these changes of their rows.
+    def _step(self, move: AttemptMove) -> None: ...
 
-        `holder`: only for the holder of the lease, if one is named; `out`: only an attempt that is not acked.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeaseRequest:
-    """What one worker wants of a crawl's batches; `QueueStore.lease_next` says what each means."""
-
-    crawl: str
-    lessee: Lessee
-    slots: tuple[str, ...]
-    seconds: float
-    limit: int
-    fair: bool
-    alone: bool  #: what it takes from is its own from then on
-    enough: set[str]  #: grows as one slot after the other has its turn
-    now: float
+    def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool: ...
 
 
 class QueueStore(Protocol):

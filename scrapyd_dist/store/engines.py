@@ -1,20 +1,28 @@
-"""Opens the store at an address, by the engine for that kind of address."""
+"""Opens the store at an address: the ports of the engine for that kind of address, as one store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, cast
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, ForeignRow
 from scrapyd_dist.store.address import is_url
+from scrapyd_dist.store.base import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from scrapyd_dist.store.base import Store
+#: what reading and computing with a value of another type or size ends with
+_TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+#: not guarded: these give what they find bit by bit, and must not fail
+_UNGUARDED = {"fingerprints", "close"}
 
 
 def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = None) -> Store:
     """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
+
+    It belongs to one thread at a time.
 
     Args:
         where: the address.
@@ -28,15 +36,42 @@ def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = N
         StoreError: it cannot be opened, or is not a store that this version can use.
     """
     if not is_url(where):
-        from scrapyd_dist.store.sqlite import sqlite_store  # noqa: PLC0415 - only the engine asked for is loaded
+        from scrapyd_dist.store.sqlite_frontier import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
 
-        return sqlite_store(str(where).removeprefix("sqlite://"), durable=durable, key=key)
+        parts = sqlite_parts(str(where).removeprefix("sqlite://"), durable=durable, key=key)
+        return cast("Store", _Assembled(*parts))
     kind = str(where).split("://", 1)[0]
     if kind not in {"redis", "rediss", "unix"}:
         raise ConfigError(
             f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an SQLite file, or"
             " redis://host:6379/0."
         )
-    from scrapyd_dist.store.redis import redis_store  # noqa: PLC0415 - as above
+    from scrapyd_dist.store.redis_frontier import redis_parts  # noqa: PLC0415 - as above
 
-    return redis_store(str(where), key=key)
+    return cast("Store", _Assembled(*redis_parts(str(where), key=key)))
+
+
+class _Assembled:
+    """The verbs of all ports; they raise `ForeignRow` where no version of ours has written what is stored."""
+
+    def __init__(self, connection: object, *ports: object) -> None:
+        self.connection = connection
+        for name in (name for name in dir(Store) if not name.startswith("_")):
+            verb = getattr(next(part for part in (connection, *ports) if hasattr(part, name)), name)
+            setattr(self, name, verb if name in _UNGUARDED else _guarded(verb))
+
+
+def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
+    import sqlite3  # noqa: PLC0415 - the help of a command loads this module, and needs no engine
+
+    @wraps(verb)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return verb(*args, **kwargs)
+        except (*_TRIPPED, sqlite3.Error) as error:
+            raise ForeignRow(
+                f"The store has something that no version of sdist has written, so it cannot {verb.__name__} there:"
+                f" {type(error).__name__}: {str(error)[:200]}. Another program has written to it, or it is damaged."
+            ) from error
+
+    return call

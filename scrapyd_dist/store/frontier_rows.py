@@ -1,23 +1,23 @@
-"""What every engine does alike in a frontier: the fingerprints of a batch, which slots, which batches first. No IO."""
+"""What verbs hand to every engine, and what these do alike: fingerprints, which slots, which batches first. No IO."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrapyd_dist.batches import OUT, WAITING, Batch
+from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, job_id
 from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from scrapyd_dist.batches import BatchState
-    from scrapyd_dist.frontier.backlog import NewBatch
+    from scrapyd_dist.batches import BatchState, Miss
+    from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255
@@ -38,6 +38,45 @@ def fresh_from(new: NewBatch, sealed_at: float, parent: int = 0) -> FreshBatch:
     return FreshBatch(batch, new.payload, new.fingerprints)
 
 
+@dataclass(frozen=True)
+class AttemptMove:
+    """A step of a batch's current attempt, and of the batch with it, with the changes of their rows."""
+
+    crawl: str
+    batch: int
+    number: int
+    to: AttemptState
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    batch_to: BatchState | None = None
+    batch_changes: Mapping[str, Any] = field(default_factory=dict)
+    misses: Sequence[Miss] = ()
+    holder: str | None = None  #: only for the holder of the lease, if one is named
+    out: bool = False  #: only an attempt that is not acked
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRequest:
+    """What one worker wants of a crawl's batches; `QueueStore.lease_next` says what each means."""
+
+    crawl: str
+    lessee: Lessee
+    slots: tuple[str, ...]
+    seconds: float
+    limit: int
+    fair: bool
+    alone: bool  #: what it takes from is its own from then on
+    enough: set[str]  #: grows as one slot after the other has its turn
+    now: float
+
+    def attempt_at(self, batch: int, number: int) -> Attempt:
+        """The attempt that the worker's lease of a batch opens."""
+        job, lessee = job_id(self.crawl, batch, number), self.lessee
+        return Attempt(
+            batch=batch, number=number, job=job, node=lessee.node, url=lessee.url, state=AttemptState.RUNNING,
+            sent_at=self.now, worker=lessee.job,
+        )  # fmt: skip
+
+
 def joined(prints: Iterable[bytes]) -> bytes:
     """Fingerprints as they are kept with a batch: one after the other, each behind its length."""
     return b"".join(bytes((len(one),)) + one for one in prints)
@@ -54,11 +93,7 @@ def parted(prints: bytes) -> list[bytes]:
 
 
 def prints_of(new: Iterable[FreshBatch]) -> list[bytes]:
-    """All fingerprints of what is about to be added.
-
-    Raises:
-        StoreError: one is there twice among them, or cannot be kept.
-    """
+    """All fingerprints of what is about to be added; `StoreError` when one is there twice, or cannot be kept."""
     prints = [one for batch in new for one in batch.fingerprints]
     if len(set(prints)) < len(prints):
         raise StoreError("two of the requests that are to be added to a frontier have the same fingerprint")

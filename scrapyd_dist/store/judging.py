@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from scrapyd_dist.errors import ForeignRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from enum import Enum
 
     Check = Callable[[Any], Any]
@@ -34,11 +34,12 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+def judged(
+    what: str, row: Mapping[str, Any], checks: Mapping[str, Check], needed: Collection[str] = ()
+) -> dict[str, Any]:
     """The fields of a row that are known here, each as its check gives it.
 
-    Raises:
-        ForeignRow: one is not what it can be.
+    Raises `ForeignRow` when one is not what it can be, or one that is needed is not there.
     """
     values = {}
     for name, check in checks.items():
@@ -47,6 +48,8 @@ def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> di
                 values[name] = check(row[name])
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise foreign(what, f"its {name} {error}") from None
+    if not set(needed) <= values.keys():
+        raise foreign(what, "it is not whole")
     return values
 
 
@@ -59,15 +62,17 @@ def foreign(what: str, why: str) -> ForeignRow:
 
 
 def from_json(what: str, text: str | bytes) -> Any:
-    """What the text says.
-
-    Raises:
-        ForeignRow: it is no JSON.
-    """
+    """What the text says; `ForeignRow` when it is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise foreign(what, "it is not JSON") from None
+
+
+def object_in(what: str, text: str | bytes) -> dict[str, Any]:
+    """The JSON object that the text is; without fields when it is another value."""
+    said = from_json(what, text)
+    return said if isinstance(said, dict) else {}
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Check:

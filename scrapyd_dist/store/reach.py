@@ -32,12 +32,9 @@ class Way:
 
 
 def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
-    """How the workers of a node reach the store at `where`. Looks names up: it may take seconds.
+    """How the workers of a node reach the store at `where`, which is as `address.chosen` gives it.
 
-    Args:
-        where: the path or URL, as `address.chosen` gives it.
-        node: the node.
-        key: the Fernet key that the node's workers have; None when they have none.
+    `key` is the Fernet key that the workers have, if they have one. Looks names up: it may take seconds.
     """
     reason = _why_not_redis(where, node) if is_url(where) else _why_not_file(where, node)
     if reason:

@@ -23,13 +23,13 @@ from scrapyd_dist.store.base import AttemptStore, BatchStore
 from scrapyd_dist.store.frontier_rows import joined, lost_lease, parted
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import OPEN, THERE, RedisPort, attempt_name, packed, unpacked, whole
-from scrapyd_dist.store.rows import crawl_row, retried_already, signed_row, storable
+from scrapyd_dist.store.rows import retried_already, storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-    from scrapyd_dist.store.frontier_rows import FreshBatch
+    from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch
     from scrapyd_dist.store.redis_crawls import RedisCrawls
     from scrapyd_dist.store.redis_link import Command, Condition, RedisConnection
 
@@ -39,9 +39,10 @@ _BUCKETS = 100
 _TOGETHER = 100
 
 
-def before(state: BatchState) -> list[str]:
-    """The states from which the table leads into this one."""
-    return [json.dumps(old.value) for old, new in STEPS.items() if state in new]
+def before(state: BatchState | AttemptState) -> list[str]:
+    """The states from which the tables lead into this one."""
+    steps: Mapping[Any, Collection[Any]] = STEPS if isinstance(state, BatchState) else ATTEMPT_STEPS
+    return [json.dumps(old.value) for old, new in steps.items() if state in new]
 
 
 class RedisBatches(RedisPort, BatchStore):
@@ -50,8 +51,6 @@ class RedisBatches(RedisPort, BatchStore):
     def __init__(self, connection: RedisConnection, crawls: RedisCrawls) -> None:
         super().__init__(connection)
         self._crawls = crawls
-
-    # sealing
 
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         made, blobs = self.fresh(crawl, [new])
@@ -81,8 +80,6 @@ class RedisBatches(RedisPort, BatchStore):
                 yield from prints
             start = some.stop
 
-    # batches
-
     def batch(self, crawl: str, number: int) -> Batch:
         row = self._server.read(lambda: self._client.hgetall(self._batch_key(crawl, number)))
         if not row:
@@ -104,9 +101,7 @@ class RedisBatches(RedisPort, BatchStore):
         return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
 
     def trust(self, crawl: str) -> int:
-        row = crawl_row(vars(self._crawls.crawl(crawl)))
-        text_of = signed_row(self._door.signer, row, self._crawls.unchecked(crawl))
-        self._crawls.set_row(crawl, {"options": text_of})
+        self._crawls.sign(crawl)
         batches = self.batches(crawl)
         for start in range(0, len(batches), _TOGETHER):
             some = batches[start : start + _TOGETHER]
@@ -179,10 +174,6 @@ def numbered(new: Sequence[FreshBatch], answer: Mapping[str, Any]) -> list[Batch
     return [replace(one.batch, number=number) for one, number in zip(new, answer["numbers"], strict=True)]
 
 
-def _attempt_before(state: AttemptState) -> list[str]:
-    return [json.dumps(old.value) for old, new in ATTEMPT_STEPS.items() if state in new]
-
-
 class RedisAttempts(RedisPort, AttemptStore):
     """Attempts and leases."""
 
@@ -192,8 +183,6 @@ class RedisAttempts(RedisPort, AttemptStore):
         super().__init__(connection)
         self._batches = batches
 
-    # attempts
-
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         key, batch = self._attempt_key(crawl, attempt.batch, attempt.number), self._batch_key(crawl, attempt.batch)
         old = self._server.read(lambda: self._client.hget(key, "state"))
@@ -201,7 +190,7 @@ class RedisAttempts(RedisPort, AttemptStore):
         row = {**asdict(attempt), "report": "{}"} if fresh else _again(attempt)
         needed: list[Condition] = [
             (batch, "state", before(BatchState.SENT)),
-            (key, "state", () if fresh else _attempt_before(AttemptState.SENDING)),
+            (key, "state", () if fresh else before(AttemptState.SENDING)),
         ]
         commands: list[Command] = [
             ("HSET", batch, *packed({"state": BatchState.SENT.value, "attempts": attempt.number})),
@@ -241,32 +230,19 @@ class RedisAttempts(RedisPort, AttemptStore):
 
         return self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
 
-    def _step(
-        self,
-        crawl: str,
-        batch: int,
-        number: int,
-        to: AttemptState,
-        changes: Mapping[str, Any] | None = None,
-        batch_to: BatchState | None = None,
-        batch_changes: Mapping[str, Any] | None = None,
-        *,
-        misses: Sequence[Miss] = (),
-        holder: str | None = None,
-        out: bool = False,
-    ) -> None:
-        needed = self.needed(crawl, batch, number, to, batch_to, holder)
-        if out:  # an attempt that was acked meanwhile is refused: `check` finds no other reason
+    def _step(self, move: AttemptMove) -> None:
+        crawl, batch, number, to, holder = move.crawl, move.batch, move.number, move.to, move.holder
+        needed = self.needed(crawl, batch, number, to, move.batch_to, holder)
+        if move.out:  # an attempt that was acked meanwhile is refused: `check` finds no other reason
             key, field, states = needed[0]
             needed[0] = key, field, [state for state in states if state != json.dumps(AttemptState.ACKED.value)]
-        commands = self.commands(crawl, batch, number, {**(changes or {}), "state": to.value}) + self._missing(
-            crawl, misses
-        )
-        if batch_to is not None:
-            row = storable({"state": batch_to.value, **(batch_changes or {})})
+        changes = {**move.changes, "state": to.value}
+        commands = self.commands(crawl, batch, number, changes) + self._missing(crawl, move.misses)
+        if move.batch_to is not None:
+            row = storable({"state": move.batch_to.value, **move.batch_changes})
             commands.append(("HSET", self._batch_key(crawl, batch), *packed(row)))
         answer = self._move(crawl, batch, number, needed, commands)
-        self.check(answer, crawl, batch, number, [*([holder] if holder else []), to, None, batch_to])
+        self.check(answer, crawl, batch, number, [*([holder] if holder else []), to, None, move.batch_to])
 
     def needed(
         self,
@@ -280,7 +256,7 @@ class RedisAttempts(RedisPort, AttemptStore):
         """What has to be so for a step of an attempt; in this order, whose refusals `check` tells."""
         key = self._batch_key(crawl, batch)
         needed: list[Condition] = [
-            (self._attempt_key(crawl, batch, number), "state", _attempt_before(to)),
+            (self._attempt_key(crawl, batch, number), "state", before(to)),
             (key, "attempts", [number]),
         ]
         if holder is not None:
@@ -318,14 +294,6 @@ class RedisAttempts(RedisPort, AttemptStore):
         elif state is not None:
             raise lost_lease(batch, number, state)
         raise StepRefused(f"attempt {number} of batch {batch} is over; attempt {found} is the one that counts")
-
-    # leases
-
-    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        return self._lease(crawl, batch, attempt, holder, seconds, again=False)
-
-    def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        return self._lease(crawl, batch, attempt, holder, seconds, again=True)
 
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
         current: list[Condition] = [

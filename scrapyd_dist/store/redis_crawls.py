@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import CRAWL_NAME, ShardState
-from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
+from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
-from scrapyd_dist.store.judging import foreign, from_json
+from scrapyd_dist.store.judging import foreign, from_json, object_in
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, RedisPort, packed, unpacked, whole, word
-from scrapyd_dist.store.rows import (
-    CRAWL_COLUMNS,
-    CRAWL_FIELDS,
-    NODE_FIELDS,
-    SIGNED,
-    check_fields,
-    check_wanted,
-    crawl_row,
-    node_row,
-    signed_row,
-)
+from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, node_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
-    from scrapyd_dist.store.redis_link import Condition
-
-#: tries to change a row that another client changes at the same time
-_TRIES = 20
 
 
 class RedisCrawls(RedisPort, CrawlStore):
     """Nodes and crawls."""
-
-    # nodes
 
     def nodes(self) -> list[NodeRecord]:
         names = sorted(map(word, self._server.read(lambda: self._client.smembers(f"{self._server.prefix}nodes"))))
@@ -63,20 +48,12 @@ class RedisCrawls(RedisPort, CrawlStore):
             commands.append(("HSET", f"{self._server.prefix}nodes:signed", name, signature))
         self._server.step("steps", self._server.prefix, writes=commands)
 
-    # crawls
-
-    def add_crawl(self, crawl: Crawl) -> None:
-        key = f"{self._base(crawl.id)}crawl"
-        row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
-        row["options"] = signed_row(self._door.signer, row, crawl.options)
-        index = f"{self._server.prefix}crawls"
-        made = [("HSET", key, *packed(row)), ("HSET", f"{self._base(crawl.id)}meta", "indexed", 1)]
-        new = [(key, "id", ())]
-        answer = self._server.step(
-            "crawl", self._base(crawl.id), needed=new, writes=made, keys=[index], index=index, id=crawl.id
-        )
-        if "refused" in answer:
-            raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
+    def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
+        base, index = self._base(crawl), f"{self._server.prefix}crawls"
+        made = [("HSET", f"{base}crawl", *packed(row)), ("HSET", f"{base}meta", "indexed", 1)]
+        new = [(f"{base}crawl", "id", ())]
+        answer = self._server.step("crawl", base, needed=new, writes=made, keys=[index], index=index, id=crawl)
+        return "refused" not in answer
 
     def _row(self, crawl: str) -> dict[str, Any]:
         row = self._server.read(lambda: self._client.hgetall(f"{self._base(crawl)}crawl"))
@@ -93,45 +70,11 @@ class RedisCrawls(RedisPort, CrawlStore):
         crawls = self._door.each(lambda pair: self._door.crawl(unpacked(pair[1]), pair[0]), there)
         return sorted(crawls, key=lambda crawl: (crawl.created, order[crawl.id]), reverse=True)
 
-    def update_crawl(self, crawl: str, **changes: Any) -> None:
-        check_fields("crawl", changes, CRAWL_FIELDS)
-        row = crawl_row(changes)
-        if not {"options", *SIGNED} & changes.keys():
-            self.set_row(crawl, row)
-            return
-        for _ in range(_TRIES):
-            try:
-                kept = self._row(crawl)
-            except NothingMatched:
-                return
-            new = replace(self._door.own(self._door.crawl(kept, crawl)), **changes)
-            row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
-            # What the signature covers is as it was read, or all of this is done once more.
-            before = [self._is_still(crawl, name, kept[name]) for name in ("options", *SIGNED) if name in kept]
-            if self.set_row(crawl, row, *before):
-                return
-        raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
-
-    def _is_still(self, crawl: str, name: str, value: Any) -> Condition:
-        return f"{self._base(crawl)}crawl", name, [json.dumps(value)]
-
-    def set_row(self, crawl: str, row: Mapping[str, Any], *needed: Condition) -> bool:
-        """Whether the crawl is there, and what was needed is so."""
+    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
         base = self._base(crawl)
+        needed = [self._there(crawl), *((f"{base}crawl", name, [json.dumps(value)]) for name, value in before.items())]
         change = ("HSET", f"{base}crawl", *packed(row))
-        there = [self._there(crawl), *needed]
-        return not row or "refused" not in self._server.step("steps", base, needed=there, writes=[change])
-
-    def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
-        self.crawl(crawl)
-        key = f"{self._base(crawl)}crawl"
-        named = [(key, name, [json.dumps(value)]) for name, value in zip(("pid", "host"), before, strict=True)]
-        return self.set_row(crawl, {"pid": pid, "host": host}, *named)
-
-    def want(self, crawl: str, what: str) -> None:
-        check_wanted(what)
-        if not self.set_row(crawl, {"wanted": what}):
-            raise self._door.no_crawl(crawl)
+        return not row or "refused" not in self._server.step("steps", base, needed=needed, writes=[change])
 
     def forget(self, crawl: str) -> None:
         base = self._base(crawl)
@@ -175,16 +118,12 @@ def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
 class RedisAccount(RedisPort, AccountStore):
     """Counts, samples, shards, workers and misses of a crawl."""
 
-    # counts
-
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         self._write(crawl, *self._counting(crawl, counts))
 
     def counts(self, crawl: str) -> dict[str, int]:
         kept, others = self._server.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
         return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
-
-    # samples
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._write(crawl, ("RPUSH", f"{self._base(crawl)}samples", json.dumps([at, dict(values)])))
@@ -197,8 +136,6 @@ class RedisAccount(RedisPort, AccountStore):
 
         (rows,) = self._server.ask([("LRANGE", f"{self._base(crawl)}samples", 0, -1)])
         return sorted(self._door.each(sample, rows), key=lambda row: row[0])
-
-    # shards
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         key = f"{self._base(crawl)}shards"
@@ -218,8 +155,7 @@ class RedisAccount(RedisPort, AccountStore):
         finished = set(map(word, self._server.read(lambda: self._client.smembers(f"{self._base(crawl)}finished"))))
 
         def shard(row: bytes) -> Shard:
-            said = from_json(f"a shard of {crawl}", row)
-            found = self._door.shard(crawl, said if isinstance(said, dict) else {})
+            found = self._door.shard(crawl, object_in(f"a shard of {crawl}", row))
             return replace(found, state=ShardState.FINISHED) if str(found.number) in finished else found
 
         return sorted(self._door.each(shard, rows), key=lambda shard: shard.number)
@@ -230,8 +166,6 @@ class RedisAccount(RedisPort, AccountStore):
     def walk_again(self, crawl: str) -> None:
         base = self._base(crawl)
         self._write(crawl, ("UNLINK", f"{base}misses:own"), ("UNLINK", f"{base}counts"))
-
-    # workers
 
     def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
         base = self._base(crawl)
@@ -246,18 +180,13 @@ class RedisAccount(RedisPort, AccountStore):
 
     def workers(self, crawl: str) -> list[WorkerEntry]:
         (rows,) = self._server.ask([("HGETALL", f"{self._base(crawl)}workers")])
-
-        def worker(row: bytes) -> WorkerEntry:
-            said = from_json(f"a worker of {crawl}", row)
-            return self._door.worker(crawl, said if isinstance(said, dict) else {})
-
-        return sorted(self._door.each(worker, rows.values()), key=lambda worker: worker.number)
+        what = f"a worker of {crawl}"
+        listed = self._door.each(lambda row: self._door.worker(crawl, object_in(what, row)), rows.values())
+        return sorted(listed, key=lambda worker: worker.number)
 
     def last_worker(self, crawl: str) -> int:
         said = self._server.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "workers"))
         return whole(said, f"the number of workers of {crawl}")
-
-    # misses
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         self._write(crawl, *self._missing(crawl, misses))

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState
-from scrapyd_dist.errors import ForeignRow, NothingMatched
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, SeenBefore
+from scrapyd_dist.batches import OUT, AttemptState, Batch, BatchState
+from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, SeenBefore
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
@@ -18,18 +18,17 @@ from scrapyd_dist.store.frontier_rows import (
     prints_of,
     slot_counts,
 )
-from scrapyd_dist.store.redis_batches import numbered
-from scrapyd_dist.store.redis_link import RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches, numbered
+from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
+from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_throttle import RedisThrottle
 from scrapyd_dist.store.rows import storable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from scrapyd_dist.frontier.backlog import Lessee, SlotCount
-    from scrapyd_dist.store.base import LeaseRequest
-    from scrapyd_dist.store.frontier_rows import FreshBatch
-    from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
-    from scrapyd_dist.store.redis_link import RedisConnection
+    from scrapyd_dist.frontier.backlog import Leased, SlotCount
+    from scrapyd_dist.store.frontier_rows import FreshBatch, LeaseRequest
 
 #: fingerprints that are looked for together
 _PRINTS = 5_000
@@ -88,7 +87,7 @@ class RedisFrontier(RedisPort, QueueStore):
             seconds=wanted.seconds,
             holder=wanted.lessee.job,
             state=json.dumps(BatchState.RUNNING.value),
-            fields=_leased_fields(wanted.lessee, wanted.now),
+            fields=_leased_fields(wanted),
             other=OTHER_SPIDER,
             fair=wanted.fair,
             alone=wanted.alone,
@@ -107,18 +106,12 @@ class RedisFrontier(RedisPort, QueueStore):
         looks += [("GET", f"{base}p:{number}") for number, _ in pairs]
         told = self._server.ask(looks)
         rows, payloads = told[: len(pairs)], told[len(pairs) :]
-        return self._door.each(
-            lambda one: self._leased(crawl, *one),
-            zip((int(attempt) for _, attempt in pairs), rows, payloads, strict=True),
-        )
 
-    def _leased(self, crawl: str, attempt: int, row: Mapping[bytes, bytes], text: bytes | None) -> Leased:
-        batch = self._door.batch(unpacked(row))
-        try:
-            payload, fault = self._door.payload(crawl, batch, text or b""), ""
-        except ForeignRow as error:
-            payload, fault = {}, str(error)
-        return Leased(batch=batch, attempt=attempt, payload=payload, fault=fault)
+        def leased(one: tuple[str, Mapping[bytes, bytes], bytes | None]) -> Leased:
+            attempt, row, text = one
+            return self._door.leased(crawl, self._door.batch(unpacked(row)), int(attempt), text)
+
+        return self._door.each(leased, zip((attempt for _, attempt in pairs), rows, payloads, strict=True))
 
     def _ack(
         self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
@@ -179,18 +172,9 @@ class RedisFrontier(RedisPort, QueueStore):
         check_not_out(number, BatchState(json.loads(answer["found"])))
 
 
-def _leased_fields(lessee: Lessee, now: float) -> list[str]:
+def _leased_fields(wanted: LeaseRequest) -> list[str]:
     """An attempt as it is when it is leased; its batch, its number and its job are told by its name."""
-    attempt = Attempt(
-        batch=0,
-        number=0,
-        job="",
-        node=lessee.node,
-        url=lessee.url,
-        state=AttemptState.RUNNING,
-        sent_at=now,
-        worker=lessee.job,
-    )
+    attempt = wanted.attempt_at(0, 0)
     row = {**asdict(attempt), "state": attempt.state.value, "report": "{}"}
     return packed(storable({name: value for name, value in row.items() if name not in {"batch", "number", "job"}}))
 
@@ -207,3 +191,13 @@ def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
                 yield slot, state, whole(value, what), whole(counts.get(f"r:{place}"), what)
 
     return slot_counts(rows())
+
+
+def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
+    """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
+    connection = RedisConnection(url, key=key)
+    crawls = RedisCrawls(connection)
+    batches = RedisBatches(connection, crawls)
+    attempts = RedisAttempts(connection, batches)
+    frontier = RedisFrontier(connection, batches, attempts)
+    return connection, crawls, RedisAccount(connection), batches, attempts, frontier, RedisThrottle(connection)

@@ -157,16 +157,10 @@ class RedisConnection:
         blobs: Sequence[bytes | str] = (),
         **argument: object,
     ) -> dict[str, Any]:
-        """Make one step of the script.
+        """Make one step of the script: `verb` is its function, and the names of its keys begin with `base`.
 
-        Args:
-            verb: the name of its function.
-            base: what the names of its keys begin with.
-            needed: conditions that have to hold, or nothing is done.
-            writes: commands, their key second.
-            keys: others that the step is known to need.
-            blobs: what JSON cannot carry.
-            argument: what else the verb takes; None is left out.
+        Nothing is done unless all conditions in `needed` hold. `writes` are commands, their key second; `keys` are
+        others that the step is known to need; `blobs` are what JSON cannot carry; of `argument`, None is left out.
 
         Returns:
             Its answer. With `refused` it was not made: the number of the first condition that did not hold, from 1 on,
@@ -303,11 +297,7 @@ def word(name: bytes) -> str:
 
 
 def whole(said: Any, what: str) -> int:
-    """A number of the server.
-
-    Raises:
-        ForeignRow: it is none.
-    """
+    """A number of the server; `ForeignRow` when it is none."""
     try:
         number = int(said or 0)
     except ValueError:

@@ -30,7 +30,7 @@ from scrapyd_dist.batches import (
     WorkerEntry,
 )
 from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME, Leased
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import (
@@ -47,6 +47,7 @@ from scrapyd_dist.store.judging import (
     maybe,
     moment,
     number,
+    object_in,
     one_of,
     prose,
     shaped,
@@ -185,7 +186,6 @@ def text(value: str) -> str:
 
 
 def storable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with all its text made so."""
     return {name: text(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
@@ -241,12 +241,7 @@ def node_row(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Door:
-    """Where the rows of one store come in.
-
-    Args:
-        signer: by whose key.
-        place: the store's address, as it may be shown.
-    """
+    """Where the rows of one store come in; `place` is its address, as it may be shown."""
 
     def __init__(self, signer: Signer, place: str) -> None:
         self.signer, self._place = signer, place
@@ -274,8 +269,7 @@ class Door:
     def crawl(self, row: Mapping[str, Any], name: str | None = None) -> Crawl:
         """A crawl; if it is not signed by this project, it has no options, and `foreign` says why.
 
-        Raises:
-            ForeignRow: it cannot be a crawl, or not the one of this name.
+        Raises `ForeignRow` when it cannot be a crawl, or not the one of this name.
         """
         said = str(row.get("id"))
         what = f"a row of the crawl {(name or said)[:100]!r}"
@@ -303,21 +297,14 @@ class Door:
         )
 
     def own(self, crawl: Crawl) -> Crawl:
-        """The crawl itself, if what it says is believed.
-
-        Raises:
-            ForeignRow: it is not.
-        """
+        """The crawl itself, if what it says is believed; `ForeignRow` when it is not."""
         if crawl.foreign:
             raise ForeignRow(crawl.foreign)
         return crawl
 
     def batch(self, row: Mapping[str, Any]) -> Batch:
         what = f"a row of batch {str(row.get('number'))[:20]}"
-        values = judged(what, row, _BATCH)
-        if not {"number", "size"} <= values.keys():
-            raise foreign(what, "it is not whole")
-        return Batch(**values)
+        return Batch(**judged(what, row, _BATCH, needed={"number", "size"}))
 
     def payload_text(self, crawl: str, batch: Batch, payload: Mapping[str, str]) -> str:
         """What a batch carries, as it is kept."""
@@ -325,15 +312,10 @@ class Door:
 
     def resigned(self, crawl: str, batch: Batch, text: str | bytes) -> str:
         """What a batch carries, signed anew."""
-        said = from_json("a batch", text)
-        return self.payload_text(crawl, batch, said if isinstance(said, dict) else {})
+        return self.payload_text(crawl, batch, object_in("a batch", text))
 
     def payload(self, crawl: str, batch: Batch, text: str | bytes) -> dict[str, str]:
-        """What a batch carries.
-
-        Raises:
-            ForeignRow: this project did not write it.
-        """
+        """What a batch carries; `ForeignRow` when this project did not write it."""
         what = f"a batch ({batch.number} of {crawl})"
         said = from_json(what, text)
         if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
@@ -348,39 +330,43 @@ class Door:
             )
         return payload
 
+    def leased(self, crawl: str, batch: Batch, attempt: int, text: str | bytes | None) -> Leased:
+        """A batch in the attempt that was opened for it just now; one that cannot be believed tells why."""
+        try:
+            payload, fault = self.payload(crawl, batch, text or ""), ""
+        except ForeignRow as error:
+            payload, fault = {}, str(error)
+        return Leased(batch=batch, attempt=attempt, payload=payload, fault=fault)
+
     def attempt(self, crawl: str, row: Mapping[str, Any]) -> Attempt:
         what = f"a row of an attempt of batch {str(row.get('batch'))[:20]} of {crawl}"
-        values = judged(what, {**row, "report": from_json(what, row.get("report") or "{}")}, _ATTEMPT)
-        if not {"batch", "number", "job", "node", "url"} <= values.keys():
-            raise foreign(what, "it is not whole")
-        if not values["job"].startswith(f"{crawl}."):
-            raise foreign(what, "its job is not one of the crawl")
+        row = {**row, "report": from_json(what, row.get("report") or "{}")}
+        values = judged(what, row, _ATTEMPT, needed={"batch", "number", "job", "node", "url"})
+        _check_job(what, values["job"], crawl)
         return Attempt(**values)
 
     def shard(self, crawl: str, row: Mapping[str, Any]) -> Shard:
         what = f"a shard of {crawl}"
-        plain, why = self.signer.opened(row, "shard", crawl)
-        values = judged(what, plain, _SHARD)
-        if why or not {"number", "url"} <= values.keys():
-            raise foreign(what, why or "it is not whole")
-        return Shard(**values)
+        return Shard(**judged(what, self._signed(what, row, "shard", crawl), _SHARD, needed={"number", "url"}))
 
     def worker(self, crawl: str, row: Mapping[str, Any]) -> WorkerEntry:
         what = f"a worker of {crawl}"
-        plain, why = self.signer.opened(row, "worker", crawl)
-        values = judged(what, plain, _WORKER)
-        if why or not {"number", "job", "url", "pool", "since"} <= values.keys():
-            raise foreign(what, why or "it is not whole")
-        if not values["job"].startswith(f"{crawl}."):
-            raise foreign(what, "its job is not one of the crawl")
+        plain = self._signed(what, row, "worker", crawl)
+        values = judged(what, plain, _WORKER, needed={"number", "job", "url", "pool", "since"})
+        _check_job(what, values["job"], crawl)
         return WorkerEntry(**values)
+
+    def _signed(self, what: str, row: Mapping[str, Any], kind: str, crawl: str) -> dict[str, Any]:
+        """The row without its signature, if that is believed."""
+        plain, why = self.signer.opened(row, kind, crawl)
+        if why:
+            raise foreign(what, why)
+        return plain
 
     def miss(self, crawl: str, row: Mapping[str, Any]) -> Miss:
         what = f"a miss of {crawl}"
-        values = judged(what, document(row) if isinstance(row, dict) else {}, _MISS)
-        if not {"url", "kind", "reason"} <= values.keys():
-            raise foreign(what, "it is not whole")
-        return Miss(**values)
+        plain = document(row) if isinstance(row, dict) else {}
+        return Miss(**judged(what, plain, _MISS, needed={"url", "kind", "reason"}))
 
     def sample(self, crawl: str, at: Any, text: Any) -> tuple[float, dict[str, Any]]:
         what = f"a sample of {crawl}"
@@ -426,6 +412,11 @@ class Door:
         return str(self.signer.signed({"url": url}, "node", name).get("signature", ""))
 
 
+def _check_job(what: str, job: str, crawl: str) -> None:
+    if not job.startswith(f"{crawl}."):
+        raise foreign(what, "its job is not one of the crawl")
+
+
 def check_done(batch: int, state: BatchState) -> None:
     """Raise `StepRefused` unless a batch is done."""
     if state is not BatchState.DONE:
@@ -433,7 +424,7 @@ def check_done(batch: int, state: BatchState) -> None:
 
 
 def retried_already(crawl: str, batch: int) -> StepRefused:
-    """What is raised when somebody else has taken requests of a batch that is done to try them again."""
+    """What is raised when another process has taken requests of a batch that is done to try them again."""
     return StepRefused(f"requests of batch {batch} of crawl {crawl} are being retried already")
 
 

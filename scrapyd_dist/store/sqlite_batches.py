@@ -10,14 +10,14 @@ from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchSt
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.store.base import AttemptStore, BatchStore
 from scrapyd_dist.store.frontier_rows import joined, lost_lease, parted
-from scrapyd_dist.store.rows import check_done, crawl_row, retried_already, signed_row, storable, text
+from scrapyd_dist.store.rows import check_done, retried_already, storable, text
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from scrapyd_dist.batches import Miss
-    from scrapyd_dist.store.frontier_rows import FreshBatch
+    from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch
     from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
     from scrapyd_dist.store.sqlite_file import SqliteConnection
 
@@ -30,8 +30,6 @@ class SqliteBatches(SqlitePort, BatchStore):
     def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
         super().__init__(connection)
         self._crawls = crawls
-
-    # sealing
 
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         with self._file.step():
@@ -60,8 +58,6 @@ class SqliteBatches(SqlitePort, BatchStore):
         for row in self._db.execute(query, (crawl,)):
             yield row[0]
 
-    # batches
-
     def batch(self, crawl: str, number: int) -> Batch:
         row = self._db.execute(
             f"SELECT {BATCH} FROM batches WHERE crawl = ? AND number = ?",  # noqa: S608 - own names
@@ -77,23 +73,22 @@ class SqliteBatches(SqlitePort, BatchStore):
         return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, *values))))
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        return self.payload_of(crawl, self.batch(crawl, number))
-
-    def payload_of(self, crawl: str, batch: Batch) -> dict[str, str]:
-        kept = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, batch.number)
+        batch, kept = self.batch(crawl, number), self.payload_text(crawl, number)
         if kept is None:
-            raise NothingMatched(f"crawl {crawl} has no batch {batch.number}.")
+            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
         return self._door.payload(crawl, batch, kept)
+
+    def payload_text(self, crawl: str, number: int) -> str | None:
+        """What a batch carries, as it is kept."""
+        text_of: str | None = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number)
+        return text_of
 
     def trust(self, crawl: str) -> int:
         with self._file.step():
-            row = crawl_row(vars(self._crawls.crawl(crawl)))
-            text_of = signed_row(self._door.signer, row, self._crawls.unchecked(crawl))
-            self._crawls.set_row(crawl, {"options": text_of})
+            self._crawls.sign(crawl)
             batches = self.batches(crawl)
             for batch in batches:
-                kept = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, batch.number)
-                payload = self._door.resigned(crawl, batch, kept)
+                payload = self._door.resigned(crawl, batch, self.payload_text(crawl, batch.number) or "")
                 self._update("payloads", {"settings": payload}, crawl=crawl, batch=batch.number)
             return len(batches)
 
@@ -182,29 +177,17 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         )
         self._insert("attempts", {**row, "crawl": crawl, "state": attempt.state.value}, again)
 
-    def _step(
-        self,
-        crawl: str,
-        batch: int,
-        number: int,
-        to: AttemptState,
-        changes: Mapping[str, Any] | None = None,
-        batch_to: BatchState | None = None,
-        batch_changes: Mapping[str, Any] | None = None,
-        *,
-        misses: Sequence[Miss] = (),
-        holder: str | None = None,
-        out: bool = False,
-    ) -> None:
+    def _step(self, move: AttemptMove) -> None:
+        crawl, batch, number = move.crawl, move.batch, move.number
         with self._file.step():
-            if holder is not None:
-                self.check_holder(crawl, batch, number, holder)
-            if out and self._attempt_state(crawl, batch, number) is AttemptState.ACKED:
+            if move.holder is not None:
+                self.check_holder(crawl, batch, number, move.holder)
+            if move.out and self._attempt_state(crawl, batch, number) is AttemptState.ACKED:
                 raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
-            self.move(crawl, batch, number, to, changes or {})
-            if batch_to is not None:
-                self._batches.move(crawl, batch, batch_to, batch_changes or {})
-            self._insert_misses(crawl, misses)
+            self.move(crawl, batch, number, move.to, move.changes)
+            if move.batch_to is not None:
+                self._batches.move(crawl, batch, move.batch_to, move.batch_changes)
+            self._insert_misses(crawl, move.misses)
 
     def check_holder(self, crawl: str, batch: int, number: int, holder: str) -> None:
         """Raise `StepRefused` unless this is the holder of the attempt's lease."""
@@ -236,29 +219,24 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         row = storable({"state": state.value, **changes})
         self._update("attempts", row, crawl=crawl, batch=batch, number=number)
 
-    # leases
-
-    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
+    def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
+        lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}
         with self._file.step():
             if not self._is_out(crawl, batch, attempt):
                 return False
+            if again:
+                query = (
+                    f"UPDATE leases SET until = {NOW} + :seconds"  # noqa: S608 - own words
+                    " WHERE crawl = :crawl AND batch = :batch AND attempt = :attempt AND holder = :holder"
+                )
+                return self._db.execute(query, lease).rowcount == 1
             took = self._db.execute(
-                f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE"  # noqa: S608 - own words
-                " SET holder = excluded.holder, until = excluded.until"
+                f"INSERT INTO leases VALUES (:crawl, :batch, :attempt, :holder, {NOW} + :seconds)"  # noqa: S608 - own words
+                " ON CONFLICT DO UPDATE SET holder = excluded.holder, until = excluded.until"
                 f" WHERE until < {NOW} OR holder = excluded.holder",
-                (crawl, batch, attempt, holder, seconds),
+                lease,
             )
             return took.rowcount == 1
-
-    def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        with self._file.step():
-            if not self._is_out(crawl, batch, attempt):
-                return False
-            kept = self._db.execute(
-                f"UPDATE leases SET until = {NOW} + ? WHERE crawl = ? AND batch = ? AND attempt = ? AND holder = ?",  # noqa: S608 - own words
-                (seconds, crawl, batch, attempt, holder),
-            )
-            return kept.rowcount == 1
 
     def expired(self, crawl: str) -> list[Attempt]:
         late = self._db.execute(f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}", (crawl,))  # noqa: S608 - own words

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import ShardState
-from scrapyd_dist.errors import NameTaken, NothingMatched
 from scrapyd_dist.store.base import AccountStore, CrawlStore
-from scrapyd_dist.store.rows import (
-    CRAWL_COLUMNS,
-    CRAWL_FIELDS,
-    NODE_FIELDS,
-    SIGNED,
-    WORKER_COLUMNS,
-    check_fields,
-    check_wanted,
-    crawl_row,
-    node_row,
-    signed_row,
-)
+from scrapyd_dist.store.rows import CRAWL_COLUMNS, NODE_FIELDS, WORKER_COLUMNS, check_fields, node_row
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 if TYPE_CHECKING:
@@ -40,8 +28,6 @@ _PAGES = 2_000
 class SqliteCrawls(SqlitePort, CrawlStore):
     """Nodes and crawls."""
 
-    # nodes
-
     def nodes(self) -> list[NodeRecord]:
         return self._door.each(self._door.node, map(dict, self._db.execute("SELECT * FROM nodes ORDER BY name")))
 
@@ -52,16 +38,13 @@ class SqliteCrawls(SqlitePort, CrawlStore):
             if changes:
                 self._update("nodes", node_row(changes), name=name)
 
-    # crawls
-
-    def add_crawl(self, crawl: Crawl) -> None:
-        row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
-        row["options"] = signed_row(self._door.signer, row, crawl.options)
+    def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
         with self._file.step():
-            if self._value("SELECT 1 FROM crawls WHERE id = ?", crawl.id):
-                raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
+            if self._value("SELECT 1 FROM crawls WHERE id = ?", crawl):
+                return False
             last = self._value("SELECT max(number) FROM crawls") or 0
             self._insert("crawls", {**row, "number": last + 1})
+            return True
 
     def _row(self, crawl: str) -> dict[str, Any]:
         row = self._db.execute(f"SELECT {_CRAWL_COLUMNS} FROM crawls WHERE id = ?", (crawl,)).fetchone()  # noqa: S608 - own names
@@ -73,30 +56,9 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         query = f"SELECT {_CRAWL_COLUMNS} FROM crawls ORDER BY created DESC, number DESC"  # noqa: S608 - own names
         return self._door.each(self._door.crawl, map(dict, self._db.execute(query)))
 
-    def update_crawl(self, crawl: str, **changes: Any) -> None:
-        check_fields("crawl", changes, CRAWL_FIELDS)
-        with self._file.step(), suppress(NothingMatched):
-            row = crawl_row(changes)
-            if {"options", *SIGNED} & changes.keys():
-                new = replace(self.own_crawl(crawl), **changes)
-                row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
-            self.set_row(crawl, row)
-
-    def set_row(self, crawl: str, row: Mapping[str, Any]) -> None:
-        if row:
-            self._update("crawls", row, id=crawl)
-
-    def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
+    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
         with self._file.step():
-            self.crawl(crawl)
-            query = "UPDATE crawls SET pid = ?, host = ? WHERE id = ? AND pid IS ? AND host = ?"
-            return self._db.execute(query, (pid, host, crawl, *before)).rowcount > 0
-
-    def want(self, crawl: str, what: str) -> None:
-        check_wanted(what)
-        with self._file.step():
-            if not self._db.execute("UPDATE crawls SET wanted = ? WHERE id = ?", (what, crawl)).rowcount:
-                raise self._door.no_crawl(crawl)
+            return not row or self._update("crawls", row, **{**before, "id": crawl}) > 0
 
     def forget(self, crawl: str) -> None:
         number = self._value("SELECT number FROM crawls WHERE id = ?", crawl)
@@ -134,16 +96,12 @@ class SqliteCrawls(SqlitePort, CrawlStore):
 class SqliteAccount(SqlitePort, AccountStore):
     """Counts, samples, shards, workers and misses of a crawl."""
 
-    # counts
-
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         with self._file.step():
             self._add_counts(crawl, counts)
 
     def counts(self, crawl: str) -> dict[str, int]:
         return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
-
-    # samples
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         with self._file.step():
@@ -152,8 +110,6 @@ class SqliteAccount(SqlitePort, AccountStore):
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
         rows = self._db.execute("SELECT at, sample FROM samples WHERE crawl = ? ORDER BY at, rowid", (crawl,))
         return self._door.each(lambda row: self._door.sample(crawl, row["at"], row["sample"]), rows)
-
-    # shards
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         rows = [(crawl, s.number, s.url, s.first_page, s.last_page, s.state.value) for s in shards]
@@ -176,8 +132,6 @@ class SqliteAccount(SqlitePort, AccountStore):
             self._db.execute("DELETE FROM misses WHERE crawl = ? AND batch = 0", (crawl,))
             self._db.execute("DELETE FROM counts WHERE crawl = ? AND name != 'sealed'", (crawl,))
 
-    # workers
-
     def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
         marks = ", ".join(f":{name}" for name in ("crawl", *WORKER_COLUMNS))
         query = f"INSERT OR REPLACE INTO workers (crawl, {', '.join(WORKER_COLUMNS)}) VALUES ({marks})"  # noqa: S608 - own names
@@ -197,8 +151,6 @@ class SqliteAccount(SqlitePort, AccountStore):
 
     def last_worker(self, crawl: str) -> int:
         return int(self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl) or 0)
-
-    # misses
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         with self._file.step():

@@ -123,9 +123,12 @@ class SqliteConnection:
     def step(self) -> Iterator[None]:
         """One immediate transaction: all that is written inside is kept, or nothing.
 
-        Raises:
-            StoreError: it failed; or the file is a newer version's, perhaps since it was opened here.
+        A step inside of another one is a part of that. Raises `StoreError` when it failed, or when the file is a newer
+        version's, perhaps since it was opened here.
         """
+        if self.db.in_transaction:
+            yield
+            return
         try:
             self.db.execute("BEGIN IMMEDIATE")
             try:
@@ -195,16 +198,18 @@ class SqlitePort:
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 
-    def _insert(self, table: str, row: Mapping[str, Any], more: str = "") -> None:
+    def _insert(self, table: str, row: Mapping[str, Any], more: str = "") -> int:
+        """Gives the number of the row."""
         marks = ", ".join(f":{name}" for name in row)
-        self._db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}", row)  # noqa: S608 - own names
+        query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}"  # noqa: S608 - own names
+        return self._db.execute(query, row).lastrowid or 0
 
-    def _update(self, table: str, changes: Mapping[str, Any], **key: object) -> None:
-        """Set fields of the row with this key."""
+    def _update(self, table: str, changes: Mapping[str, Any], **key: object) -> int:
+        """Set fields of the rows that have these values; how many they are."""
         assignments = ", ".join(f"{name} = :{name}" for name in changes)
-        place = " AND ".join(f"{name} = :key_{name}" for name in key)
+        place = " AND ".join(f"{name} {'IS' if value is None else '='} :key_{name}" for name, value in key.items())
         values = {**changes, **{f"key_{name}": value for name, value in key.items()}}
-        self._db.execute(f"UPDATE {table} SET {assignments} WHERE {place}", values)  # noqa: S608 - own names
+        return self._db.execute(f"UPDATE {table} SET {assignments} WHERE {place}", values).rowcount  # noqa: S608 - own names
 
     def _crawl_number(self, crawl: str) -> int:
         """The short name of a crawl."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, job_id
-from scrapyd_dist.errors import ForeignRow
-from scrapyd_dist.frontier.backlog import Leased, SeenBefore
+from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
@@ -19,18 +18,17 @@ from scrapyd_dist.store.frontier_rows import (
     slot_counts,
     wanted_slots,
 )
-from scrapyd_dist.store.sqlite_batches import BATCH, NOW
-from scrapyd_dist.store.sqlite_file import SqlitePort
+from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
+from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
+from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from scrapyd_dist.frontier.backlog import Backlog, SlotCount
-    from scrapyd_dist.store.base import LeaseRequest
-    from scrapyd_dist.store.frontier_rows import FreshBatch
-    from scrapyd_dist.store.sqlite_batches import SqliteAttempts, SqliteBatches
-    from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
-    from scrapyd_dist.store.sqlite_file import SqliteConnection
+    from scrapyd_dist.batches import Batch
+    from scrapyd_dist.frontier.backlog import Backlog, Leased, SlotCount
+    from scrapyd_dist.store.frontier_rows import FreshBatch, LeaseRequest
 
 #: in the very words of the index `next_turns`, or it would not be used
 _LINE = "crawl = ? AND holder = ? AND waiting > 0 AND substr(slot, 1, 1) != '@'"
@@ -212,33 +210,17 @@ class SqliteFrontier(SqlitePort, QueueStore):
         return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, slot, limit))))
 
     def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
-        crawl, lessee, number = look.crawl, look.lessee, batch.attempts + 1
-        self._attempts.insert(
-            crawl,
-            Attempt(
-                batch=batch.number,
-                number=number,
-                job=job_id(crawl, batch.number, number),
-                node=lessee.node,
-                url=lessee.url,
-                state=AttemptState.RUNNING,
-                sent_at=look.now,
-                worker=lessee.job,
-            ),
-        )
+        crawl, number = look.crawl, batch.attempts + 1
+        self._attempts.insert(crawl, look.attempt_at(batch.number, number))
         # Through SENT, in one step: a worker that leases a batch has it.
         row = {"state": BatchState.RUNNING.value, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
         self._db.execute(
             f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
-            (crawl, batch.number, number, lessee.job, look.seconds),
+            (crawl, batch.number, number, look.lessee.job, look.seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
-        try:
-            payload, fault = self._batches.payload_of(crawl, batch), ""
-        except ForeignRow as error:
-            payload, fault = {}, str(error)
-        return Leased(batch=leased, attempt=number, payload=payload, fault=fault)
+        return self._door.leased(crawl, leased, number, self._batches.payload_text(crawl, batch.number))
 
     def _ack(
         self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
@@ -301,3 +283,13 @@ class SqliteFrontier(SqlitePort, QueueStore):
                 rows = [(short, one) for one in self._batches.batch_fingerprints(crawl, number)]
                 self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
             self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, number))
+
+
+def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
+    """The store in this file: the connection, and the ports that share it."""
+    connection = SqliteConnection(path, durable=durable, key=key)
+    crawls = SqliteCrawls(connection)
+    batches = SqliteBatches(connection, crawls)
+    attempts = SqliteAttempts(connection, batches)
+    frontier = SqliteFrontier(connection, crawls, batches, attempts)
+    return connection, crawls, SqliteAccount(connection), batches, attempts, frontier, SqliteThrottle(connection)

@@ -50,7 +50,6 @@ _COUNTS = (
 )
 _FORGET = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"  # noqa: S608 - own words
 _STANDING = ", ".join(field.name for field in fields(DomainRules))
-_TO_STANDING = ", ".join(f"{field.name} = :{field.name}" for field in fields(DomainRules))
 
 
 class SqliteThrottle(SqlitePort, ThrottleStore):
@@ -113,25 +112,17 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         known = self._db.execute("SELECT * FROM throttle_keys WHERE key = ?", (ask.key,)).fetchone()
         named = asdict(terms)
         if known is None:
-            query = (
-                "INSERT INTO throttle_keys (key, domain, hits, window, gap, apart)"
-                " VALUES (:key, :domain, :hits, :window, :gap, :apart)"
-            )
-            number = self._db.execute(query, {"key": ask.key, "domain": ask.domain, **named}).lastrowid
-            return number or 0, 0
+            return self._insert("throttle_keys", {"key": ask.key, "domain": ask.domain, **named}), 0
         if all(known[name] == value for name, value in named.items()):
             # A clock that was set back knows nothing of the moments that it shows again.
             return known["number"], known["full"] if now >= known["seen"] else 0
-        query = (
-            "UPDATE throttle_keys SET hits = :hits, window = :window, gap = :gap, apart = :apart WHERE number = :number"
-        )
-        self._db.execute(query, {"number": known["number"], **named})
+        self._update("throttle_keys", named, number=known["number"])
         return known["number"], 0
 
     def _purge(self, key: int, before: int, slack: int) -> None:
         """Forget what does not count any more; not each time, since every write costs."""
-        oldest = self._db.execute("SELECT at FROM grants WHERE key = ? ORDER BY at LIMIT 1", (key,)).fetchone()
-        if oldest is not None and oldest[0] < before - slack:
+        oldest = self._value("SELECT at FROM grants WHERE key = ? ORDER BY at LIMIT 1", key)
+        if oldest is not None and oldest < before - slack:
             self._db.execute("DELETE FROM grants WHERE key = ? AND at < ?", (key, before))
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
@@ -162,8 +153,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
     # pages
 
     def _pages(self, domain: str, budget: str) -> int:
-        row = self._db.execute("SELECT used FROM pages WHERE domain = ? AND budget = ?", (domain, budget)).fetchone()
-        return row[0] if row else 0
+        return self._value("SELECT used FROM pages WHERE domain = ? AND budget = ?", domain, budget) or 0
 
     def _count_pages(self, domain: str, budget: str, count: int) -> None:
         if count:
@@ -198,14 +188,13 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         if new != old:
             if asked < 0:
                 self._asked(news.domain, now)
-            query = f"UPDATE throttle_domains SET {_TO_STANDING} WHERE domain = :domain"  # noqa: S608 - own names
-            self._db.execute(query, {**asdict(new), "domain": news.domain})
+            self._update("throttle_domains", asdict(new), domain=news.domain)
         return slower
 
     # rules
 
     def _version_of_rules(self) -> int:
-        version: int = self._db.execute("SELECT version FROM throttle").fetchone()[0]
+        version: int = self._value("SELECT version FROM throttle")
         return version
 
     def _note(self, domains: Collection[str]) -> None:
@@ -265,7 +254,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         )
         count = "SELECT count(*) FROM grants WHERE key = ? AND at > ? AND at <= ?"
         for key in self._db.execute(query, (row["domain"],)).fetchall():
-            keys[key["key"]] = self._db.execute(count, (key["number"], now - key["span"], now)).fetchone()[0]
+            keys[key["key"]] = self._value(count, key["number"], now - key["span"], now)
             latest = max(latest, key["latest"] or 0)
         pages = self._db.execute("SELECT budget, used FROM pages WHERE domain = ?", (row["domain"],)).fetchall()
         return state_of(row["domain"], _standing_of(row), now, keys=keys, latest=latest, pages=dict(pages))
@@ -278,11 +267,8 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
     def _forget_few(self, new: str, now: int) -> None:
         """Look at the next few domains: what a broad crawl has left behind goes while another one comes.
 
-        Pages count for as long as there is their crawl, and a robots.txt is not read again by who knows it.
-
-        Args:
-            new: the domain that comes; the first look is behind it, so that not all processes begin with the same ones.
-            now: the moment.
+        Pages count for as long as there is their crawl, and a robots.txt that is known is not read again. The first
+        look is behind the domain that comes, so that not all processes begin with the same ones.
         """
         query = "SELECT domain FROM throttle_domains WHERE domain > ? ORDER BY domain LIMIT ?"
         behind = new if self._looked is None else self._looked

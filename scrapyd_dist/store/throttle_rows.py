@@ -31,13 +31,10 @@ def noted(domains: Collection[str]) -> Collection[str]:
 
 
 def changed_since(known: int | None, version: int, changes: Collection[tuple[int, str]]) -> frozenset[str]:
-    """Which domains have changed since a known version.
+    """Which domains have changed since the known version, up to that of now; none where no version is known.
 
-    Args:
-        known: the version; None: nobody wants to know.
-        version: that of now.
-        changes: version and domain of all changes between them that are remembered. Where a version is missing, it is
-            too long ago, or was made by an older scrapyd-dist: then it is all of them.
+    `changes` are version and domain of all changes between them that are remembered. Where a version is missing, it is
+    too long ago, or was made by an older scrapyd-dist: then it is all of them.
     """
     if known is None or known == version:
         return frozenset()
@@ -46,11 +43,7 @@ def changed_since(known: int | None, version: int, changes: Collection[tuple[int
 
 
 def rule_text(rule: Rule) -> str:
-    """As it is kept; the same rule is always the same text.
-
-    Raises:
-        StoreError: nobody could keep to it.
-    """
+    """As it is kept; the same rule is always the same text. `StoreError` when no request could keep to it."""
     if (rule.hits is None) != (rule.window is None):
         raise StoreError(f"{rule} is half a limit: hits and window go together")
     if rule.hits is not None and not (rule.hits >= 1 and (rule.window or 0) > 0):
@@ -66,11 +59,7 @@ def rule_texts(changes: Mapping[str, Rule | None]) -> dict[str, str | None]:
 
 
 def rule_of(text: str | bytes) -> Rule:
-    """The rule.
-
-    Raises:
-        ForeignRow: it is none.
-    """
+    """The rule; `ForeignRow` when it is none."""
     what = "a rule of the throttle"
     said = from_json(what, text)
     rule = Rule(**judged(what, said if isinstance(said, dict) else {"hits": said}, _RULE))
@@ -98,15 +87,11 @@ def micros(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-def permits_of(ask: PermitRequest, moments: Iterable[int]) -> tuple[Permit, ...]:
-    page_of = ask.budget if ask.pages is not None else ""
-    return tuple(Permit(key=ask.key, at=at / SECOND, page_of=page_of) for at in moments)
-
-
 def answer_of(ask: PermitRequest, moments: Iterable[int], used: int | None) -> PermitReply:
-    """What the ask is told of the moments that it got; `used`: pages of its budget, None where nobody counts them."""
-    used_up = used is not None and ask.pages is not None and used >= ask.pages
-    return PermitReply(permits=permits_of(ask, moments), used_up=used_up)
+    """What the ask is told of the moments that it got; `used`: pages of its budget, None where they are not counted."""
+    page_of = ask.budget if ask.pages is not None else ""
+    permits = tuple(Permit(key=ask.key, at=at / SECOND, page_of=page_of) for at in moments)
+    return PermitReply(permits=permits, used_up=used is not None and ask.pages is not None and used >= ask.pages)
 
 
 def state_of(

@@ -35,29 +35,18 @@ class Sender(Protocol):
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """Send a call and return the value that it reads from the reply.
 
-        Args:
-            node: the node to call.
-            call: the call.
-            timeout: total seconds, including connection and body; None for the call's own timeout.
+        `timeout` is in total seconds, including connection and body; None for the call's own timeout.
 
         Raises:
             NodeError: the subclass says what went wrong, and whether the node may have accepted the call.
         """
 
     def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
-        """Send a call for a raw file and pass its bytes to `sink` as they arrive; the result has an empty body.
+        """Send a call of `api.fetch` and pass the file's bytes to `sink` as they arrive; the result has an empty body.
 
         `sink` is called only if the node answers with the file, from the requested byte on. If the connection breaks,
-        the bytes passed so far are correct. Exceptions of `sink` are raised.
-
-        Args:
-            node: the node to call.
-            call: a call made by `api.fetch`.
-            sink: called with each piece.
-            silence: seconds without data after which the download fails.
-
-        Raises:
-            NodeError: as in `send`.
+        the bytes passed so far are correct. Exceptions of `sink` are raised. The download fails after `silence`
+        seconds without data; `NodeError` as in `send`.
         """
 
     def close(self) -> None:
@@ -65,15 +54,13 @@ class Sender(Protocol):
 
 
 class AsyncSender(Protocol):
-    """Sends calls asynchronously."""
+    """Sends calls asynchronously, as `Sender` does."""
 
-    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Awaitable[T]:
-        """See `Sender.send`."""
+    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Awaitable[T]: ...
 
     def download(
         self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
-    ) -> Awaitable[T]:
-        """See `Sender.download`."""
+    ) -> Awaitable[T]: ...
 
     def close(self) -> None:
         """Release threads and connections."""
@@ -104,14 +91,10 @@ def thread_pool(size: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def sweep(whom: Sequence[A], ask: Callable[[A], T], *, threads: int = MAX_THREADS) -> Iterator[NodeAnswer[A, T]]:
-    """Call `ask` for all arguments concurrently, and yield each answer when it arrives.
+    """Call `ask` for all arguments, such as nodes or jobs, concurrently, and yield each answer when it arrives.
 
-    Calls that have not begun are cancelled when the generator is closed.
-
-    Args:
-        whom: the arguments, such as nodes or jobs.
-        ask: returns a value or raises NodeError; any other exception is raised from the generator.
-        threads: maximum number of concurrent calls.
+    `ask` returns a value or raises NodeError; any other exception is raised from the generator. Calls that have not
+    begun are cancelled when the generator is closed.
     """
     with thread_pool(min(threads, len(whom))) as pool:
         asked = {pool.submit(ask, one): one for one in whom}

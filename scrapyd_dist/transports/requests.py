@@ -89,7 +89,6 @@ class RequestsTransport:
         return self._exchange(node, call, None, call.timeout if timeout is None else timeout)
 
     def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
-        """See `Sender.download`."""
         return self._exchange(node, call, sink, silence)
 
     def close(self) -> None:
@@ -143,13 +142,11 @@ class ThreadTransport:
         self._pools: dict[str, ThreadPoolExecutor] = {}  #: by node url
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        """See `Sender.send`."""
         return await self._in_thread(node, lambda: self._sender.send(node, call, timeout=timeout))
 
     async def download(
         self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
     ) -> T:
-        """See `Sender.download`."""
         return await self._in_thread(node, lambda: self._sender.download(node, call, sink, silence=silence))
 
     def close(self) -> None:

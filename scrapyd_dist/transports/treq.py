@@ -69,7 +69,7 @@ class _Broken(Exception):
 
 
 class TreqTransport:
-    """An `AsyncSender` over treq."""
+    """An `AsyncSender` over treq; the sink of a download is called in the reactor's thread."""
 
     def __init__(
         self,
@@ -79,14 +79,10 @@ class TreqTransport:
         connect_timeout: float = CONNECT_TIMEOUT,
         wait: Callable[[Deferred[Any]], Awaitable[Any]] | None = None,
     ) -> None:
-        """Create a transport; a reactor must be installed.
+        """Create a transport on the installed reactor, or on the given one.
 
-        Args:
-            reactor: the reactor; by default the installed one.
-            agent: sends all requests, instead of one Twisted Agent per set of TLS options.
-            connect_timeout: seconds for a connection.
-            wait: converts a Deferred to an awaitable. By default a Future under the asyncio reactor and the Deferred
-                itself under others, as in Scrapy.
+        `agent` sends all requests, instead of one Twisted Agent per set of TLS options. `wait` converts a Deferred to
+        an awaitable: by default a Future under the asyncio reactor and the Deferred itself under others, as in Scrapy.
         """
         if reactor is None:
             from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
@@ -100,14 +96,12 @@ class TreqTransport:
         )
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        """See `Sender.send`."""
         seconds = call.timeout if timeout is None else timeout
         return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, None, seconds))))
 
     async def download(
         self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
     ) -> T:
-        """See `Sender.download`. The sink is called in the reactor's thread."""
         return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, sink, silence))))
 
     def close(self) -> None:

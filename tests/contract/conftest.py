@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -64,25 +64,11 @@ def _in_reactor(awaitable: Awaitable[T]) -> T:
 
 
 def _in_other_loop(awaitable: Awaitable[T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
+    async def wait() -> T:
+        return await awaitable
 
-    def run() -> None:
-        try:
-            results.append(asyncio.run(_coroutine(awaitable)))
-        except BaseException as e:  # noqa: BLE001 - raised again where it was called
-            errors.append(e)
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join(120)
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-async def _coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(wait())).result(120)
 
 
 @pytest.fixture(params=["requests", "treq", "threads"])

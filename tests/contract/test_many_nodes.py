@@ -87,17 +87,9 @@ def test_a_sweep_takes_as_long_as_one_answer() -> None:
     assert min(took) < 1.5 * 0.2, took
 
 
-def test_time_to_connect_and_time_to_answer_are_two_things() -> None:
-    sender = RequestsTransport(connect_timeout=0.3)
-    with closing(BlackHole()) as hole, closing(ManyNodes(latency=0.6)) as slow, closing(ManyNodes(latency=30)) as mute:
-        began = time.monotonic()
-        with pytest.raises(ConnectTimeout):
-            sender.send(hole.node("a"), api.daemonstatus(), timeout=20)
-        assert time.monotonic() - began < 5
-        # one who connects at once may take longer to answer than to connect
-        assert sender.send(slow.node("b"), api.daemonstatus(), timeout=20).pending == 0
-        with pytest.raises(NoReply):
-            sender.send(mute.node("c"), api.daemonstatus(), timeout=0.5)
+def test_a_node_may_take_longer_to_answer_than_to_connect() -> None:
+    with closing(ManyNodes(latency=0.6)) as slow:
+        assert RequestsTransport(connect_timeout=0.3).send(slow.node("b"), api.daemonstatus(), timeout=20).pending == 0
 
 
 def test_a_port_without_tls_is_not_waited_for_as_long_as_an_answer() -> None:

@@ -30,13 +30,8 @@ def test_crawls_come_newest_first(store: Store) -> None:
 
 
 def test_fields_of_a_crawl_change_by_name(store: Store) -> None:
-    changes: dict[str, Any] = {
-        "state": CrawlState.STOPPED,
-        "ended": 2.0,
-        "exit_code": 3,
-        "summary": {"items": 1},
-        "pid": None,
-    }
+    changes: dict[str, Any] = {"state": CrawlState.STOPPED, "ended": 2.0, "exit_code": 3, "pid": None}
+    changes["summary"] = {"items": 1}
     store.update_crawl("c", **changes, message="half \ud83d of a pair")
     assert store.crawl("c") == replace(CRAWL, **changes, message="half ? of a pair")
     with pytest.raises(StoreError, match="no colour"):
@@ -99,11 +94,8 @@ def test_walking_again_forgets_the_producers_own_misses_and_all_counts_but_what_
 # nodes
 
 
-def test_of_a_node_that_nobody_wrote_down_nothing_is_remembered(store: Store) -> None:
-    assert store.nodes() == []
-
-
 def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store, opened: Callable[[], Store]) -> None:
+    assert store.nodes() == []
     store.update_node("web2", draining=12.25)
     store.update_node("web1", start_delay=3.5, idle_looks=(1.5, 2.5))
     store.update_node("web2", idle_looks=(9.0,))

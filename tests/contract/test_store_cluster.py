@@ -15,7 +15,6 @@ from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - 
     test_slots_take_turns_whatever_lies_in_them,
 )
 from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
-from test_store_retry import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store

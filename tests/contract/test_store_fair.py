@@ -50,10 +50,6 @@ def ack(store: Store, leased: Leased, lessee: Lessee = LESSEE) -> None:
     store.ack("c", leased.batch.number, leased.attempt, lessee.job, report={}, now=9.0)
 
 
-def give_back(store: Store, leased: Leased, lessee: Lessee = LESSEE) -> None:
-    store.give_back("c", leased.batch.number, leased.attempt, lessee.job, reason="", now=9.0)
-
-
 # whose turn
 
 
@@ -107,27 +103,6 @@ def test_priority_orders_the_batches_of_one_slot_only(store: Store) -> None:
     for slot, priority in (("a", 0), ("a", 7), ("b", -5), ("b", -9)):
         add(store, slot=slot, priority=priority)
     assert [one.batch.number for one in turns(store, times=4)] == [2, 3, 1, 4]
-
-
-def test_batches_that_are_over_are_not_under_way(store: Store) -> None:
-    """Also those that are acked, and whose part is not home yet: their site has nothing to do with them any more."""
-    ends: list[Callable[[Leased], object]] = [
-        lambda one: ack(store, one),
-        lambda one: give_back(store, one),
-        lambda one: fail(store, one.batch.number, one.attempt),
-        lambda one: accept(store, one.batch.number, one.attempt),
-    ]
-    for end in ends:
-        number = add(store, slot="a")
-        add(store, slot="b")
-        (first,) = [one for one in turns(store, times=2) if one.batch.slot == "a"]
-        assert first.batch.number == number or first.attempt > 1
-        add(store, slot="b")
-        add(store, slot="a")
-        end(first)
-        assert names(turn(store)) == "a"
-        for rest in turns(store, times=99):
-            ack(store, rest)
 
 
 def test_slots_of_other_spiders_are_leased_by_name_only(store: Store) -> None:
@@ -246,22 +221,22 @@ def test_after_whatever_happens_the_next_slot_is_the_one_that_a_look_at_everythi
     store: Store, fair: str, seed: int
 ) -> None:
     chance, workers, last = random.Random(seed), (LESSEE, YOU, THIRD), Counter[str]()
+    ends: list[Callable[[Attempt], object]] = [
+        lambda one: fail(store, one.batch, one.number, most=chance.choice([1, 9])),
+        lambda one: store.ack("c", one.batch, one.number, one.worker, report={}, now=1.0),
+        lambda one: store.give_back("c", one.batch, one.number, one.worker, reason="", now=1.0),
+        lambda one: accept(store, one.batch, one.number),
+    ]
     turns = 0
     for _ in range(80):
         out = _out(store)
-        kind = chance.randrange(7)
+        kind = chance.randrange(8)
         if kind < 2:
             add(store, slot=chance.choice("abcde"))
-        elif kind == 2 and out:
+        elif kind < 6 and out:
             some = chance.choice(out)
-            fail(store, some.batch, some.number, most=chance.choice([1, 9]))
-        elif kind == 3 and out:
-            some = chance.choice(out)
-            store.ack("c", some.batch, some.number, some.worker, report={}, now=1.0)
-        elif kind == 4 and out:
-            some = chance.choice(out)
-            store.give_back("c", some.batch, some.number, some.worker, reason="", now=1.0)
-        elif kind == 5:
+            ends[kind - 2](some)
+        elif kind == 6:
             dead = [batch.number for batch in store.batches("c", {BatchState.DEAD})]
             store.requeue("c", dead[:1])
             waiting = [batch.number for batch in store.batches("c", {BatchState.SEALED, BatchState.FAILED})]

@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 import stat
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.resources import files
@@ -129,8 +130,12 @@ def test_a_marked_database_of_another_program_is_refused(tmp_path: Path) -> None
         open_store(path)
 
 
+#: batches 1 to 8 of a crawl of the first version, each of as many requests as its number
+STATES = ["sent", "sealed", "running", "done", "failed", "dead", "split", "sealed"]
+
+
 def version_1(path: Path) -> None:
-    """A file as the first version left it in the middle of a crawl."""
+    """A file as the first version left it in the middle of a crawl: batches in every state."""
     script = (files("scrapyd_dist.store") / "schema" / "1.sql").read_text("utf-8")
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.executescript(f"PRAGMA journal_mode = WAL; {script} PRAGMA user_version = 1;")
@@ -138,10 +143,11 @@ def version_1(path: Path) -> None:
             "INSERT INTO crawls (id, project, spider, state, created, options) VALUES (?, 'p', 's', 'working', ?, ?)"
         )
         database.executemany(crawl, [("c", 1.5, '{"args": {"a": "\\u00fc"}}'), ("d", 1.5, "{}")])
-        database.execute(
-            "INSERT INTO batches (crawl, number, size, state, attempts, sealed_at) VALUES ('c', 1, 2, 'sent', 1, 10)"
-        )
-        database.execute("INSERT INTO payloads VALUES ('c', 1, '{\"A\": \"1\"}')")
+        batch = "INSERT INTO batches (crawl, number, size, state, attempts, sealed_at) VALUES (?, ?, ?, ?, ?, 10)"
+        rows = [("c", number, number, state, number == 1) for number, state in enumerate(STATES, 1)]
+        database.executemany(batch, [*rows, ("d", 5, 2, "dead", 0)])
+        payloads = [(crawl, number) for crawl, number, *_ in rows] + [("d", 5)]
+        database.executemany('INSERT INTO payloads VALUES (?, ?, \'{"A": "1"}\')', payloads)
         database.execute(
             "INSERT INTO attempts (crawl, batch, number, job, node, url, state, sent_at)"
             " VALUES ('c', 1, 1, 'c.b1.a1', 'one', 'http://one:6800', 'sent', 1)"
@@ -163,50 +169,22 @@ def test_a_store_of_the_first_version_is_brought_to_this_one_with_all_it_has(tmp
         assert store.payload("c", 1) == {"A": "1"}
         assert store.counts("c") == {"sealed": 2}
         assert [miss.kind for miss in store.misses("c")] == ["index"]
+        (slot,) = store.slots("c")
+        assert (slot.slot, slot.batches) == ("", Counter(STATES))
+        assert slot.requests == {"sent": 1, "sealed": 10, "running": 3, "done": 4, "failed": 5, "dead": 6, "split": 7}
         accept(store)
-        assert seal(store, fingerprints=[b"\2", b"\3"]) == 2
+        assert seal(store, fingerprints=[b"\2", b"\3"]) == 9
         assert sorted(store.fingerprints("c")) == [b"\1", b"\2", b"\3"]
+        leased = store.lease_next("c", LESSEE, seconds=9.0, limit=9, now=1.0)
+        assert [one.batch.number for one in leased] == [2, 5, 8, 9]
+        assert store.seen("c", [b"\1", b"\4"]) == {b"\1"}
+        store.drop_batch("d", 5, forget=True)
+        assert store.slots("d") == []
+        assert (add(store), seal(store, crawl="d")) == (10, 6)
         store.add_crawl(replace(CRAWL, id="new", created=9.0))
         assert [crawl.id for crawl in store.crawls()] == ["new", "d", "c"]
     with contextlib.closing(open_store(path)) as again:
         assert again.batch("c", 1).state is BatchState.DONE
-
-
-def version_2(path: Path) -> None:
-    """A file as the second version left it: batches of two crawls in every state."""
-    scripts = [(files("scrapyd_dist.store") / "schema" / f"{number}.sql").read_text("utf-8") for number in (1, 2)]
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript(f"PRAGMA journal_mode = WAL; {' '.join(scripts)} PRAGMA user_version = 2;")
-        crawl = "INSERT INTO crawls (id, number, project, spider, state, created) VALUES (?, ?, 'p', 's', 'working', 1)"
-        database.executemany(crawl, [("c", 1), ("d", 2)])
-        states = ["sealed", "sent", "running", "done", "failed", "dead", "split", "sealed"]
-        batch = "INSERT INTO batches (crawl, number, size, state, sealed_at) VALUES (?, ?, ?, ?, 1)"
-        database.executemany(batch, [("c", number, number, state) for number, state in enumerate(states, 1)])
-        database.execute(batch, ("d", 5, 2, "dead"))
-        rows = [*(("c", number) for number in range(1, 9)), ("d", 5)]
-        database.executemany("INSERT INTO payloads VALUES (?, ?, '{}')", rows)
-        database.execute("INSERT INTO seen VALUES (1, x'01')")
-        database.execute("PRAGMA application_id = 1935960435")
-        database.commit()
-
-
-def test_batches_of_the_second_version_lie_in_a_slot_and_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    version_2(path)
-    with contextlib.closing(open_store(path)) as store:
-        assert (store.crawl("c").kind, store.crawl("c").standing) == ("crawl", False)
-        (slot,) = store.slots("c")
-        one_each = dict.fromkeys(("sent", "running", "done", "failed", "dead", "split"), 1)
-        assert (slot.slot, slot.batches) == ("", {**one_each, "sealed": 2})
-        assert slot.requests == {
-            "sealed": 9, "sent": 2, "running": 3, "done": 4, "failed": 5, "dead": 6, "split": 7,
-        }  # fmt: skip
-        leased = store.lease_next("c", LESSEE, seconds=9.0, limit=9, now=1.0)
-        assert [one.batch.number for one in leased] == [1, 5, 8]
-        assert store.seen("c", [b"\1", b"\2"]) == {b"\1"}
-        store.drop_batch("d", 5, forget=True)
-        assert store.slots("d") == []
-        assert (add(store), seal(store, crawl="d")) == (9, 6)
 
 
 def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rig.stores import CRAWL, LESSEE, YOU, accept, add, bring_to, fail, lease, new_batch, seal
+from rig.stores import CRAWL, LESSEE, YOU, accept, add, attempt, bring_to, fail, lease, new_batch, seal
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Miss
+from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import SeenBefore
+from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store import Store
 
 ME = LESSEE.job
@@ -119,16 +119,7 @@ def test_a_leased_batch_is_running_in_an_attempt_of_its_worker(store: Store, ope
     assert leased.batch == store.batch("c", 1)
     assert (leased.batch.state, leased.batch.attempts) == (BatchState.RUNNING, 1)
     (open_one,) = store.attempts("c", {AttemptState.RUNNING})
-    assert open_one == Attempt(
-        batch=1,
-        number=1,
-        job="c.b1.a1",
-        node="one",
-        url="http://one:6800",
-        state=AttemptState.RUNNING,
-        sent_at=7.0,
-        worker=ME,
-    )
+    assert open_one == replace(attempt(), state=AttemptState.RUNNING, sent_at=7.0, worker=ME)
     assert store.renew("c", 1, 1, ME, 60.0)
     assert not store.renew("c", 1, 1, YOU.job, 60.0)
     assert not store.lease("c", 1, 1, YOU.job, 60.0)
@@ -347,50 +338,78 @@ def test_a_look_changes_nothing(store: Store) -> None:
     assert (store.batches("c"), store.slots("c")) == before
 
 
-# splitting, retrying
+# splitting
 
 
-def test_parts_lie_where_they_are_told_and_keep_their_fingerprints(store: Store) -> None:
-    add(store, "a", "b", "c", slot="x", priority=1)
-    parts = [new_batch(size=2, slot="y", priority=7), new_batch(size=1, slot="z")]
-    left, right = store.split("c", 1, parts)
-    assert [(part.slot, part.priority, part.parent) for part in (left, right)] == [("y", 7, 1), ("z", 0, 1)]
+@pytest.mark.parametrize(
+    ("size", "parts", "kept"),
+    [
+        (3, [new_batch(size=2, slot="y", priority=7), new_batch(size=1, slot="z")], {b"a", b"b"}),  # in their order
+        (3, [new_batch("b"), new_batch("a", "c")], {b"b"}),  # those that the parts name
+        (4, [new_batch(size=4, slot="y")], set()),  # one request has none: the batch moves as a whole
+        (4, [new_batch(size=1), new_batch(size=3)], {b"a", b"b", b"c"}),  # it is not known whose they are
+    ],
+)
+def test_parts_lie_where_they_are_told_and_keep_their_fingerprints(
+    store: Store, size: int, parts: list[NewBatch], kept: set[bytes]
+) -> None:
+    store.add_batches("c", [replace(new_batch("a", "b", "c", slot="x", priority=1), size=size)], now=1.0)
+    new = store.split("c", 1, parts)
+    told = [(part.slot, part.priority, part.size, 1) for part in parts]
+    assert [(part.slot, part.priority, part.size, part.parent) for part in new] == told
     assert store.peek("c", "x", 1) == []
-    store.drop_batch("c", right.number, forget=True)
-    assert store.seen("c", [b"a", b"b", b"c"]) == {b"a", b"b"}
+    assert store.peek("c", new[-1].slot, 9)[-1] == new[-1]
+    store.drop_batch("c", new[-1].number, forget=True)
+    assert store.seen("c", [b"a", b"b", b"c"]) == kept
 
 
-def test_a_batch_moves_as_a_whole_with_its_fingerprints_though_some_requests_have_none(store: Store) -> None:
-    store.add_batches("c", [replace(new_batch("a", "b", slot="x"), size=3)], now=1.0)
-    (moved,) = store.split("c", 1, [new_batch(size=3, slot="y")])
-    assert store.peek("c", "y", 1) == [moved]
-    store.drop_batch("c", moved.number, forget=True)
-    assert store.seen("c", [b"a", b"b"]) == set()
+# retrying
+
+FAILED = Miss(url="http://site/1", kind="failed", reason="HTTP 500", batch=1)
+GONE = Miss(url="http://site/2", kind="gone", reason="HTTP 404", batch=1)
+OTHERS = [Miss(url="http://site/3", kind="failed", reason="HTTP 500", batch=2), Miss(url="x", kind="index", reason="y")]
 
 
-def test_parts_that_name_their_fingerprints_keep_those(store: Store) -> None:
-    add(store, "a", "b")
-    left, _ = store.split("c", 1, [new_batch("b"), new_batch("a")])
-    store.drop_batch("c", left.number, forget=True)
-    assert store.seen("c", [b"a", b"b"]) == {b"a"}
-
-
-def test_nobody_guesses_whose_the_fingerprints_are(store: Store) -> None:
-    store.add_batches("c", [replace(new_batch("a", "b"), size=3)], now=1.0)
-    left, _ = store.split("c", 1, [new_batch(size=1), new_batch(size=2)])
-    store.drop_batch("c", left.number, forget=True)
-    assert store.seen("c", [b"a", b"b"]) == {b"a", b"b"}
-
-
-def test_failed_requests_are_retried_in_the_slot_of_their_batch(store: Store) -> None:
+def test_only_what_failed_is_tried_again_in_the_slot_of_its_batch(store: Store) -> None:
     add(store, slot="x", priority=3)
     lease(store)
-    store.ack("c", 1, 1, ME, report={}, now=1.0)
-    miss = Miss(url="u", kind="failed", reason="", batch=1)
-    accept(store, misses=(miss,))
-    (again,) = store.retry("c", 1, [({"A": "again"}, 1)], misses=[miss], now=50.0)
-    assert (again.slot, again.priority) == ("x", 3)
-    assert store.peek("c", "x", 1) == [again]
+    accept(store)
+    store.add_misses("c", [FAILED, GONE, *OTHERS])
+    (new,) = store.retry("c", 1, [({"A": "again"}, 1)], misses=[FAILED], now=50.0)
+    assert new == Batch(number=2, size=1, sealed_at=50.0, slot="x", priority=3)
+    assert store.peek("c", "x", 1) == [new]
+    assert store.payload("c", new.number) == {"A": "again"}
+    assert store.misses("c") == [GONE, *OTHERS]
+    assert store.batch("c", 1).state is BatchState.DONE
+    with pytest.raises(StepRefused, match="retried already"):
+        store.retry("c", 1, [({}, 1)], misses=[FAILED], now=51.0)
+    assert len(store.batches("c")) == new.number
+
+
+def test_the_parts_have_what_failed_and_nothing_else(store: Store) -> None:
+    bring_to(store, BatchState.DONE)
+    store.add_misses("c", [FAILED, GONE])
+    with pytest.raises(StoreError):
+        store.retry("c", 1, [({}, 2)], misses=[FAILED], now=50.0)
+    assert store.misses("c") == [FAILED, GONE]
+
+
+def test_of_two_who_retry_at_once_the_second_changes_nothing(store: Store) -> None:
+    bring_to(store, BatchState.DONE)
+    dead = replace(FAILED, kind="dead", reason="no such callback")
+    store.add_misses("c", [FAILED, dead])
+    store.retry("c", 1, [({}, 1)], misses=[dead], now=50.0)
+    with pytest.raises(StepRefused):
+        store.retry("c", 1, [({}, 2)], misses=[FAILED, dead], now=51.0)
+    assert store.misses("c") == [FAILED]
+    assert len(store.batches("c")) == 2
+
+
+@pytest.mark.parametrize("state", [BatchState.SEALED, BatchState.RUNNING, BatchState.DEAD])
+def test_a_batch_that_is_not_done_has_nothing_to_retry(store: Store, state: BatchState) -> None:
+    bring_to(store, state)
+    with pytest.raises(StepRefused):
+        store.retry("c", 1, [({}, 1)], misses=[FAILED], now=50.0)
 
 
 # dropping
@@ -423,14 +442,6 @@ def test_only_a_batch_that_is_out_is_not_dropped(store: Store, state: BatchState
     assert 1 not in {batch.number for batch in store.batches("c")}
     with pytest.raises(NothingMatched, match="no batch 1"):
         store.drop_batch("c", 1, forget=False)
-
-
-def test_an_acked_batch_is_out(store: Store) -> None:
-    add(store)
-    lease(store)
-    store.ack("c", 1, 1, ME, report={}, now=1.0)
-    with pytest.raises(StepRefused):
-        store.drop_batch("c", 1, forget=True)
 
 
 def test_one_that_was_refused_leaves_no_attempt_behind(store: Store) -> None:

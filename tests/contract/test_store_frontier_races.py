@@ -3,45 +3,23 @@
 import itertools
 import json
 import sqlite3
-import subprocess
-import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rig.stores import CRAWL, LESSEE, add, lease, new_batch
+from rig.stores import CRAWL, LESSEE, add, answers_of, at_once, lease, new_batch, ready
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Miss
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.frontier.backlog import Lessee, SeenBefore
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SeenBefore
 from scrapyd_dist.store import Store, open_store
-
-
-def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]) -> None:
-    """Do all of it at the same time, each with a connection of its own."""
-    start, errors = Barrier(len(work), timeout=60), []
-
-    def run(store: Store, some: Callable[[Store], None]) -> None:
-        start.wait()
-        try:
-            some(store)
-        except Exception as error:  # noqa: BLE001 - raised again below, in the test's own thread
-            errors.append(error)
-
-    threads = [Thread(target=run, args=(opened(), some)) for some in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def add_what_is_new(store: Store, prints: Sequence[str]) -> None:
@@ -125,22 +103,8 @@ print(json.dumps(had))
 @pytest.mark.black_box
 def test_workers_that_add_what_they_find_end_when_all_of_them_have(where: str, store: Store) -> None:
     add(store, "1")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, where, f"c.w{name}.a1"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in range(3)
-    ]
-    for worker in workers:
-        assert worker.stdout
-        assert worker.stdout.readline() == "ready\n"
-    answers = [worker.communicate("go\n", timeout=120) for worker in workers]
-    assert [errors for _, errors in answers] == [""] * 3
-    had = list(itertools.chain.from_iterable(json.loads(told) for told, _ in answers))
+    answers = answers_of([ready(WORKER, where, f"c.w{name}.a1") for name in range(3)])
+    had = list(itertools.chain.from_iterable(json.loads(told) for told in answers))
     assert sorted(had) == list(range(1, 300))
     assert store.seen("c", [b"%d" % number for number in range(1, 300)]) == set(store.fingerprints("c"))
     assert store.backlog("c").acked == 299
@@ -154,6 +118,7 @@ def step(store: Store, kind: int, number: int) -> None:
     me = LESSEE.job
     last = next((batch.attempts for batch in store.batches("c") if batch.number == number), 1)
     slot, priority = "xy@"[kind % 3], kind % 2
+    missed = Miss(url="u", kind="failed", reason="", batch=number)
     verbs: list[Callable[[], Any]] = [
         lambda: add(store, f"{kind}.{number}", slot=slot, priority=priority),
         lambda: store.lease_next("c", LESSEE, seconds=60.0, limit=1 + number % 3, now=1.0),
@@ -161,21 +126,11 @@ def step(store: Store, kind: int, number: int) -> None:
         lambda: store.ack("c", number, last, me, report={}, new=[new_batch(f"f{number}", slot=slot)], now=1.0),
         lambda: store.give_back("c", number, last, me, reason="", now=1.0),
         lambda: store.fail("c", number, last, reason="", now=1.0, max_attempts=2),
-        lambda: store.accept(
-            "c",
-            number,
-            last,
-            report={},
-            part="",
-            misses=[Miss(url="u", kind="failed", reason="", batch=number)],
-            now=1.0,
-        ),
+        lambda: store.accept("c", number, last, report={}, part="", misses=[missed], now=1.0),
         lambda: store.split("c", number, [new_batch(slot=slot, priority=priority)]),
         lambda: store.drop_batch("c", number, forget=bool(kind % 2)),
         lambda: store.requeue("c", [number]),
-        lambda: store.retry(
-            "c", number, [({}, 1)], misses=[Miss(url="u", kind="failed", reason="", batch=number)], now=1.0
-        ),
+        lambda: store.retry("c", number, [({}, 1)], misses=[missed], now=1.0),
     ]
     with suppress(DistError, SeenBefore):
         verbs[kind % len(verbs)]()
@@ -251,3 +206,46 @@ def test_no_verb_of_a_worker_reads_through_a_table(tmp_path: Path) -> None:
         # Attempts of one state are few, and are put in order.
         sorts = "TEMP B-TREE" in "".join(plan) and "FROM attempts" not in text
         assert not sorts and not any(line.startswith("SCAN") for line in plan), text
+
+
+#: what `sdist status`, `watch`, `frontier list` and `frontier count` ask
+LOOKS: dict[str, Callable[[Store], object]] = {
+    "crawl": lambda store: store.crawl("c"),
+    "crawls": lambda store: store.crawls(),
+    "slots": lambda store: store.slots("c"),
+    "backlog": lambda store: store.backlog("c"),
+}
+#: batches of a hundred requests: a thousand requests, and a million
+FEW, MANY = 10, 10_000
+
+
+def steps(path: Path, batches: int) -> dict[str, int]:
+    """Look -> steps that it takes with so many batches."""
+    taken = dict.fromkeys(LOOKS, 0)
+    with closing(open_store(path)) as store:
+        store.add_crawl(CRAWL)
+        for start in range(0, batches, 1000):
+            new = [
+                NewBatch(payload={"DISTRIBUTED_START_URLS": "[]"}, size=100, slot=f"p{number % 4}", fingerprints=())
+                for number in range(start, min(start + 1000, batches))
+            ]
+            store.add_batches("c", new, now=time.time())
+        assert store.backlog("c").waiting in {batches, batches * 100}
+        database: sqlite3.Connection = store.connection.db  # type: ignore[attr-defined]  # to count what it does
+        for name, look in LOOKS.items():
+            look(store)
+
+            def count(name: str = name) -> int:
+                taken[name] += 1
+                return 0
+
+            database.set_progress_handler(count, 1)
+            look(store)
+            database.set_progress_handler(None, 1)
+    return taken
+
+
+def test_a_look_at_a_million_requests_takes_no_more_steps_than_one_at_a_thousand(tmp_path: Path) -> None:
+    few, many = steps(tmp_path / "few.db", FEW), steps(tmp_path / "many.db", MANY)
+    assert all(number > 0 for number in few.values())
+    assert many == few

@@ -1,13 +1,11 @@
 """Leases and fencing: one holder at a time, by the store's clock; and of many who do the same, exactly one wins."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from rig.stores import accept, attempt, fail, seal
+from rig.stores import accept, answers_of, attempt, fail, ready, seal
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, BatchState
@@ -104,31 +102,13 @@ print(json.dumps(won))
 
 def test_of_several_processes_that_make_the_same_step_exactly_one_succeeds(where: str, store: Store) -> None:
     numbers = [seal(store) for _ in range(60)]
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, where, who, "60"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for who in ("one", "two", "three")
-    ]
-    for racer in racers:
-        assert racer.stdout
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    answers = [racer.communicate(timeout=60) for racer in racers]
-    assert [errors for _, errors in answers] == [""] * 3
-    won = [json.loads(told) for told, _ in answers]
+    names = ("one", "two", "three")
+    won = [json.loads(told) for told in answers_of([ready(RACER, where, who, "60") for who in names])]
     for step in ("open", "accept"):
         assert Counter(number for each in won for number in each[step]) == dict.fromkeys(numbers, 1)
     leased = Counter(number for each in won for number in each["lease"])
     assert max(leased.values()) == 1
     assert {batch.state for batch in store.batches("c")} == {BatchState.DONE}
     accepted = {a.batch: (a.report["by"], a.part) for a in store.attempts("c", {AttemptState.ACCEPTED})}
-    by = {number: who for who, each in zip(("one", "two", "three"), won, strict=True) for number in each["accept"]}
+    by = {number: who for who, each in zip(names, won, strict=True) for number in each["accept"]}
     assert accepted == {number: (who, who) for number, who in by.items()}

@@ -5,11 +5,14 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from rig.badpeer import BadPeer
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.redis import PASSWORD, RedisServer
@@ -20,155 +23,142 @@ from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreBar
 from scrapyd_dist.store import Store, open_store
 
 
-def keys(server: RedisServer, pattern: str = "*") -> list[bytes]:
-    redis = pytest.importorskip("redis")
-    with contextlib.closing(redis.Redis.from_url(server.url)) as client:
-        found: list[bytes] = client.keys(pattern)
-        return found
+@pytest.fixture
+def at(redis_server: RedisServer) -> Iterator[Callable[..., Store]]:
+    """Opens the store whose keys begin with a prefix; `at("shop:")`."""
+    with contextlib.ExitStack() as stack:
+        yield lambda prefix, **options: stack.enter_context(
+            contextlib.closing(open_store(f"{redis_server.url}?prefix={prefix}", **options))
+        )
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as one:
+        yield one
 
 
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="needs the program faketime")
-def test_a_clock_that_is_wrong_by_an_hour_takes_no_lease_away(redis_server: RedisServer) -> None:
-    where = f"{redis_server.url}?prefix=clock:"
+def test_a_clock_that_is_wrong_by_an_hour_takes_no_lease_away(
+    redis_server: RedisServer, at: Callable[..., Store]
+) -> None:
     script = """
 import sys, time
 from scrapyd_dist.store import open_store
 store = open_store(sys.argv[1])
 print(round(time.time()), store.lease("c", 1, 1, "fast", 60), len(store.expired("c")))
 """
-    with contextlib.closing(open_store(where)) as store:
-        store.add_crawl(CRAWL)
-        seal(store)
-        store.open_attempt("c", attempt())
-        assert store.lease("c", 1, 1, "me", 60.0)
-        line = ["faketime", "-f", "+3600s", sys.executable, "-c", script, where]
-        told = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-        assert told[1:] == ["False", "0"]
-        assert store.renew("c", 1, 1, "me", 60.0)
+    store = at("clock:")
+    store.add_crawl(CRAWL)
+    seal(store)
+    store.open_attempt("c", attempt())
+    assert store.lease("c", 1, 1, "me", 60.0)
+    line = ["faketime", "-f", "+3600s", sys.executable, "-c", script, f"{redis_server.url}?prefix=clock:"]
+    told = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    assert told[1:] == ["False", "0"]
+    assert store.renew("c", 1, 1, "me", 60.0)
 
 
-def test_two_prefixes_are_two_stores(redis_server: RedisServer) -> None:
-    with (
-        contextlib.closing(open_store(f"{redis_server.url}?prefix=shop:")) as shop,
-        contextlib.closing(open_store(f"{redis_server.url}?prefix=news:")) as news,
-    ):
-        shop.add_crawl(CRAWL)
-        shop.update_node("web1", draining=1.0)
-        assert (news.crawls(), news.nodes()) == ([], [])
-        news.add_crawl(replace(CRAWL, spider="other"))
-        assert shop.crawl("c").spider == "s"
+def test_two_prefixes_are_two_stores(at: Callable[..., Store]) -> None:
+    shop, news = at("shop:"), at("news:")
+    shop.add_crawl(CRAWL)
+    shop.update_node("web1", draining=1.0)
+    assert (news.crawls(), news.nodes()) == ([], [])
+    news.add_crawl(replace(CRAWL, spider="other"))
+    assert shop.crawl("c").spider == "s"
 
 
-def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(redis_server: RedisServer) -> None:
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix=forget:")) as store:
-        store.add_crawl(CRAWL)
-        for _ in range(3):
-            seal(store, fingerprints=[f"{n}".encode() for n in range(500)], counts={"sealed": 2, "local": 1})
-        store.open_attempt("c", attempt())
-        store.lease("c", 1, 1, "me", 60.0)
-        store.add_sample("c", 1.0, {})
-        assert len(keys(redis_server, "{forget}:c:*")) > 10
-        store.forget("c")
-    assert keys(redis_server, "{forget}:c:*") == []
-
-
-def test_nothing_of_a_forgotten_frontier_is_left_on_the_server(redis_server: RedisServer) -> None:
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix=forget2:")) as store:
-        store.add_crawl(CRAWL)
-        for slot in ("", "x", "y"):
-            add(store, "a" + slot, slot=slot)
-        lease(store)
-        store.ack("c", 1, 1, LESSEE.job, report={}, now=1.0)
-        lease(store)
-        store.register_producer("c", "me", 60.0)
-        store.forget("c")
-        for look in (store.slots, store.attempts, store.batches):
-            assert look("c") == []
-    assert keys(redis_server, "{forget2}:c:*") == []
+def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(at: Callable[..., Store], client: Any) -> None:
+    store = at("forget:")
+    store.add_crawl(CRAWL)
+    for _ in range(3):
+        seal(store, fingerprints=[f"{n}".encode() for n in range(500)], counts={"sealed": 2, "local": 1})
+    store.open_attempt("c", attempt())
+    store.lease("c", 1, 1, "me", 60.0)
+    store.add_sample("c", 1.0, {})
+    for slot in ("", "x", "y"):
+        add(store, "a" + slot, slot=slot)
+    leased = lease(store)
+    store.ack("c", leased.batch.number, leased.attempt, LESSEE.job, report={}, now=1.0)
+    lease(store)
+    store.register_producer("c", "me", 60.0)
+    assert len(client.keys("{forget}:c:*")) > 20
+    store.forget("c")
+    assert client.keys("{forget}:c:*") == []
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_nothing_of_a_dropped_batch_is_left_on_the_server(redis_server: RedisServer, *, forget: bool) -> None:
-    prefix = f"{{drop{int(forget)}}}:"
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix=drop{int(forget)}:")) as store:
-        store.add_crawl(CRAWL)
-        add(store, "a", slot="x")
-        lease(store)
-        fail(store)
-        lease(store)
-        store.give_back("c", 1, 2, LESSEE.job, reason="", now=1.0)
-        store.drop_batch("c", 1, forget=forget)
-    left = {key.decode().removeprefix(f"{prefix}c:c:") for key in keys(redis_server, f"{prefix}c:*")}
+def test_nothing_of_a_dropped_batch_is_left_on_the_server(
+    at: Callable[..., Store], client: Any, *, forget: bool
+) -> None:
+    store, prefix = at(f"drop{forget}:"), f"{{drop{forget}}}:"
+    store.add_crawl(CRAWL)
+    add(store, "a", slot="x")
+    lease(store)
+    fail(store)
+    lease(store)
+    store.give_back("c", 1, 2, LESSEE.job, reason="", now=1.0)
+    store.drop_batch("c", 1, forget=forget)
+    left = {key.decode().removeprefix(f"{prefix}c:c:") for key in client.keys(f"{prefix}c:*")}
     assert left == ({"crawl", "meta"} if forget else {"crawl", "meta", "f:0"})
 
 
 # older layouts
 
 
-def written(server: RedisServer, prefix: str) -> None:
+def written(client: Any, prefix: str) -> None:
     """A store of the second layout, as the version that had it has written it."""
-    redis = pytest.importorskip("redis")
-    with contextlib.closing(redis.Redis.from_url(server.url)) as client:
-        for verb, key, *words in json.loads((STORES / "redis-layout-2.json").read_text("utf-8")):
-            client.execute_command(verb, prefix + key.removeprefix("sdist:"), *(one.encode("latin-1") for one in words))
+    for verb, key, *words in json.loads((STORES / "redis-layout-2.json").read_text("utf-8")):
+        client.execute_command(verb, prefix + key.removeprefix("sdist:"), *(one.encode("latin-1") for one in words))
 
 
 @pytest.mark.parametrize("layout", [1, 2])
-def test_a_store_of_an_older_layout_is_taken_over(redis_server: RedisServer, layout: int) -> None:
-    old, redis = f"old{layout}:", pytest.importorskip("redis")
-    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
-        written(redis_server, old)
-        written(redis_server, f"{old}other:")  # another store, whose prefix begins like this one
-        if layout == 1:  # it had no index, and nobody leased
-            client.set(f"{old}layout", 1)
-            client.hdel(f"{old}c:c:meta", "indexed")
-            for name in ("slots", "waiting", "w:*", "open:*"):
-                client.delete(*client.keys(f"{old}c:c:{name}"))
-        there = len(client.keys(f"{old}other:*"))
-        with contextlib.closing(open_store(f"{redis_server.url}?prefix={old}", key=KEY_OF_OLD)) as store:
-            check_old(store)
-            check_workers_taken_over(store)
-        assert [key for key in client.keys(f"{old}*") if not key.startswith(f"{old}other:".encode())] == [
-            f"{old}layout".encode()
-        ]
-        assert len(client.keys(f"{old}other:*")) == there
-        # An older version looks there, and stays away from the rest.
-        assert (int(client.get(f"{old}layout")), int(client.get(f"{{old{layout}}}:layout"))) == (3, 3)
+def test_a_store_of_an_older_layout_is_taken_over(at: Callable[..., Store], client: Any, layout: int) -> None:
+    old = f"old{layout}:"
+    written(client, old)
+    written(client, f"{old}other:")  # another store, whose prefix begins like this one
+    if layout == 1:  # it had no index, and no worker leased
+        client.set(f"{old}layout", 1)
+        client.hdel(f"{old}c:c:meta", "indexed")
+        for name in ("slots", "waiting", "w:*", "open:*"):
+            client.delete(*client.keys(f"{old}c:c:{name}"))
+    there = len(client.keys(f"{old}other:*"))
+    store = at(old, key=KEY_OF_OLD)
+    check_old(store)
+    check_workers_taken_over(store)
+    left = [key for key in client.keys(f"{old}*") if not key.startswith(f"{old}other:".encode())]
+    assert left == [f"{old}layout".encode()]
+    assert len(client.keys(f"{old}other:*")) == there
+    # An older version looks there, and stays away from the rest.
+    assert (int(client.get(f"{old}layout")), int(client.get(f"{{old{layout}}}:layout"))) == (3, 3)
 
 
-def test_of_several_that_take_over_an_old_store_one_does(redis_server: RedisServer) -> None:
-    written(redis_server, "together:")
-    where = f"{redis_server.url}?prefix=together:"
+def test_of_several_that_take_over_an_old_store_one_does(at: Callable[..., Store], client: Any) -> None:
+    written(client, "together:")
     with ThreadPoolExecutor(8) as pool:
-        stores = list(pool.map(lambda _: open_store(where, key=KEY_OF_OLD), range(8)))
+        stores = list(pool.map(lambda _: at("together:", key=KEY_OF_OLD), range(8)))
     for store in stores:
         assert [crawl.id for crawl in store.crawls()] == ["shop", "c"]
     check_old(stores[0])
-    for store in stores:
-        store.close()
 
 
-def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(redis_server: RedisServer) -> None:
-    redis = pytest.importorskip("redis")
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix=many:")) as store:
-        store.add_crawl(CRAWL)
-        for batch in range(40):
-            prints = [f"the same beginning {batch}.{number}"[-20:].encode() for number in range(500)]
-            seal(store, fingerprints=prints)
-        assert len(set(store.fingerprints("c"))) == 20_000
-    buckets = [key for key in keys(redis_server, "{many}:c:c:f:*") if b":f:" in key]
-    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
-        assert {client.object("encoding", key) for key in buckets} <= {b"listpack", b"ziplist"}
-        assert max(client.hlen(key) for key in buckets) < 400  # the limit is 512
+def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(at: Callable[..., Store], client: Any) -> None:
+    store = at("many:")
+    store.add_crawl(CRAWL)
+    for batch in range(40):
+        prints = [f"the same beginning {batch}.{number}"[-20:].encode() for number in range(500)]
+        seal(store, fingerprints=prints)
+    assert len(set(store.fingerprints("c"))) == 20_000
+    buckets = [key for key in client.keys("{many}:c:c:f:*") if b":f:" in key]
+    assert {client.object("encoding", key) for key in buckets} <= {b"listpack", b"ziplist"}
+    assert max(client.hlen(key) for key in buckets) < 400  # the limit is 512
     assert 100 < len(buckets) < 400
 
 
-def test_a_newer_layout_is_refused(redis_server: RedisServer) -> None:
-    redis = pytest.importorskip("redis")
-    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
-        client.set("newer:layout", 99)
+def test_a_newer_layout_is_refused(at: Callable[..., Store], client: Any) -> None:
+    client.set("newer:layout", 99)
     with pytest.raises(StoreError, match=r"newer scrapyd-dist \(layout 99"):
-        open_store(f"{redis_server.url}?prefix=newer:")
+        at("newer:")
 
 
 def test_a_server_that_keeps_nothing_is_told_of(tmp_path: Path, redis_server: RedisServer) -> None:
@@ -221,11 +211,9 @@ def test_a_server_that_is_not_there_is_told_with_where_its_address_comes_from(mo
 
 
 def test_a_user_who_may_not_and_a_certificate_that_nobody_trusts_are_no_broken_store(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, client: Any, tmp_path: Path
 ) -> None:
-    redis = pytest.importorskip("redis")
-    with contextlib.closing(redis.Redis.from_url(redis_server.url)) as client:
-        client.acl_setuser("guest", enabled=True, passwords=["+word"], commands=["+ping"])
+    client.acl_setuser("guest", enabled=True, passwords=["+word"], commands=["+ping"])
     with pytest.raises(StoreBarred, match="permission"):
         open_store(f"redis://guest:word@127.0.0.1:{redis_server.port}/0")
     strange = Authority(tmp_path).context()
@@ -258,18 +246,16 @@ def test_without_the_client_library_the_extra_is_named(monkeypatch: pytest.Monke
         open_store("redis://127.0.0.1:1/0")
 
 
-def test_it_is_reached_by_a_socket_too(redis_server: RedisServer) -> None:
+def test_it_is_reached_by_a_socket_too(redis_server: RedisServer, at: Callable[..., Store]) -> None:
     with contextlib.closing(open_store(f"{redis_server.socket_url}&prefix=socket:")) as store:
         store.add_crawl(CRAWL)
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix=socket:")) as store:
-        assert store.crawl("c") == CRAWL
+    assert at("socket:").crawl("c") == CRAWL
 
 
-def test_errors_of_the_domain_are_the_same_for_a_crawl_that_is_not_there(redis_server: RedisServer) -> None:
-    with contextlib.closing(open_store(f"{redis_server.url}?prefix=none:")) as store:
-        made: Store = store
-        for verb in (lambda: made.open_attempt("c", attempt()), lambda: accept(made), lambda: fail(made)):
-            with pytest.raises(NothingMatched):
-                verb()
-        with pytest.raises(DistError):
-            made.split("c", 1, halves(1))
+def test_errors_of_the_domain_are_the_same_for_a_crawl_that_is_not_there(at: Callable[..., Store]) -> None:
+    store = at("none:")
+    for verb in (lambda: store.open_attempt("c", attempt()), lambda: accept(store), lambda: fail(store)):
+        with pytest.raises(NothingMatched):
+            verb()
+    with pytest.raises(DistError):
+        store.split("c", 1, halves(1))

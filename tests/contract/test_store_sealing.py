@@ -3,17 +3,15 @@
 import hashlib
 import itertools
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
-from rig.stores import CRAWL, seal
+from rig.stores import CRAWL, answers_of, go, ready, seal
 
-from scrapyd_dist.batches import BatchState
+from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store
 
@@ -25,13 +23,7 @@ def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(
         "c", {"A": "ü", "B": "="}, size=3, fingerprints=[b"1", b"2", b"1"], now=10.0, counts={"sealed": 3}
     )
     second = store.seal("c", {"A": "2"}, size=1, fingerprints=[b"2", b"\0"], now=11.0, counts={})
-    assert (first.number, first.size, first.state, first.attempts, first.sealed_at) == (
-        1,
-        3,
-        BatchState.SEALED,
-        0,
-        10.0,
-    )
+    assert first == Batch(number=1, size=3, sealed_at=10.0)
     other = opened()
     assert other.batches("c") == [first, second]
     assert other.batch("c", 2) == second
@@ -78,28 +70,9 @@ for n in range(count):
 """
 
 
-def start_sealer(where: str, who: str, count: int) -> subprocess.Popen[str]:
-    """A process that is ready to seal; it begins at the first line it is sent."""
-    line = [sys.executable, "-c", SEALER, where, who, str(count)]
-    sealer = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert sealer.stdout
-    assert sealer.stdout.readline() == "ready\n"
-    return sealer
-
-
-def go(sealer: subprocess.Popen[str]) -> None:
-    assert sealer.stdin
-    sealer.stdin.write("go\n")
-    sealer.stdin.flush()
-
-
 def test_two_processes_that_seal_at_once_get_different_numbers(where: str, store: Store) -> None:
-    sealers = [start_sealer(where, who, 150) for who in ("one", "two")]
-    for sealer in sealers:
-        go(sealer)
-    answers = [sealer.communicate(timeout=60) for sealer in sealers]
-    assert [errors for _, errors in answers] == ["", ""]
-    numbers = [[int(line) for line in told.split()] for told, _ in answers]
+    told = answers_of([ready(SEALER, where, who, "150") for who in ("one", "two")])
+    numbers = [[int(line) for line in lines.split()] for lines in told]
     assert sorted(itertools.chain(*numbers)) == list(range(1, 301))
     for who, own in zip(("one", "two"), numbers, strict=True):
         assert own == sorted(own)
@@ -108,23 +81,11 @@ def test_two_processes_that_seal_at_once_get_different_numbers(where: str, store
     assert store.counts("c") == {"sealed": 15_000}
 
 
-def test_processes_that_open_a_new_store_at_once_all_can(where: str) -> None:
-    script = "import sys; from scrapyd_dist.store import open_store; sys.stdin.read(); open_store(sys.argv[1]).crawls()"
-    openers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, where], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(6)
-    ]
-    errors = [opener.communicate("go", timeout=60)[1] for opener in openers]
-    assert errors == [""] * 6
-
-
 @pytest.mark.parametrize("kill_after", [1, 4, 9])
 def test_a_process_that_is_killed_while_it_seals_leaves_whole_batches(
     where: str, store: Store, kill_after: int
 ) -> None:
-    with start_sealer(where, "me", 10_000) as sealer:
+    with ready(SEALER, where, "me", "10000") as sealer:
         assert sealer.stdout
         go(sealer)
         told = [int(sealer.stdout.readline()) for _ in range(kill_after)]

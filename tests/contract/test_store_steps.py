@@ -127,16 +127,6 @@ def test_a_refused_post_counts_as_no_attempt_and_its_number_is_used_again(store:
     )  # fmt: skip
 
 
-def test_a_refused_second_attempt_keeps_the_first(store: Store) -> None:
-    seal(store)
-    store.open_attempt("c", attempt(1))
-    fail(store)
-    store.open_attempt("c", attempt(2))
-    store.refused("c", 1, 2, "no", 5.0)
-    assert store.batch("c", 1).attempts == 1
-    assert [a.state for a in store.attempts("c")] == [AttemptState.FAILED, AttemptState.REFUSED]
-
-
 def test_a_batch_is_dead_after_its_last_attempt(store: Store) -> None:
     seal(store)
     answers = []
@@ -167,21 +157,6 @@ def test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing(store: St
             verb()
     assert (store.batch("c", 1), store.attempts("c")) == before
     accept(store, number=2)
-
-
-def test_an_open_attempt_that_was_overtaken_is_fenced_off(store: Store) -> None:
-    seal(store)
-    store.open_attempt("c", attempt(1))
-    store.sent("c", 1, 1)
-    fail(store)
-    store.open_attempt("c", attempt(3))
-    store.refused("c", 1, 3, "no", 5.0)  # the batch's attempts are 2 now, and there is no attempt 2
-    store.open_attempt("c", attempt(4))
-    with pytest.raises((StepRefused, NothingMatched)):
-        accept(store, number=2)
-    with pytest.raises(StepRefused):
-        accept(store, number=3)
-    accept(store, number=4)
 
 
 # a person's requeue
@@ -243,12 +218,3 @@ def test_parts_have_the_requests_of_the_whole(store: Store, sizes: list[int]) ->
     with pytest.raises(StoreError, match="batch 1 has 2 requests"):
         store.split("c", 1, halves(*sizes))
     assert [batch.state for batch in store.batches("c")] == [BatchState.SEALED]
-
-
-@pytest.mark.parametrize("state", [BatchState.SENT, BatchState.RUNNING, BatchState.DONE, BatchState.SPLIT])
-def test_a_batch_that_is_out_or_over_is_not_split(store: Store, state: BatchState) -> None:
-    bring_to(store, state)
-    before = store.batches("c")
-    with pytest.raises(StepRefused):
-        store.split("c", 1, halves(1, 1))
-    assert store.batches("c") == before

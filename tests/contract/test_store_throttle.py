@@ -60,17 +60,8 @@ def state(store: Store, domain: str = "a.com") -> DomainState:
 # permits
 
 
-def test_a_moderated_limit_spreads_its_permits(store: Store) -> None:
-    assert offsets(store.take_permits([ask(count=3)])) == [0.0, 100.0, 200.0]
-    assert offsets(store.take_permits([ask(count=2, key="b.com")])) == [0.0, 100.0]
-
-
 def test_a_limit_that_is_not_moderated_gives_them_all_and_then_rests(store: Store) -> None:
     assert offsets(store.take_permits([ask(count=7, limit=BURST)])) == [0.0, 0.0, 0.0, 1000.0, 1000.0, 1000.0, 2000.0]
-
-
-def test_a_permit_says_whose_it_is(store: Store) -> None:
-    assert {permit.key for permit in take(store, "s|1.2.3.4|a.com", 2).permits} == {"s|1.2.3.4|a.com"}
 
 
 def test_asks_of_several_keys_are_one_step_of_one_moment(store: Store) -> None:
@@ -83,12 +74,6 @@ def test_nothing_asked_is_nothing_charged(store: Store) -> None:
     assert store.take_permits([]).answers == ()
     assert take(store, count=0).permits == ()
     assert offsets(store.take_permits([ask()])) == [0.0]
-
-
-def test_the_keys_of_a_domain_have_budgets_of_their_own(store: Store) -> None:
-    taken = store.take_permits([ask(key, 2) for key in ("a.com", "s|a.com", "t|a.com", "s|1.1.1.1|a.com")])
-    assert [offsets(taken, at) for at in range(4)] == [[0.0, 100.0]] * 4
-    assert state(store).keys == {"a.com": 1, "s|a.com": 1, "t|a.com": 1, "s|1.1.1.1|a.com": 1}
 
 
 def test_names_may_have_anything_in_them(store: Store) -> None:
@@ -113,13 +98,6 @@ def test_handing_back_twice_makes_no_second_one(store: Store) -> None:
     store.return_permits([first[2], first[2]])
     store.return_permits([first[2], Permit(key="unknown.com", at=5.0, page_of="c")])
     assert gaps((first[1], *take(store, count=2).permits)) == [100.0, 100.0]
-
-
-def test_one_of_a_burst_that_is_handed_back_leaves_room(store: Store) -> None:
-    taken = store.take_permits([ask(count=4, limit=BURST)])
-    store.return_permits(taken.answers[0].permits[1:2])
-    again = store.take_permits([ask(count=2, limit=BURST)])
-    assert [round(permit.at - taken.now, 0) for permit in again.answers[0].permits] == [0, 1000]
 
 
 def test_a_place_that_is_free_again_in_a_window_is_told_to_those_that_wait_for_the_next(
@@ -173,15 +151,11 @@ def test_what_does_not_count_any_more_is_forgotten(opened: Callable[[], Store], 
 # rules
 
 
-def test_there_are_no_rules_to_begin_with(store: Store) -> None:
-    assert store.rules() == Rules(version=0, rules={})
-    assert store.tell_sites([]).version == 0
-
-
 def test_rules_are_kept_as_they_were_said_and_each_change_has_its_version(
     store: Store, opened: Callable[[], Store]
 ) -> None:
     said = {"a.com": Rule(hits=5, window=0.5, scale=0.25), ALL: Rule(paused=True), "ä.de": Rule(blocked=True)}
+    assert (store.rules(), store.tell_sites([]).version) == (Rules(version=0, rules={}), 0)
     assert store.change_rules(said) == 1
     other = opened()
     assert other.rules() == Rules(version=1, rules=said)
@@ -273,21 +247,6 @@ def test_a_rule_holds_at_once_for_all(store: Store, opened: Callable[[], Store])
     assert (take(other, limit=None), other.tell_sites([]).version) == (FREE, 3)
 
 
-def test_a_faster_rule_is_worth_something_at_once(store: Store) -> None:
-    first = take(store, count=3).permits
-    store.change_rules({"a.com": Rule(hits=10, window=10.0)})
-    store.return_permits(first[1:])  # as each worker does when it sees a new version
-    assert gaps((first[0], *take(store, count=3).permits)) == [1.0, 1.0, 1.0]
-
-
-def test_with_a_slower_rule_no_two_are_nearer_than_it_says(store: Store) -> None:
-    first = take(store, count=3).permits
-    store.change_rules({"a.com": Rule(hits=1, window=500.0)})
-    store.return_permits(first[2:])
-    (one,) = take(store).permits
-    assert gaps((first[1], one)) == [500.0]
-
-
 # pages
 
 
@@ -339,52 +298,6 @@ def test_a_refusal_slows_all_workers(store: Store, opened: Callable[[], Store]) 
     assert state(store).pace == 0.25
 
 
-def test_a_site_that_asks_to_be_left_alone_is_by_all(store: Store, opened: Callable[[], Store]) -> None:
-    assert take(store, limit=None) == FREE
-    assert opened().tell_sites([SiteNews(domain="a.com", retry_after=50.0), SiteNews(domain="b.com")]).version == 1
-    taken = store.take_permits([ask(count=2), ask("s|a.com", limit=None), ask("b.com", limit=None)])
-    assert [round(at) for at in offsets(taken)] == [50, 150]
-    assert round(offsets(taken, 1)[0]) == 50
-    assert taken.answers[2] == FREE
-    assert round(state(store).rest_until - taken.now) == 50
-
-
-def test_a_crawl_delay_is_a_limit_where_there_is_none(store: Store) -> None:
-    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]).version == 1
-    assert store.tell_sites([SiteNews(domain="a.com", crawl_delay=7.5)]).version == 1
-    assert offsets(store.take_permits([ask(count=2, limit=None)])) == [0.0, 7.5]
-    assert state(store).delay == 7.5
-
-
-def test_a_crawl_delay_holds_between_all_budgets_of_a_domain(store: Store) -> None:
-    store.tell_sites([SiteNews(domain="a.com", crawl_delay=40.0)])
-    taken = store.take_permits([ask("s|a.com", 2), ask("t|a.com", 2), ask("t|b.com")])
-    assert [offsets(taken, at) for at in range(3)] == [[0.0, 100.0], [40.0, 140.0], [0.0]]
-    (first, handed_back), (_, later) = (answer.permits for answer in taken.answers[:2])
-    store.return_permits([handed_back])
-    one, other = take(store, "u|a.com", 2).permits
-    assert gaps((first, one, other)) == [80.0, 100.0]
-    store.return_permits([later])
-    assert gaps((one, *take(store, "s|a.com").permits)) == [40.0]
-
-
-def test_what_one_budget_hands_back_makes_room_for_the_others_of_its_domain(store: Store) -> None:
-    store.tell_sites([SiteNews(domain="a.com", crawl_delay=40.0)])
-    own = take(store, "s|a.com", 2, limit=None).permits
-    other = take(store, "t|a.com", limit=None).permits
-    assert gaps((*own, *other)) == [40.0, 40.0]
-    store.return_permits(own[1:])
-    assert [permit.at for permit in take(store, "t|a.com", limit=None).permits] == [own[1].at]
-
-
-def test_the_wanted_concurrency_is_a_gap(store: Store) -> None:
-    news = SiteNews(domain="a.com", latency=2.0, concurrency=4.0)
-    assert store.tell_sites([news]).version == 1
-    assert offsets(store.take_permits([ask(count=3, limit=None)])) == [0.0, 0.5, 1.0]
-    assert store.tell_sites([SiteNews(domain="a.com", latency=1.0, concurrency=4.0)]).version == 1
-    assert state(store).gap == 0.375
-
-
 # looking and forgetting
 
 
@@ -393,12 +306,6 @@ def test_a_domain_tells_how_it_stands(store: Store) -> None:
     found = state(store)
     assert (found.keys, found.next_at, found.pages) == ({"s|a.com": 1}, last.at, {"c": 3})
     assert (found.rest_until, found.pace, found.delay, found.gap) == (0.0, 1.0, 0.0, 0.0)
-
-
-def test_domains_are_listed_by_name(store: Store) -> None:
-    for domain in ("b.com", "c.com", "a.com"):
-        take(store, domain)
-    assert [one.domain for one in store.domain_states()] == ["a.com", "b.com", "c.com"]
 
 
 def test_what_has_no_limit_leaves_nothing_behind(store: Store) -> None:

@@ -4,12 +4,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Barrier, Thread
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rig.stores import at_once
 
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.throttle_rows import micros
@@ -33,25 +34,8 @@ from scrapyd_dist.throttle.permits import (
 HANDS, TIMES = 8, 40
 
 
-def at_once(opened: Callable[[], Store], work: Callable[[Store, int], None]) -> None:
-    """Do it with eight hands at the same time, each with a connection of its own."""
-    start, errors = Barrier(HANDS, timeout=60), []
-
-    def run(store: Store, number: int) -> None:
-        try:
-            start.wait()
-            work(store, number)
-        except Exception as error:  # noqa: BLE001 - raised again below, in the test's own thread
-            errors.append(error)
-
-    threads = [Thread(target=run, args=(opened(), number), daemon=True) for number in range(HANDS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads)
-    if errors:
-        raise errors[0]
+def take(store: Store, count: int, key: str = "a.com", **fields: Any) -> tuple[Permit, ...]:
+    return store.take_permits([PermitRequest(key=key, domain="a.com", count=count, **fields)]).answers[0].permits
 
 
 def in_micros(permits: list[Permit]) -> list[int]:
@@ -64,15 +48,11 @@ def test_many_eager_workers_get_all_that_the_limit_has_and_no_more(
 ) -> None:
     limit, got = Limit(hits=20, window=400.0, moderated=moderated), list[Permit]()
 
-    def work(store: Store, _: int) -> None:
+    def work(_: int, store: Store) -> None:
         for count in itertools.islice(itertools.cycle([1, 3]), TIMES):
-            got.extend(
-                store.take_permits([PermitRequest(key="a.com", domain="a.com", count=count, limit=limit)])
-                .answers[0]
-                .permits
-            )
+            got.extend(take(store, count, limit=limit))
 
-    at_once(opened, work)
+    at_once(opened, [partial(work, number) for number in range(HANDS)])
     given = in_micros(got)
     assert len(given) == HANDS * TIMES * 2
     if moderated:
@@ -85,19 +65,14 @@ def test_many_eager_workers_get_all_that_the_limit_has_and_no_more(
 def test_what_many_workers_hand_back_is_given_out_again(opened: Callable[[], Store]) -> None:
     limit, kept = Limit(hits=20, window=400.0), list[Permit]()
 
-    def work(store: Store, number: int) -> None:
+    def work(number: int, store: Store) -> None:
         for _ in range(TIMES):
-            permits = (
-                store.take_permits([PermitRequest(key="a.com", domain="a.com", count=3, limit=limit)])
-                .answers[0]
-                .permits
-            )
+            permits = take(store, 3, limit=limit)
             store.return_permits(permits[number % 3 :])
             kept.extend(permits[: number % 3])
 
-    at_once(opened, work)
-    first = opened().take_permits([PermitRequest(key="a.com", domain="a.com", count=HANDS * TIMES * 3, limit=limit)])
-    given = in_micros([*kept, *first.answers[0].permits])
+    at_once(opened, [partial(work, number) for number in range(HANDS)])
+    given = in_micros([*kept, *take(opened(), HANDS * TIMES * 3, limit=limit)])
     gaps = [later - earlier for earlier, later in itertools.pairwise(given)]
     assert min(gaps) >= 20_000_000
     # Where one that was handed back has passed meanwhile, the next may come later: but nobody waits for a whole one.
@@ -107,21 +82,16 @@ def test_what_many_workers_hand_back_is_given_out_again(opened: Callable[[], Sto
 def test_a_budget_of_pages_is_exact(opened: Callable[[], Store]) -> None:
     got = list[Permit]()
 
-    def work(store: Store, number: int) -> None:
+    def work(number: int, store: Store) -> None:
         for _ in range(TIMES):
-            asked = PermitRequest(key=f"{number}|a.com", domain="a.com", count=3, pages=100, budget="c")
-            permits = store.take_permits([asked]).answers[0].permits
+            permits = take(store, 3, f"{number}|a.com", pages=100, budget="c")
             store.return_permits(permits[1:])
             got.extend(permits[:1])
 
-    at_once(opened, work)
+    at_once(opened, [partial(work, number) for number in range(HANDS)])
     store = opened()
     # Those who came while others held the last ones went without them.
-    got += (
-        store.take_permits([PermitRequest(key="a.com", domain="a.com", count=99, pages=100, budget="c")])
-        .answers[0]
-        .permits
-    )
+    got += take(store, 99, pages=100, budget="c")
     assert len(got) == 100
     assert store.domain_states()[0].pages == {"c": 100}
 

@@ -1,5 +1,6 @@
 """The same promises over requests, treq and threads, against a real Scrapyd, open and with a password."""
 
+import asyncio
 import datetime as dt
 import time
 import zipfile
@@ -14,6 +15,8 @@ from rig.calls import JOB, PASSWORD, node_at, says
 from rig.fixtures import StartFleet
 from rig.nodes import ScrapydNode
 from rig.waiting import wait_for
+from scrapy.resolver import CachingThreadedResolver
+from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThread
 
@@ -209,3 +212,17 @@ async def test_treq_lets_go_when_cancelled(peer: Callable[..., BadPeer], head: b
     with pytest.raises(CancelledError):
         await sending
     await deferToThread(wait_for, lambda: closed == [b""], 10, "the connection to be closed")
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_ipv6_address_in_a_process_of_scrapy(peer: Callable[..., BadPeer]) -> None:
+    """Scrapy replaces the reactor's resolver by one that knows no IPv6; calls to nodes are not touched by that."""
+    reactor: Any = installed_reactor
+    before = reactor.nameResolver
+    CachingThreadedResolver(reactor, 100, 10).install_on_reactor()
+    try:
+        node = Node.parse(f"[::1]:{peer(says(status='ok', projects=['a']), host='::1').port}")
+        sent = TreqTransport().send(node, api.listprojects())
+        assert await Deferred.fromFuture(asyncio.ensure_future(sent)) == ("a",)
+    finally:
+        reactor.installNameResolver(before)

@@ -53,17 +53,19 @@ class Connection:
 
 
 class BadPeer:
-    """Listens on a free port of 127.0.0.1 and plays.
+    """Listens on a free port of this machine and plays.
 
     Attributes:
         requests: what came, one entry for each connection.
     """
 
-    def __init__(self, play: Play, tls: ssl.SSLContext | None = None, *, listens: bool = True) -> None:
+    def __init__(
+        self, play: Play, tls: ssl.SSLContext | None = None, *, listens: bool = True, host: str = "127.0.0.1"
+    ) -> None:
         self.requests: list[bytes] = []
         self._play, self._tls, self._listens = play, tls, listens
         self._over = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.port: int = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()

@@ -2,8 +2,11 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -55,6 +58,52 @@ def store(opened: Callable[[], Store]) -> Store:
     one = opened()
     one.add_crawl(CRAWL)
     return one
+
+
+def at_once(opened: Callable[[], Store], work: Sequence[Callable[[Store], None]]) -> None:
+    """Do all of it at the same time, each in a thread and with a connection of its own."""
+    start, errors = Barrier(len(work), timeout=60), []
+
+    def run(store: Store, some: Callable[[Store], None]) -> None:
+        try:
+            start.wait()
+            some(store)
+        except Exception as error:  # noqa: BLE001 - raised again below, in the test's own thread
+            errors.append(error)
+
+    threads = [Thread(target=run, args=(opened(), some), daemon=True) for some in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+
+
+def ready(script: str, *words: str) -> "subprocess.Popen[str]":
+    """A process of this script that has said `ready`; it goes on at the first line that it is sent."""
+    pipe = subprocess.PIPE
+    line = [sys.executable, "-c", script, *words]
+    process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def answers_of(processes: "Sequence[subprocess.Popen[str]]") -> list[str]:
+    """Let them go on together; what each of them says then, and none of them an error."""
+    for process in processes:
+        go(process)
+    answers = [process.communicate(timeout=120) for process in processes]
+    assert [errors for _, errors in answers] == [""] * len(processes)
+    return [told for told, _ in answers]
 
 
 def seal(store: Store, size: int = 2, crawl: str = "c", **options: Any) -> int:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.items.delivery import own_parts
 from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import ItemOutput, merge
 
@@ -61,12 +62,6 @@ def test_no_items_make_an_empty_file_of_the_kind(tmp_path: Path, name: str) -> N
     output = ItemOutput.named(tmp_path / name)
     assert merge(Items([]), [output]) == 0
     assert read(output.path) == []
-
-
-def test_several_outputs_have_the_same_items(tmp_path: Path) -> None:
-    outputs = [ItemOutput.named(tmp_path / name) for name in ("a.jl", "b.json")]
-    assert merge(Items(parts_of(tmp_path / "parts", ITEMS)), outputs) == 3
-    assert read(outputs[0].path) == read(outputs[1].path) == FLAT
 
 
 @pytest.mark.parametrize("name", ["a.jl", "a.json", "a.csv"])
@@ -159,3 +154,11 @@ def test_nested_values_are_json_text_in_a_cell(tmp_path: Path) -> None:
     assert list(first) == ["a", "c", "d", "e", "f"]
     assert (first["a"], first["c"], first["d"], first["e"]) == ('{"b": "ü"}', '[1, "x"]', "x,y", "")
     assert (second["f"], second["a"]) == ("1", "True")
+
+
+def test_a_crawl_whose_name_begins_like_the_producers_own_files(tmp_path: Path) -> None:
+    own = ["own-0.jl", "own-2.jl", "own-10.jl"]
+    others = ["own-20260102T030405Z.b1.a1.jl", "own-2.b1.a1.jl", "own-.jl", "own-2.jl.part"]
+    for name in (*own, *others):
+        (tmp_path / name).touch()
+    assert [path.name for path in own_parts(tmp_path)] == own

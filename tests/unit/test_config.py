@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from scrapyd_dist import config
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import AuthRefused, ConfigError
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd import api
+from scrapyd_dist.transports.reply_intake import ReplyIntake
 
 SETTINGS = "[settings]\ndefault = shop.settings\n"
 
@@ -242,18 +244,12 @@ class TestStateFolder:
     [("$WEB2_PASSWORD", True), ("${WEB2_PASSWORD}", True), ("$SET_PASSWORD", False), ("$ecret", False), ("a$B", False)],
 )
 def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
-    written: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[str], Path], written: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scrapyd_dist.errors import AuthRefused
-    from scrapyd_dist.scrapyd import api
-    from scrapyd_dist.transports.reply_intake import ReplyIntake
-
     monkeypatch.delenv("WEB2_PASSWORD", raising=False)
     monkeypatch.setenv("SET_PASSWORD", "x")
-    (tmp_path / "scrapy.cfg").write_text(
-        f"{SETTINGS}[deploy:web2]\nurl = http://web2:6800/\nusername = me\npassword = {written}\n"
-    )
-    (node,) = config.load(tmp_path).targets
+    root = write(f"[deploy:web2]\nurl = http://web2:6800/\nusername = me\npassword = {written}\n")
+    (node,) = config.load(root).targets
     with pytest.raises(AuthRefused) as refused:
         ReplyIntake(node, api.daemonstatus(), 401, ()).done()
     text = str(refused.value)
