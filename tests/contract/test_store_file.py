@@ -1,7 +1,6 @@
 """The SQLite file: who may read it, what it is taken for, how an old one becomes a new one."""
 
 import contextlib
-import json
 import os
 import sqlite3
 import stat
@@ -93,16 +92,6 @@ def test_an_address_that_nobody_knows_is_refused_without_its_password() -> None:
     with pytest.raises(ConfigError, match="postgres://") as caught:
         open_store("postgres://:secret@host/0")
     assert "secret" not in str(caught.value)
-
-
-def test_what_is_kept_is_json(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    with contextlib.closing(open_store(path)) as store:
-        store.add_crawl(CRAWL)
-        seal(store)
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        assert json.loads(database.execute("SELECT settings FROM payloads").fetchone()[0]) == {"A": "1"}
-        assert json.loads(database.execute("SELECT options FROM crawls").fetchone()[0]) == {"args": {"a": "ü"}}
 
 
 # files of other programs and of older versions

@@ -184,15 +184,6 @@ def test_an_acked_batch_waits_for_its_part_and_nobody_leases_it(store: Store) ->
     assert store.attempts("c", {AttemptState.ACKED}) == []
 
 
-def test_a_batch_whose_part_is_lost_is_leased_again(store: Store) -> None:
-    add(store, slot="x", priority=4)
-    lease(store)
-    store.ack("c", 1, 1, ME, report={}, now=9.0)
-    fail(store)
-    again = lease(store, YOU)
-    assert (again.attempt, again.batch.slot, again.batch.priority) == (2, "x", 4)
-
-
 def test_what_was_found_enters_with_the_ack_or_not_at_all(store: Store) -> None:
     add(store, "a")
     lease(store)
@@ -245,15 +236,6 @@ def test_a_worker_who_is_late_and_was_not_replaced_may_ack(store: Store) -> None
     assert store.expired("c") == []
 
 
-@pytest.mark.parametrize("state", [BatchState.SENT, BatchState.DONE, BatchState.DEAD])
-def test_only_what_runs_is_acked(store: Store, state: BatchState) -> None:
-    number = bring_to(store, state)
-    store.lease("c", 1, number, ME, 60.0)
-    with pytest.raises(StepRefused):
-        late_ack(store)
-    assert store.batch("c", 1).state is state
-
-
 def test_what_is_given_back_waits_as_it_was_and_counts_no_attempt(store: Store) -> None:
     add(store, slot="x", priority=2)
     lease(store)
@@ -301,21 +283,6 @@ def test_the_backlog_of_a_standing_frontier_is_never_finished(store: Store) -> N
     assert store.backlog("f").standing
     assert not store.backlog("f").finished
     assert store.backlog("c").finished
-
-
-def test_the_backlog_says_how_far_the_workers_are(store: Store) -> None:
-    for number in range(6):
-        add(store, slot="@login" if number == 5 else "")
-    lease(store)
-    lease(store, seconds=-1.0)
-    lease(store)
-    lease(store)
-    store.ack("c", 3, 1, ME, report={}, now=1.0)
-    store.ack("c", 4, 1, ME, report={}, now=1.0)
-    accept(store, 4)
-    backlog = store.backlog("c")
-    assert (backlog.waiting, backlog.leased, backlog.expired, backlog.acked) == (2, 1, 1, 1)
-    assert not backlog.drained
 
 
 def test_slots_are_what_lies_in_them(store: Store) -> None:

@@ -5,11 +5,10 @@ import itertools
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
-from rig.stores import CRAWL, answers_of, go, ready, seal
+from rig.stores import answers_of, go, ready, seal
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import StoreError
@@ -29,17 +28,6 @@ def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(
     assert other.batch("c", 2) == second
     assert other.payload("c", 1) == {"A": "ü", "B": "="}
     assert sorted(other.fingerprints("c")) == [b"\0", b"1", b"2"]
-
-
-def test_numbers_begin_at_one_in_each_crawl(store: Store) -> None:
-    store.add_crawl(replace(CRAWL, id="d"))
-    assert [seal(store), seal(store), seal(store, crawl="d"), seal(store)] == [1, 2, 1, 3]
-    assert list(store.fingerprints("d")) == []
-
-
-def test_a_crawl_that_is_not_there_has_no_batches(store: Store) -> None:
-    with pytest.raises(StoreError):
-        seal(store, crawl="nobody")
 
 
 def test_a_seal_that_fails_leaves_nothing(store: Store) -> None:

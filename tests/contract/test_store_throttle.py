@@ -115,14 +115,6 @@ def test_a_place_that_is_free_again_in_a_window_is_told_to_those_that_wait_for_t
     assert other.tell_sites([]).version == look.version  # what is returned before its moment is no news
 
 
-def test_a_permit_that_is_handed_back_is_no_news_where_no_wait_becomes_shorter(store: Store) -> None:
-    store.return_permits(take(store, count=2, limit=BURST).permits)
-    permits = take(store, "b.com", count=100, limit=Limit(hits=10, window=10.0)).permits
-    store.return_permits(permits[:1])  # the next is a second away, however long the last one has to wait
-    store.return_permits(take(store, "c.com", count=3).permits[2:])  # before its moment
-    assert store.tell_sites([]).version == 0
-
-
 def test_many_are_taken_in_one_step(store: Store) -> None:
     taken = store.take_permits([ask(count=5000, limit=Limit(hits=1000, window=10.0))])
     assert offsets(taken) == [round(number * 0.01, 5) for number in range(5000)]
@@ -266,13 +258,6 @@ def test_a_page_that_is_handed_back_makes_room(store: Store) -> None:
     store.return_permits(permits[:1])  # again, as one does who has heard no answer
     assert len(take(store, count=2, limit=None, pages=2, budget="c").permits) == 1
     assert take(store, limit=None, pages=2, budget="c").used_up
-
-
-def test_pages_are_shared_by_the_keys_of_a_domain(store: Store) -> None:
-    taken = store.take_permits([ask(key, 3, pages=4, budget="c") for key in ("s|a.com", "t|a.com")])
-    assert [len(answer.permits) for answer in taken.answers] == [3, 1]
-    store.return_permits(taken.answers[1].permits)
-    assert state(store).pages == {"c": 3}
 
 
 def test_without_a_limit_pages_leave_at_once(store: Store) -> None:
